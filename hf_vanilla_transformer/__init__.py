@@ -1,0 +1,57 @@
+"""The original Transformer (Vaswani et al. 2017) for Hugging Face transformers.
+
+Importing this package registers the model with transformers' Auto classes under "vanilla_transformer".
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+
+if TYPE_CHECKING:
+    from .arguments import VanillaTransformerTrainingArguments
+    from .batching import MaxTokensBatchSampler
+    from .presets import paper_config
+    from .schedule import noam
+    from .tokenizer import train_tokenizer
+    from .trainer import VanillaTransformerTrainer
+    from .translation import translate
+
+__version__ = "0.1.0"
+
+AutoConfig.register("vanilla_transformer", VanillaTransformerConfig)
+AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel)
+AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration)
+
+# Imported on first use: Trainer and datasets take seconds that somebody who loads a model need not wait
+_LAZY = {
+    "MaxTokensBatchSampler": "batching",
+    "VanillaTransformerTrainer": "trainer",
+    "VanillaTransformerTrainingArguments": "arguments",
+    "noam": "schedule",
+    "paper_config": "presets",
+    "train_tokenizer": "tokenizer",
+    "translate": "translation",
+}
+
+__all__ = [
+    "MaxTokensBatchSampler",
+    "VanillaTransformerConfig",
+    "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerModel",
+    "VanillaTransformerTrainer",
+    "VanillaTransformerTrainingArguments",
+    "noam",
+    "paper_config",
+    "train_tokenizer",
+    "translate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

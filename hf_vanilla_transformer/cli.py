@@ -1,0 +1,171 @@
+"""The command line `vanilla-transformer`: train, evaluate and translate.
+
+Each verb imports what it needs when it runs. Results go to stdout, everything else to stderr. Exit status: 0 on
+success, 2 for wrong use, 1 for failure with one clear line.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TextIO
+
+from . import __version__
+
+LINES_AT_A_TIME = 2000  # translate reads, sorts and writes this many lines before it goes on
+
+
+class UsageError(Exception):
+    """Wrong use of the command line: exit status 2."""
+
+
+def say(*words: Any) -> None:
+    """Prints for people, on stderr."""
+    print(*words, file=sys.stderr, flush=True)
+
+
+def train(argv: Sequence[str]) -> None:
+    """`vanilla-transformer train`: parallel text in, a model folder out."""
+    from .training import parse_arguments, run_train
+
+    run_train(*parse_arguments(argv))
+
+
+def _load(folder: str) -> tuple[Any, Any]:
+    """The model and tokenizer saved in `folder`, or on the Hub under that name, on the best device there is."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    return AutoModelForSeq2SeqLM.from_pretrained(folder).to(device), AutoTokenizer.from_pretrained(folder)
+
+
+def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("num_beams", "length_penalty")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """`vanilla-transformer evaluate`: one JSON object on stdout."""
+    from tqdm import tqdm
+
+    from .evaluation import evaluate_translations
+    from .translation import translate as translate_sentences
+
+    model, tokenizer = _load(args.model)
+    unseen: list[int] = []
+    if args.test_file is None:
+        from .phrases import splits
+
+        phrases = splits()["test"]
+        sources, references = [phrase.en for phrase in phrases], [phrase.de for phrase in phrases]
+        unseen = [i for i, phrase in enumerate(phrases) if phrase.unseen]
+    else:
+        from .data import load_pairs
+
+        source_lang, target_lang = args.source_lang or model.config.source_lang, args.target_lang
+        target_lang = target_lang or model.config.target_lang
+        if source_lang is None or target_lang is None:
+            raise UsageError("The model does not say its languages: give --source_lang and --target_lang.")
+        pairs = load_pairs(args.test_file, source_lang, target_lang)
+        sources, references = pairs["source"][:], pairs["target"][:]
+    start = time.perf_counter()
+    with tqdm(total=len(sources), desc="Translating", unit=" sentences", file=sys.stderr) as bar:
+        translations = translate_sentences(
+            model, tokenizer, sources, args.max_tokens, progress=bar.update, **_generate_kwargs(args)
+        )
+    seconds = time.perf_counter() - start
+
+    def score(indices: Iterable[int]) -> dict[str, Any]:
+        chosen = list(indices)
+        scores = evaluate_translations(
+            [translations[i] for i in chosen], [references[i] for i in chosen], args.bleu_tokenize
+        )
+        return {**scores, "sentences": len(chosen)}
+
+    result = {**score(range(len(sources))), "seconds": round(seconds, 2)}
+    if unseen:
+        result["unseen_combinations"] = score(unseen)
+    print(json.dumps(result, indent=2))
+
+
+def _chunks(lines: TextIO) -> Iterator[list[str]]:
+    """Lines without their ends, many at a time; one at a time from a terminal."""
+    size = 1 if lines.isatty() else LINES_AT_A_TIME
+    chunk: list[str] = []
+    for line in lines:
+        chunk.append(line.rstrip("\r\n"))
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def translate(args: argparse.Namespace) -> None:
+    """`vanilla-transformer translate`: one line in, one line out, in order."""
+    from tqdm import tqdm
+
+    from .translation import translate as translate_sentences
+
+    model, tokenizer = _load(args.model)
+    source: Any = sys.stdin
+    source.reconfigure(encoding="utf-8", newline="\n")
+    with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
+        for lines in _chunks(source):
+            translations = translate_sentences(
+                model, tokenizer, lines, args.max_tokens, progress=bar.update, **_generate_kwargs(args)
+            )
+            for translation in translations:
+                print(" ".join(translation.splitlines()))  # a line break in the output would shift all that follow
+            sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vanilla-transformer",
+        description="Train, evaluate and use the original Transformer (2017).",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs.add_parser("train", help="train a model on parallel text", add_help=False)
+
+    decoding = argparse.ArgumentParser(add_help=False)
+    decoding.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")
+    decoding.add_argument("--num_beams", type=int, help="beam size (default: the model's, 4 in the paper)")
+    decoding.add_argument("--length_penalty", type=float, help="alpha (default: the model's, 0.6 in the paper)")
+    decoding.add_argument("--max_tokens", type=int, default=2048, help="source tokens of a batch (default: 2048)")
+
+    verb = verbs.add_parser("evaluate", parents=[decoding], help="score a model: BLEU, chrF and TER as JSON")
+    verb.add_argument("--test_file", metavar="P", help="Moses prefix: P.en and P.de (default: the held-out phrases)")
+    verb.add_argument("--source_lang", help="default: the language saved with the model")
+    verb.add_argument("--target_lang", help="default: the language saved with the model")
+    verb.add_argument("--bleu_tokenize", default="13a", choices=["13a", "none", "intl", "char", "zh", "ja-mecab"])
+    verb.set_defaults(run=evaluate)
+
+    verb = verbs.add_parser("translate", parents=[decoding], help="translate stdin to stdout, line by line")
+    verb.set_defaults(run=translate)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb; gives the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = _parser()
+    try:
+        if argv and argv[0] == "train":
+            train(argv[1:])
+        else:
+            args = parser.parse_args(argv)
+            args.run(args)
+    except UsageError as error:
+        say(f"vanilla-transformer: {error}")
+        return 2
+    except (ValueError, OSError, ImportError) as error:
+        say(f"vanilla-transformer: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("vanilla-transformer: interrupted")
+        return 130
+    return 0

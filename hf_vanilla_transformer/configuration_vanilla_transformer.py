@@ -1,0 +1,114 @@
+"""Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762)."""
+
+from huggingface_hub.dataclasses import strict
+from transformers.configuration_utils import PreTrainedConfig
+
+
+@strict
+class VanillaTransformerConfig(PreTrainedConfig):
+    r"""
+    The defaults are the paper's base model (section 3); every other row of its Table 3 is a change to these fields.
+
+    Args:
+        vocab_size: Size of the one vocabulary that source and target share (section 3.4).
+        d_model: Width of every sub-layer's output.
+        num_encoder_layers, num_decoder_layers: The paper's N, 6 for both.
+        num_heads: The paper's h.
+        d_ff: Inner width of the feed-forward sub-layer (section 3.3).
+        d_k, d_v: Width of one head's keys (and queries) and of its values; `d_model // num_heads` where not given.
+            Rows A and B of Table 3 set them apart.
+        dropout: On each sub-layer's output before it is added to its input, and on the sums of embeddings and
+            positions, in both stacks (section 5.4).
+        attention_dropout, activation_dropout: On the attention weights and inside the feed-forward sub-layer; not
+            in the paper.
+        activation_function: A name that transformers' `ACT2FN` knows; the paper's is "relu".
+        position_embedding: "sinusoidal" (section 3.5, any length) or "learned" (row E, at most
+            `max_position_embeddings` positions).
+        max_position_embeddings: How many positions are ready at the start. A sinusoidal table grows on demand.
+        attention_bias: Whether the four projections of an attention have biases; the paper's have none.
+        lm_head_bias: Whether the pre-softmax projection has one; the paper's has none.
+        layer_norm_eps: tensor2tensor's epsilon; the paper names none.
+        length_normalization: How beam search weighs a hypothesis against its length: "gnmt" is
+            log P / ((5 + |Y|) / 6)^alpha (section 6.1, Wu et al. 2016), "length" is transformers' log P / |Y|^alpha.
+            alpha is the generation config's `length_penalty`.
+        source_lang, target_lang: Languages the model was trained to translate from and to, where known.
+        tie_word_embeddings: One matrix for both inputs and the output projection (section 3.4).
+
+    Raises:
+        ValueError: for a field out of range, naming it.
+        StrictDataclassError: from huggingface_hub, for a field of the wrong type.
+    """
+
+    model_type = "vanilla_transformer"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        # transformers asks a config for this number to size the decoder's cache
+        "num_hidden_layers": "num_decoder_layers",
+        "num_attention_heads": "num_heads",
+        "head_dim": "d_k",
+        "encoder_layers": "num_encoder_layers",
+        "decoder_layers": "num_decoder_layers",
+        "encoder_attention_heads": "num_heads",
+        "decoder_attention_heads": "num_heads",
+        "encoder_ffn_dim": "d_ff",
+        "decoder_ffn_dim": "d_ff",
+        "intermediate_size": "d_ff",
+    }
+
+    vocab_size: int = 37000
+    d_model: int = 512
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    num_heads: int = 8
+    d_ff: int = 2048
+    d_k: int | None = None
+    d_v: int | None = None
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    activation_function: str = "relu"
+    position_embedding: str = "sinusoidal"
+    max_position_embeddings: int = 1024
+    attention_bias: bool = False
+    lm_head_bias: bool = False
+    layer_norm_eps: float = 1e-6
+    length_normalization: str = "gnmt"
+    source_lang: str | None = None
+    target_lang: str | None = None
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs):
+        if self.num_heads < 1:
+            raise ValueError(f"num_heads must be at least 1, got {self.num_heads}.")
+        if self.d_k is None:
+            self.d_k = self.d_model // self.num_heads
+        if self.d_v is None:
+            self.d_v = self.d_model // self.num_heads
+        self.validate_architecture()
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self):
+        """Called at construction, and by `@strict` on saving: the fields must describe a model that can be built."""
+        sizes = ("vocab_size", "d_model", "num_encoder_layers", "num_decoder_layers", "d_ff", "d_k", "d_v")
+        for name in (*sizes, "max_position_embeddings"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}.")
+        choices = {"position_embedding": ("sinusoidal", "learned"), "length_normalization": ("gnmt", "length")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
+        if self.position_embedding == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"d_model must be even for sinusoidal positions, got {self.d_model}.")
+
+
+__all__ = ["VanillaTransformerConfig"]

@@ -1,0 +1,78 @@
+"""The paper's configurations by name (Tables 2 and 3), and the small one that the examples train.
+
+A preset is a model and its training settings, because rows D of Table 3 differ in nothing else.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Changes to `VanillaTransformerConfig`'s and to `VanillaTransformerTrainingArguments`' defaults (both base's)."""
+
+    model: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+def _heads(num_heads: int) -> Preset:
+    return Preset({"num_heads": num_heads, "d_k": 512 // num_heads, "d_v": 512 // num_heads})
+
+
+PRESETS: dict[str, Preset] = {
+    # The size that suits Multi30k (Wu et al. 2021, "Transformer-Tiny"): under half an hour on two cores
+    "tiny": Preset(
+        {
+            "vocab_size": 10_000,
+            "d_model": 128,
+            "num_encoder_layers": 4,
+            "num_decoder_layers": 4,
+            "num_heads": 4,
+            "d_ff": 256,
+            "dropout": 0.3,
+        },
+        {"max_tokens": 4096, "warmup_steps": 400, "max_steps": 2000, "save_steps": 250, "logging_steps": 50},
+    ),
+    "base": Preset(),
+    "big": Preset({"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}, {"max_steps": 300_000}),
+    "A1": _heads(1),
+    "A2": _heads(4),
+    "A3": _heads(16),
+    "A4": _heads(32),
+    "B1": Preset({"d_k": 16}),
+    "B2": Preset({"d_k": 32}),
+    "C1": Preset({"num_encoder_layers": 2, "num_decoder_layers": 2}),
+    "C2": Preset({"num_encoder_layers": 4, "num_decoder_layers": 4}),
+    "C3": Preset({"num_encoder_layers": 8, "num_decoder_layers": 8}),
+    "C4": Preset({"d_model": 256, "d_k": 32, "d_v": 32}),
+    "C5": Preset({"d_model": 1024, "d_k": 128, "d_v": 128}),
+    "C6": Preset({"d_ff": 1024}),
+    "C7": Preset({"d_ff": 4096}),
+    "D1": Preset({"dropout": 0.0}),
+    "D2": Preset({"dropout": 0.2}),
+    "D3": Preset({}, {"label_smoothing_factor": 0.0}),
+    "D4": Preset({}, {"label_smoothing_factor": 0.2}),
+    "E": Preset({"position_embedding": "learned"}),
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset called `name`.
+
+    Raises:
+        ValueError: for an unknown name, listing the known ones.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+def paper_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
+    """The configuration of a row of Table 3 ("base", "big", "A1" ... "E"), or of "tiny", with `overrides` on top.
+
+    Raises:
+        ValueError: for an unknown name or a field out of range.
+    """
+    return VanillaTransformerConfig(**{**preset(name).model, **overrides})

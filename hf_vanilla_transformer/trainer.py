@@ -1,0 +1,187 @@
+"""`Seq2SeqTrainer` with the paper's training (section 5): batches by tokens, the Noam schedule, label smoothing."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer, TrainerCallback
+from transformers.trainer_callback import ProgressCallback
+
+from .arguments import NOAM
+from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator
+from .loss import smoothed_cross_entropy
+from .schedule import get_noam_schedule
+
+
+class _SetEpoch(TrainerCallback):
+    """Tells the batch sampler its epoch: accelerate's wrappers hide it from `Trainer` after a resume."""
+
+    def __init__(self, sampler: MaxTokensBatchSampler):
+        self.sampler = sampler
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.sampler.set_epoch(int(state.epoch or 0))
+
+
+class TrainingSpeed(TrainerCallback):
+    """Real target tokens a second; time spent on validation and checkpoints does not count."""
+
+    def __init__(self):
+        self.tokens: int | torch.Tensor = 0
+        self._seconds = 0.0
+        self._since = 0.0
+
+    def tokens_per_second(self) -> float:
+        """The rate since the last call."""
+        rate = float(self.tokens) / self._seconds if self._seconds else 0.0
+        self.tokens, self._seconds = 0, 0.0
+        return rate
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self._seconds += time.perf_counter() - self._since
+        self._since = time.perf_counter()
+
+    def _restart(self, args, state, control, **kwargs):
+        self._since = time.perf_counter()
+
+    on_train_begin = on_evaluate = on_save = _restart
+
+
+class _ProgressBar(ProgressCallback):
+    """transformers' progress bar, with the last logged loss and speed beside it."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        super().on_log(args, state, control, logs=logs, **kwargs)
+        if self.training_bar is not None and logs and "tokens_per_second" in logs:
+            self.training_bar.set_postfix(loss=logs["loss"], tokens_per_second=logs["tokens_per_second"])
+
+
+class VanillaTransformerTrainer(Seq2SeqTrainer):
+    """Trains as section 5 of the paper says; used like `Seq2SeqTrainer`.
+
+    Args:
+        args: `VanillaTransformerTrainingArguments`.
+        train_dataset, eval_dataset: rows of "input_ids" and "labels" (lists of ids ending in `</s>`, not padded), as
+            `data.tokenize_pairs` makes them.
+        processing_class: the tokenizer, saved with the model.
+    """
+
+    def __init__(self, model=None, args=None, data_collator=None, **kwargs):
+        if data_collator is None and model is not None:
+            data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
+        super().__init__(model, args, data_collator, **kwargs)
+        self.speed = TrainingSpeed()
+        self.add_callback(self.speed)
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(_ProgressBar)
+
+    def _batch_sampler(self, dataset: Any, shuffle: bool) -> MaxTokensBatchSampler:
+        if "source_length" in getattr(dataset, "column_names", ()):
+            sources, targets = dataset["source_length"][:], dataset["target_length"][:]
+        else:
+            sources, targets = zip(*((len(row["input_ids"]), len(row["labels"])) for row in dataset), strict=True)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return MaxTokensBatchSampler(sources, targets, self.args.max_tokens, seed=seed, shuffle=shuffle)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Batches of at most `max_tokens` tokens a side, sharded over the processes by accelerate."""
+        if not hasattr(self.train_dataset, "__len__"):
+            return super().get_train_dataloader()
+        sampler = self._batch_sampler(self.train_dataset, shuffle=True)
+        self.remove_callback(_SetEpoch)
+        self.add_callback(_SetEpoch(sampler))
+        loader = DataLoader(
+            self.train_dataset,
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory and self.args.device.type != "cpu",
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+        return self.accelerator.prepare(loader)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
+        """The Noam schedule, or transformers' own by its name."""
+        if self.args.lr_scheduler_type != NOAM:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            self.lr_scheduler = get_noam_schedule(
+                optimizer or self.optimizer, self.model.config.d_model, self.args.get_warmup_steps(num_training_steps)
+            )
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Smoothed cross-entropy a real target token in training, the plain one in evaluation.
+
+        `num_items_in_batch` are the real target tokens of the whole update, over all its batches and processes, so
+        that one batch of 8 and 8 accumulated batches of 1 give the same gradient.
+        """
+        labels = inputs["labels"]
+        outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
+        smoothing = self.args.label_smoothing_factor if model.training else 0.0
+        loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, self.model.config.pad_token_id)
+        if num_items_in_batch is None:
+            loss = loss / labels.ne(IGNORED_LABEL).sum()
+        else:
+            loss = loss / num_items_in_batch
+            if self.args.average_tokens_across_devices:
+                loss = loss * self.accelerator.num_processes  # DDP takes the mean over processes
+            if model.training:
+                self.speed.tokens += num_items_in_batch / self.current_gradient_accumulation_steps
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds real target tokens a second, over all processes, to what training reports."""
+        if "loss" in logs:
+            logs["tokens_per_second"] = round(self.speed.tokens_per_second(), 1)
+        super().log(logs, start_time)
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
+        """Cross-entropy a real target token in nats, unsmoothed, and its exponential, the perplexity.
+
+        Every sentence counts once, whatever the number of processes.
+        """
+        start = time.perf_counter()
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if dataset is None:
+            raise ValueError("There is nothing to evaluate on: give an eval_dataset.")
+        batches = list(self._batch_sampler(dataset, shuffle=False))
+        loader = DataLoader(
+            dataset,
+            batch_sampler=batches[self.accelerator.process_index :: self.accelerator.num_processes],
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+        )
+        model = self.accelerator.unwrap_model(self.model)
+        was_training = model.training
+        model.eval()
+        totals = torch.zeros(2, dtype=torch.float32 if self.args.device.type == "mps" else torch.float64)
+        totals = totals.to(self.args.device)
+        with torch.no_grad():
+            for batch in loader:
+                inputs = self._prepare_inputs(batch)
+                tokens = inputs["labels"].ne(IGNORED_LABEL).sum()
+                with self.compute_loss_context_manager():
+                    loss = self.compute_loss(model, inputs)
+                totals += torch.stack((loss * tokens, tokens)).to(totals)
+        model.train(was_training)
+        loss_sum, tokens = self.accelerator.reduce(totals).tolist()
+        loss = loss_sum / tokens
+        metrics = {
+            f"{metric_key_prefix}_loss": loss,
+            f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700.0)),
+            f"{metric_key_prefix}_runtime": round(time.perf_counter() - start, 3),
+        }
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _save(self, output_dir: str | None = None, state_dict=None):
+        """Leaves out transformers' pickled copy of the arguments: what may be shared holds no pickles."""
+        super()._save(output_dir, state_dict)
+        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)

@@ -1,0 +1,102 @@
+"""What `vanilla-transformer train` and `accelerate launch scripts/train.py` run: from text to a model folder."""
+
+import sys
+from collections.abc import Iterator, Sequence
+
+from datasets import Dataset
+from transformers import AutoTokenizer, HfArgumentParser, set_seed
+
+from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+from .data import describe_drops, load_pairs, tokenize_pairs
+from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from .presets import paper_config, preset
+from .tokenizer import train_tokenizer
+from .trainer import VanillaTransformerTrainer
+
+
+def parse_arguments(
+    argv: Sequence[str],
+) -> tuple[ModelArguments, DataArguments, VanillaTransformerTrainingArguments]:
+    """Flags win over the preset, the preset over the defaults. Wrong flags end the program with status 2."""
+    known = HfArgumentParser((ModelArguments, DataArguments), add_help=False)
+    model, data, _ = known.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
+    parser = HfArgumentParser(
+        (ModelArguments, DataArguments, VanillaTransformerTrainingArguments),
+        prog="vanilla-transformer train",
+        description="Train the original Transformer on parallel text.",
+    )
+    parser.set_defaults(**preset(model.preset).training)
+    if data.validation_file or not data.train_file:
+        parser.set_defaults(eval_strategy="steps")
+    return parser.parse_args_into_dataclasses(list(argv))
+
+
+def _read(data: DataArguments) -> dict[str, Dataset]:
+    """The pairs of "train" and, where there are any, of "validation": the files named, or the built-in phrases."""
+    if data.train_file is None:
+        from .phrases import splits
+
+        phrases = splits()
+        return {
+            name: Dataset.from_dict({"source": [p.en for p in phrases[name]], "target": [p.de for p in phrases[name]]})
+            for name in ("train", "validation")
+        }
+    files = {"train": data.train_file, "validation": data.validation_file}
+    return {name: load_pairs(file, data.source_lang, data.target_lang) for name, file in files.items() if file}
+
+
+def _texts(pairs: Dataset) -> Iterator[str]:
+    for batch in pairs.iter(1000):
+        yield from batch["source"]
+        yield from batch["target"]
+
+
+def run_train(
+    model_arguments: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments
+) -> VanillaTransformerTrainer:
+    """Trains a tokenizer and a model from nothing and leaves both in `args.output_dir`.
+
+    Raises:
+        ValueError: for data or settings that cannot be used, saying which and why.
+    """
+
+    def report(message: str) -> None:
+        if args.process_index == 0:
+            print(message, file=sys.stderr, flush=True)
+
+    set_seed(args.seed)
+    wanted = paper_config(model_arguments.preset, **model_arguments.overrides())
+    with args.main_process_first(desc="reading the text"):
+        pairs = _read(data)
+        if args.process_index == 0:
+            report(f"Learning a joint vocabulary of up to {wanted.vocab_size:,} tokens ...")
+            train_tokenizer(_texts(pairs["train"]), wanted.vocab_size).save_pretrained(args.output_dir)
+        tokenizer = AutoTokenizer.from_pretrained(args.output_dir)
+        tokens = {}
+        for name, split in pairs.items():
+            tokens[name], drops = tokenize_pairs(split, tokenizer, args.max_tokens)
+            report(f"{name}: {len(tokens[name]):,} pairs; dropped: {describe_drops(drops)}")
+
+    config = paper_config(
+        model_arguments.preset,
+        **{
+            **model_arguments.overrides(),
+            "vocab_size": len(tokenizer),
+            "source_lang": data.source_lang,
+            "target_lang": data.target_lang,
+        },
+    )
+    model = VanillaTransformerForConditionalGeneration(config)
+    report(f"{model.num_parameters():,} parameters, a vocabulary of {len(tokenizer):,}")
+    trainer = VanillaTransformerTrainer(
+        model,
+        args,
+        train_dataset=tokens["train"],
+        eval_dataset=tokens.get("validation"),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    trainer.save_model()
+    trainer.save_state()
+    report(f"The model and its tokenizer are in {args.output_dir}")
+    return trainer

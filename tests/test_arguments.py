@@ -1,0 +1,95 @@
+import json
+
+import pytest
+from transformers import HfArgumentParser
+
+from hf_vanilla_transformer.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+
+
+def arguments(tmp_path, **fields):
+    return VanillaTransformerTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **fields)
+
+
+def parse(kind, *flags: str):
+    return HfArgumentParser(kind).parse_args_into_dataclasses(list(flags))[0]
+
+
+def test_defaults_are_the_papers(tmp_path):
+    args = arguments(tmp_path)
+    expected = {
+        "max_tokens": 25_000,
+        "max_steps": 100_000,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.98,
+        "adam_epsilon": 1e-9,
+        "weight_decay": 0.0,
+        "lr_scheduler_type": "noam",
+        "learning_rate": 1.0,
+        "warmup_steps": 4000,
+        "label_smoothing_factor": 0.1,
+        "max_grad_norm": 0.0,
+        "save_total_limit": 5,
+        "report_to": [],
+        "gradient_accumulation_steps": 1,
+    }
+    assert {name: getattr(args, name) for name in expected} == expected
+
+
+def test_another_schedule_has_its_own_learning_rate(tmp_path):
+    args = arguments(tmp_path, lr_scheduler_type="linear")
+    assert args.lr_scheduler_type == "linear"
+    assert args.learning_rate == 5e-5
+
+
+@pytest.mark.parametrize("schedule", ["noam", "linear"])
+def test_a_given_learning_rate_is_kept(tmp_path, schedule):
+    assert arguments(tmp_path, lr_scheduler_type=schedule, learning_rate=0.3).learning_rate == 0.3
+
+
+def test_evaluation_follows_saving_unless_told(tmp_path):
+    assert arguments(tmp_path, save_steps=7, eval_strategy="steps").eval_steps == 7
+    assert arguments(tmp_path, save_steps=7, eval_strategy="steps", eval_steps=3).eval_steps == 3
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 0.5])
+def test_noam_needs_a_warmup(tmp_path, warmup_steps):
+    with pytest.raises(ValueError, match=r"noam.*warm-up"):
+        arguments(tmp_path, warmup_steps=warmup_steps)
+
+
+def test_other_schedules_need_no_warmup(tmp_path):
+    assert arguments(tmp_path, lr_scheduler_type="linear", warmup_steps=0).warmup_steps == 0
+
+
+def test_an_unknown_schedule_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="nomad"):
+        arguments(tmp_path, lr_scheduler_type="nomad")
+
+
+def test_a_batch_holds_at_least_one_token(tmp_path):
+    with pytest.raises(ValueError, match="max_tokens"):
+        arguments(tmp_path, max_tokens=0)
+
+
+def test_arguments_can_be_written_down(tmp_path):
+    written = json.loads(arguments(tmp_path).to_json_string())
+    assert (written["lr_scheduler_type"], written["max_tokens"]) == ("noam", 25_000)
+
+
+def test_one_flag_alone_is_enough(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = parse(VanillaTransformerTrainingArguments, "--save_steps", "7")
+    assert (args.save_steps, args.eval_steps, args.max_steps, args.lr_scheduler_type) == (7, 7, 100_000, "noam")
+
+
+def test_only_given_model_flags_are_overrides():
+    assert parse(ModelArguments).overrides() == {}
+    model = parse(ModelArguments, "--preset", "tiny", "--d_model", "64", "--dropout", "0")
+    assert model.preset == "tiny"
+    assert model.overrides() == {"d_model": 64, "dropout": 0.0}
+
+
+def test_data_is_english_to_german_phrases_by_default():
+    data = parse(DataArguments)
+    assert (data.train_file, data.validation_file) == (None, None)
+    assert (data.source_lang, data.target_lang) == ("en", "de")

@@ -1,0 +1,130 @@
+import pytest
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
+
+from hf_vanilla_transformer import VanillaTransformerConfig
+
+CHANGED = {
+    "vocab_size": 999,
+    "d_model": 48,
+    "num_encoder_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "d_ff": 96,
+    "d_k": 7,
+    "d_v": 5,
+    "dropout": 0.25,
+    "attention_dropout": 0.05,
+    "activation_dropout": 0.15,
+    "activation_function": "gelu",
+    "position_embedding": "learned",
+    "max_position_embeddings": 77,
+    "attention_bias": True,
+    "lm_head_bias": True,
+    "layer_norm_eps": 1e-5,
+    "length_normalization": "length",
+    "source_lang": "en",
+    "target_lang": "de",
+    "pad_token_id": 4,
+    "bos_token_id": 5,
+    "eos_token_id": 6,
+    "decoder_start_token_id": 7,
+    "tie_word_embeddings": False,
+}
+INVALID = [
+    {"dropout": 1.0},
+    {"dropout": -0.1},
+    {"attention_dropout": 1.5},
+    {"activation_dropout": 1.0},
+    {"position_embedding": "rotary"},
+    {"length_normalization": "none"},
+    {"d_model": 511, "d_k": 64, "d_v": 64},
+    {"num_heads": 0},
+    {"num_heads": -8},
+    {"d_model": 0},
+    {"d_ff": 0},
+    {"d_k": 0},
+    {"d_v": 0},
+    {"vocab_size": 0},
+    {"num_encoder_layers": 0},
+    {"num_decoder_layers": 0},
+    {"max_position_embeddings": 0},
+]
+
+
+def settings(config: VanillaTransformerConfig) -> dict:
+    return {name: getattr(config, name) for name in CHANGED}
+
+
+@pytest.mark.parametrize(
+    ("alias", "field"),
+    [
+        ("hidden_size", "d_model"),
+        ("num_hidden_layers", "num_decoder_layers"),
+        ("num_attention_heads", "num_heads"),
+        ("encoder_layers", "num_encoder_layers"),
+        ("decoder_layers", "num_decoder_layers"),
+        ("encoder_attention_heads", "num_heads"),
+        ("decoder_attention_heads", "num_heads"),
+        ("encoder_ffn_dim", "d_ff"),
+        ("decoder_ffn_dim", "d_ff"),
+    ],
+)
+def test_transformers_usual_names_mean_the_papers(alias, field):
+    config = VanillaTransformerConfig(**CHANGED)
+    assert getattr(config, alias) == CHANGED[field]
+    setattr(config, alias, 24)
+    assert getattr(config, field) == 24
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (64, 64)),
+        ({"d_model": 256}, (32, 32)),
+        ({"num_heads": 16}, (32, 32)),
+        ({"d_k": 16}, (16, 64)),
+        ({"d_v": 16}, (64, 16)),
+    ],
+)
+def test_a_heads_width_is_its_share_of_d_model_unless_given(given, expected):
+    config = VanillaTransformerConfig(**given)
+    assert (config.d_k, config.d_v) == expected
+
+
+def test_a_dict_holds_the_whole_config():
+    assert settings(VanillaTransformerConfig.from_dict(VanillaTransformerConfig(**CHANGED).to_dict())) == CHANGED
+
+
+def test_a_saved_config_loads_as_it_was(tmp_path):
+    VanillaTransformerConfig(**CHANGED).save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert type(config) is VanillaTransformerConfig
+    assert settings(config) == CHANGED
+
+
+def test_special_tokens_default_to_the_tokenizers():
+    config = VanillaTransformerConfig()
+    ids = config.pad_token_id, config.bos_token_id, config.eos_token_id, config.decoder_start_token_id
+    assert ids == (0, 1, 2, 1)
+
+
+@pytest.mark.parametrize("fields", INVALID, ids=str)
+def test_an_invalid_field_is_named(fields):
+    with pytest.raises((ValueError, StrictDataclassError), match=rf"\b{next(iter(fields))}\b"):
+        VanillaTransformerConfig(**fields)
+
+
+def test_a_field_out_of_range_is_a_value_error():
+    with pytest.raises(ValueError, match="dropout"):
+        VanillaTransformerConfig(dropout=1.0)
+
+
+def test_an_odd_d_model_suits_learned_positions():
+    assert VanillaTransformerConfig(d_model=511, position_embedding="learned").d_model == 511
+
+
+def test_auto_config_knows_the_model_type():
+    config = AutoConfig.for_model("vanilla_transformer", d_model=64)
+    assert type(config) is VanillaTransformerConfig
+    assert config.d_model == 64
