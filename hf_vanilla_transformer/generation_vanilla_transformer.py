@@ -30,7 +30,7 @@ class SentenceLimits(StoppingCriteria):
     def __init__(self, limits: torch.Tensor):
         self.limits = limits
 
-    def __call__(self, input_ids: torch.LongTensor, scores, **kwargs) -> torch.BoolTensor:
+    def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.BoolTensor:
         rows = input_ids.shape[0] // self.limits.shape[0]  # beam search brings several candidates a sentence
         return input_ids.shape[1] - 1 >= self.limits.repeat_interleave(rows)
 

@@ -5,6 +5,7 @@ use B sentences, S source tokens and T target tokens.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -85,9 +86,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def token_embeddings(
-        self, input_ids: torch.LongTensor | None, inputs_embeds: torch.FloatTensor | None
-    ) -> torch.FloatTensor:
+    def token_embeddings(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """The embeddings times sqrt(d_model); `inputs_embeds` are rows of the embedding matrix, scaled here too."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of token ids and embeddings (input_ids or inputs_embeds).")
@@ -95,7 +94,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         return inputs_embeds * self.embed_scale
 
-    def add_positions(self, embeddings: torch.FloatTensor, start: int = 0) -> torch.FloatTensor:
+    def add_positions(self, embeddings: torch.Tensor, start: int = 0) -> torch.Tensor:
         return self.dropout(embeddings + self.embed_positions(start, embeddings.shape[1]))
 
 
@@ -110,13 +109,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config, [VanillaTransformerEncoderLayer(config, i) for i in range(config.num_encoder_layers)])
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutput:
         """Encodes `input_ids` (B, S), or `inputs_embeds` (B, S, d_model); `attention_mask` (B, S) is 0 at padding."""
@@ -144,12 +142,12 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.FloatTensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
@@ -212,14 +210,14 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.FloatTensor, ...] | None = None,
+        encoder_outputs: Any = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        decoder_inputs_embeds: torch.FloatTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs,
     ) -> Seq2SeqModelOutput:
@@ -280,15 +278,15 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.FloatTensor, ...] | None = None,
+        encoder_outputs: Any = None,
         past_key_values: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        decoder_inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,

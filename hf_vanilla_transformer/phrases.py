@@ -95,12 +95,12 @@ lend/lent=leihen leiht geliehen=text vehicle clothes knife; for auf acc: wait=wa
 to mit dat: talk=sprechen spricht gesprochen=person; of von dat: dream=träumen=animal vehicle cake castle island;
 rest: work=arbeiten=in, laugh=lachen=in at on, dance=tanzen=in at on, sing/sang=singen singt gesungen=in at on,
 get/got up=*auf+stehen steht gestanden=hotel village, arrive=*an+kommen kommt gekommen=in at;
-rest@: sleep/slept=schlafen schläft geschlafen=in tree beach, play=spielen=in at street tree,
-swim/swam=*schwimmen schwimmt geschwommen=at, wake/woke up=*auf+wachen=in tree,
+rest@: sleep/slept=schlafen schläft geschlafen=house room hotel beach tree, play=spielen=in at street tree,
+swim/swam=*schwimmen schwimmt geschwommen=lake river beach, wake/woke up=*auf+wachen=in tree,
 fall/fell asleep=*ein+schlafen schläft geschlafen=in beach tree;
 stay: live=wohnen=city village house hotel castle island lake river;
-stay@: sit/sat=sitzen sitzt gesessen=in at on furniture tree,
-stand/stood=stehen steht gestanden=in at on furniture tree;
+stay@: sit/sat=sitzen sitzt gesessen=garden park room station beach furniture tree,
+stand/stood=stehen steht gestanden=garden room at street bridge furniture tree;
 move: drive/drove=*fahren fährt gefahren=city village forest at bridge mountain island;
 move@: go/went=*gehen geht gegangen=in at on, run/ran=*laufen läuft gelaufen=in at on,
 come/came=*kommen kommt gekommen=in at on; that: say/said=sagen=, know/knew=wissen weiß gewusst=,

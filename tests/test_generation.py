@@ -49,9 +49,7 @@ def test_each_sentence_stops_at_its_own_length_plus_50(small_model, sources):
     model.lm_head.bias.data[[0, 2]] = -1e4  # never ends, never pads
     for num_beams in (1, 3):
         output = model.generate(**sources, num_beams=num_beams)
-        assert [len(real(row)) - 1 for row in output] == [
-            length + 50 for length in (9, 3, 6, 1, 8)
-        ]
+        assert [len(real(row)) - 1 for row in output] == [length + 50 for length in (9, 3, 6, 1, 8)]
     model.config.max_position_embeddings = 8
     assert model.generate(**sources, num_beams=1).shape == (5, 60)
 

@@ -210,7 +210,9 @@ def test_gradient_checkpointing_gives_the_same_gradients(small_model):
     labels, gradients = torch.randint(4, 50, (2, 6)), []
     for checkpointing in (False, True):
         if checkpointing:
-            model.model.encoder.gradient_checkpointing = model.model.decoder.gradient_checkpointing = True
+            # the name before transformers 5.20 came to say activation checkpointing
+            getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+            assert all(layer.gradient_checkpointing for layer in model.model.decoder.layers)
         model.train()
         for module in model.modules():
             if isinstance(module, nn.Dropout):

@@ -1,0 +1,96 @@
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+import sacrebleu
+
+from hf_vanilla_transformer import train_tokenizer, translate
+from hf_vanilla_transformer.cli import main
+
+SOURCES = ["a dog runs", "two men sit", "", "the dog sleeps\x0chere"]
+REFERENCES = ["ein hund rennt", "zwei männer sitzen", "nichts", "der hund schläft"]
+
+
+@pytest.fixture
+def saved(small_model, tmp_path, monkeypatch):
+    """A folder with a model and its tokenizer, and a Moses pair beside it."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    tokenizer = train_tokenizer((SOURCES + REFERENCES) * 3, 300)
+    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, source_lang="en", target_lang="de")
+    model.lm_head.weight.data[:] *= 3
+    model.lm_head.bias.data[:260] = -1e4
+    model.lm_head.bias.data[2] = 5.0
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    for language, lines in (("en", SOURCES), ("de", REFERENCES)):
+        (tmp_path / f"test.{language}").write_bytes("".join(f"{line}\n" for line in lines).encode())
+    return tmp_path, model, tokenizer
+
+
+def test_evaluate_prints_one_json_object_of_sacrebleu_scores(saved, capsys):
+    folder, model, tokenizer = saved
+    status = main(["evaluate", str(folder / "model"), "--test_file", str(folder / "test"), "--bleu_tokenize", "none"])
+    result = json.loads(capsys.readouterr().out)
+    assert status == 0
+    assert result["sentences"] == 4
+    assert result["seconds"] > 0
+    translations = translate(model, tokenizer, SOURCES)
+    assert result["chrf"] == pytest.approx(sacrebleu.corpus_chrf(translations, [REFERENCES]).score)
+    assert result["ter"] == pytest.approx(sacrebleu.corpus_ter(translations, [REFERENCES]).score)
+    assert "tok:none" in result["signatures"]["bleu"]
+
+
+def test_translate_gives_one_line_out_for_each_line_in(saved, capsys, monkeypatch):
+    folder, model, tokenizer = saved
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO((folder / "test.en").read_bytes())))
+    assert main(["translate", str(folder / "model"), "--num_beams", "2"]) == 0
+    captured = capsys.readouterr()
+    expected = [" ".join(text.splitlines()) for text in translate(model, tokenizer, SOURCES, num_beams=2)]
+    assert captured.out.split("\n") == [*expected, ""]
+    assert expected[2] == ""
+    assert "Translating" in captured.err
+
+
+def test_the_model_must_say_its_languages_or_the_caller(saved, capsys):
+    folder, model, _ = saved
+    model.config.source_lang = None
+    model.save_pretrained(folder / "model")
+    assert main(["evaluate", str(folder / "model"), "--test_file", str(folder / "test")]) == 2
+    assert "--source_lang" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--preset", "tiny", "--train_file", "nowhere/text"], "There is no file nowhere/text.en"),
+        (["train", "--preset", "huge"], "There is no preset 'huge'"),
+        (["train", "--dropout", "1.5"], "dropout must be in [0, 1), got 1.5"),
+        (["translate", "nowhere/model"], "nowhere/model"),
+    ],
+)
+def test_a_failure_is_one_line_on_stderr_and_status_1(arguments, message, tmp_path, capsys):
+    if arguments[0] == "train":
+        arguments = [*arguments, "--output_dir", str(tmp_path / "out"), "--use_cpu"]
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["evaluate"], ["translate", "m", "--num_beams", "many"]])
+def test_wrong_use_is_status_2(arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+
+
+def test_the_module_is_the_command():
+    run = subprocess.run(
+        [sys.executable, "-m", "hf_vanilla_transformer", "--help"], capture_output=True, text=True, check=True
+    )
+    assert all(verb in run.stdout for verb in ("train", "evaluate", "translate"))

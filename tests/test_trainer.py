@@ -1,0 +1,176 @@
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from torch import nn
+
+from hf_vanilla_transformer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments, noam
+from hf_vanilla_transformer.batching import Seq2SeqCollator
+
+
+def pairs(lengths: list[tuple[int, int]]) -> Dataset:
+    generator = torch.Generator().manual_seed(1)
+    rows: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
+    for lengths_of_pair in lengths:
+        for name, length in zip(rows, lengths_of_pair, strict=True):
+            rows[name].append([*torch.randint(4, 50, (length - 1,), generator=generator).tolist(), 2])
+    return Dataset.from_dict(rows)
+
+
+UNEQUAL = [(9, 16), (16, 9), (10, 14), (12, 12), (11, 15), (15, 13), (14, 10), (13, 11)]  # no two fit in 16 tokens
+
+
+@pytest.fixture
+def trainer(small_model, tmp_path):
+    """A function that builds a trainer of a small model, from changes to its arguments."""
+
+    def build(model=None, train_dataset=None, **changes) -> VanillaTransformerTrainer:
+        settings = {
+            "output_dir": str(tmp_path),
+            "use_cpu": True,
+            "max_steps": 3,
+            "max_tokens": 128,
+            "warmup_steps": 4,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        }
+        torch.manual_seed(0)
+        return VanillaTransformerTrainer(
+            model or small_model(dropout=0.0),
+            VanillaTransformerTrainingArguments(**{**settings, **changes}),
+            train_dataset=train_dataset or pairs(UNEQUAL),
+            eval_dataset=pairs([(5, 9), (7, 3), (12, 12), (4, 4)]),
+        )
+
+    return build
+
+
+def parameters(trainer: VanillaTransformerTrainer) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+
+
+def test_one_batch_of_8_equals_8_accumulated_batches_of_1(trainer, small_model):
+    together = trainer(small_model(dropout=0.0).double())
+    before = parameters(together)
+    together.train()
+    apart = trainer(small_model(dropout=0.0).double(), max_tokens=16, gradient_accumulation_steps=8)
+    torch.testing.assert_close(parameters(apart), before, atol=0, rtol=0)
+    assert len(apart.get_train_dataloader()) == 8
+    apart.train()
+    torch.testing.assert_close(parameters(apart), parameters(together), atol=1e-6, rtol=0)
+    assert (parameters(together) - before).abs().max() > 1e-2
+
+
+def test_training_leaves_the_generation_config_alone(trainer):
+    run = trainer(eval_strategy="steps", eval_steps=1)
+    before = run.model.generation_config.to_dict()
+    run.train()
+    assert run.model.generation_config.to_dict() == before
+
+
+def test_the_learning_rate_of_every_update_is_noams(trainer):
+    run = trainer(max_steps=7)
+    run.train()
+    rates = [entry["learning_rate"] for entry in run.state.log_history if "learning_rate" in entry]
+    assert rates == pytest.approx([noam(step, 32, 4) for step in range(1, 8)])
+
+
+def test_the_optimiser_is_the_papers_adam(trainer):
+    run = trainer()
+    run.train()
+    (group,) = [group for group in run.optimizer.param_groups if group["params"]]
+    assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.98), 1e-9, 0.0)
+
+
+def test_transformers_own_schedules_still_work(trainer):
+    run = trainer(lr_scheduler_type="linear", learning_rate=1e-3, warmup_steps=0, max_steps=4)
+    run.train()
+    rates = [entry["learning_rate"] for entry in run.state.log_history if "learning_rate" in entry]
+    assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
+def test_the_training_loss_is_smoothed_over_real_tokens(trainer):
+    run = trainer(label_smoothing_factor=0.2)
+    batch = Seq2SeqCollator(0, 1)([run.train_dataset[i] for i in (0, 1)])
+    run.model.train()
+    logits = run.model(**batch).logits
+    target = torch.full_like(logits, 0.2 / 49)
+    target[..., 0] = 0.0
+    labels = batch["labels"]
+    target.scatter_add_(2, labels.clamp(min=0)[..., None], torch.full((*labels.shape, 1), 0.8))
+    expected = nn.functional.cross_entropy(logits[labels != -100], target[labels != -100])
+    torch.testing.assert_close(run.compute_loss(run.model, batch), expected)
+
+
+def test_validation_is_unsmoothed_and_counts_every_token_once(trainer):
+    run = trainer(label_smoothing_factor=0.2, max_tokens=12)
+    loss, tokens = 0.0, 0
+    with torch.no_grad():
+        for row in run.eval_dataset:
+            batch = Seq2SeqCollator(0, 1)([row])
+            logits = run.model(**batch).logits[0].double()
+            loss += nn.functional.cross_entropy(logits, batch["labels"][0], reduction="sum").item()
+            tokens += len(row["labels"])
+    metrics = run.evaluate()
+    assert metrics["eval_loss"] == pytest.approx(loss / tokens, rel=1e-6)
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(loss / tokens), rel=1e-6)
+
+
+def test_validation_leaves_the_model_in_training(trainer):
+    run = trainer()
+    run.model.train()
+    run.evaluate()
+    assert run.model.training
+
+
+def test_every_epoch_brings_every_pair_in_a_new_order(trainer):
+    run = trainer(max_tokens=32, max_steps=-1, num_train_epochs=3)
+    seen = []
+    collate = run.data_collator
+
+    def recording(rows):
+        seen.extend(tuple(row["input_ids"]) for row in rows)
+        return collate(rows)
+
+    run.data_collator = recording
+    run.train()
+    epochs = [seen[start : start + 8] for start in (0, 8, 16)]
+    everything = {tuple(row["input_ids"]) for row in run.train_dataset}
+    assert all(set(epoch) == everything for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_the_speed_in_the_log_is_real_target_tokens_a_second(trainer, monkeypatch):
+    clock = iter(range(1000))  # each look at the clock is a second later
+    monkeypatch.setattr("hf_vanilla_transformer.trainer.time.perf_counter", lambda: next(clock))
+    run = trainer(max_tokens=16, gradient_accumulation_steps=8)
+    run.train()
+    speeds = [entry["tokens_per_second"] for entry in run.state.log_history if "tokens_per_second" in entry]
+    assert speeds[1:] == pytest.approx([sum(target for _, target in UNEQUAL) / 2] * 2, abs=1)
+
+
+def test_what_is_saved_holds_no_pickles(trainer, tmp_path):
+    run = trainer()
+    run.train()
+    run.save_model()
+    assert {file.suffix for file in tmp_path.iterdir() if file.is_file()} == {".json", ".safetensors"}
+
+
+def test_a_resumed_run_ends_with_the_same_parameters_to_the_bit(trainer, small_model, tmp_path):
+    settings = {"max_tokens": 32, "max_steps": 6, "save_strategy": "steps", "save_steps": 3}
+    straight = trainer(small_model(dropout=0.3), **settings)
+    straight.train()
+    torch.manual_seed(99)
+    resumed = trainer(small_model(dropout=0.3), **settings)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert resumed.state.log_history[-1]["step"] == 6
+    assert torch.equal(parameters(resumed), parameters(straight))
+
+
+def test_nothing_to_evaluate_on_is_a_clear_error(trainer):
+    run = trainer()
+    run.eval_dataset = None
+    with pytest.raises(ValueError, match="give an eval_dataset"):
+        run.evaluate()
