@@ -38,7 +38,10 @@ def _load(folder: str) -> tuple[Any, Any]:
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    return AutoModelForSeq2SeqLM.from_pretrained(folder).to(device), AutoTokenizer.from_pretrained(folder)
+    try:
+        return AutoModelForSeq2SeqLM.from_pretrained(folder).to(device), AutoTokenizer.from_pretrained(folder)
+    except OSError as error:
+        raise OSError(f"Cannot load a model and its tokenizer from {folder}: {error}") from error
 
 
 def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
@@ -163,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"vanilla-transformer: {error}")
         return 2
     except (ValueError, OSError, ImportError) as error:
-        say(f"vanilla-transformer: {error}")
+        say("vanilla-transformer:", " ".join(str(error).split()))
         return 1
     except KeyboardInterrupt:
         say("vanilla-transformer: interrupted")

@@ -140,6 +140,7 @@ _PRONOUNS = (  # person, English subject and object, German nominative, accusati
     *("0 I me ich mich mir", "1 you you du dich dir", "3 we us wir uns uns"),
     *("2 he him er ihn ihm", "2 she her sie sie ihr", "3 they them sie sie ihnen"),
 )
+_SPOUSES = ("man", "woman")  # with an owner they would be: "meine Frau" is my wife
 _NAMES = ("Anna", "Peter", "Maria", "Paul", "Julia", "Martin")
 _MODALS = {
     **{"can": ("können", "kann"), "must": ("müssen", "muss"), "should": ("sollten", "sollte")},
@@ -394,7 +395,9 @@ class _Writer:
         elif not plain and tense != "must" and (frame != "that" or verb.en == "know") and self.chance(0.2):
             adverb = _Text("not", "nicht")
         if adverb.en in ("", "not") and frame not in ("be", "that") and self.chance(0.35):
-            time = self.pick(_pairs(_TIMES["any" if self.chance(0.5) else tense if tense in _BE else "modal"]))
+            times = _pairs(_TIMES["any" if self.chance(0.5) else tense if tense in _BE else "modal"])
+            # "not every day" would be another order of words
+            time = self.pick([time for time in times if not adverb.en or not time.en.startswith("every")])
 
         known = plain or adverb.en != "" or frame == "be"  # "A man does not sleep" would be odd
         noun, trait = self.pick(_nouns("animal" if verb.animals and self.chance(0.4) else "person")), ""
@@ -460,7 +463,8 @@ class _Writer:
         plural = determiner is _HOW_MANY or (not single and self.chance(0.15 if determiner in _PLACED else 0.35))
         gender = "p" if plural else noun.gender.replace("w", "m")
         owner = ""
-        if not determiner and case != "gen" and noun.kind not in _SPOTS and self.chance(0.07):
+        ownable = noun.kind not in _SPOTS and noun.en not in _SPOUSES
+        if not determiner and case != "gen" and ownable and self.chance(0.07):
             keeper = self.nominal("gen", self.pick(_nouns("person")), known=True)
             determiner, owner = _THE._replace(en=f"{keeper.en}'s"), keeper.de
         determiner = determiner or self.determiner(noun, plural, known, case)
@@ -485,9 +489,9 @@ class _Writer:
         if not known and self.chance(0.45):
             number = _Determiner(*self.pick(_pairs(_NUMBERS)), _NONE)
             return self.pick((_A, _SOME, _MANY, number, number, number)) if plural else _A
-        if self.chance(0.3) and noun.en not in ("man", "woman"):  # "meine Frau" is my wife
+        if self.chance(0.3) and noun.en not in _SPOUSES:
             return _Determiner(*self.pick(_pairs(_POSSESSIVES)), _EIN, known=True)
-        if case in ("nom", "acc") and self.chance(0.1):
+        if case in ("nom", "acc") and noun.en not in _SPOUSES and self.chance(0.1):
             name = self.pick(_NAMES)
             return _Determiner(f"{name}'s", f"{name}s", _NONE, known=True)
         every = _THE if known or plural or not noun.de_plural else _EVERY

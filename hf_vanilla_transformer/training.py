@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, HfArgumentParser, set_seed
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from .data import describe_drops, load_pairs, tokenize_pairs
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from .phrases import splits
 from .presets import paper_config, preset
 from .tokenizer import train_tokenizer
 from .trainer import VanillaTransformerTrainer
@@ -34,8 +35,6 @@ def parse_arguments(
 def _read(data: DataArguments) -> dict[str, Dataset]:
     """The pairs of "train" and, where there are any, of "validation": the files named, or the built-in phrases."""
     if data.train_file is None:
-        from .phrases import splits
-
         phrases = splits()
         return {
             name: Dataset.from_dict({"source": [p.en for p in phrases[name]], "target": [p.de for p in phrases[name]]})

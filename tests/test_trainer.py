@@ -80,8 +80,8 @@ def test_the_learning_rate_of_every_update_is_noams(trainer):
 def test_the_optimiser_is_the_papers_adam(trainer):
     run = trainer()
     run.train()
-    (group,) = [group for group in run.optimizer.param_groups if group["params"]]
-    assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.98), 1e-9, 0.0)
+    for group in run.optimizer.param_groups:
+        assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.98), 1e-9, 0.0)
 
 
 def test_transformers_own_schedules_still_work(trainer):
@@ -143,12 +143,12 @@ def test_every_epoch_brings_every_pair_in_a_new_order(trainer):
 
 
 def test_the_speed_in_the_log_is_real_target_tokens_a_second(trainer, monkeypatch):
-    clock = iter(range(1000))  # each look at the clock is a second later
+    clock = iter(range(1000))  # each look at the clock is a second later, and one lies within each step
     monkeypatch.setattr("hf_vanilla_transformer.trainer.time.perf_counter", lambda: next(clock))
     run = trainer(max_tokens=16, gradient_accumulation_steps=8)
     run.train()
     speeds = [entry["tokens_per_second"] for entry in run.state.log_history if "tokens_per_second" in entry]
-    assert speeds[1:] == pytest.approx([sum(target for _, target in UNEQUAL) / 2] * 2, abs=1)
+    assert speeds[1:] == pytest.approx([sum(target for _, target in UNEQUAL)] * 2, abs=0.1)
 
 
 def test_what_is_saved_holds_no_pickles(trainer, tmp_path):

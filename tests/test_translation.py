@@ -23,7 +23,7 @@ def model(small_model, tokenizer):
     model = small_model(vocab_size=len(tokenizer), lm_head_bias=True)
     model.lm_head.weight.data[:] *= 3
     model.lm_head.bias.data[:260] = -1e4  # only merged tokens, which are readable text
-    model.lm_head.bias.data[2] = 7.0
+    model.lm_head.bias.data[2] = 4.0
     return model
 
 
