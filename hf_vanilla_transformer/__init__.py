@@ -14,6 +14,7 @@ from .modeling_vanilla_transformer import VanillaTransformerForConditionalGenera
 if TYPE_CHECKING:
     from .arguments import VanillaTransformerTrainingArguments
     from .batching import MaxTokensBatchSampler
+    from .checkpoints import average_checkpoints
     from .presets import paper_config
     from .schedule import noam
     from .tokenizer import train_tokenizer
@@ -31,6 +32,7 @@ _LAZY = {
     "MaxTokensBatchSampler": "batching",
     "VanillaTransformerTrainer": "trainer",
     "VanillaTransformerTrainingArguments": "arguments",
+    "average_checkpoints": "checkpoints",
     "noam": "schedule",
     "paper_config": "presets",
     "train_tokenizer": "tokenizer",
@@ -44,6 +46,7 @@ __all__ = [
     "VanillaTransformerModel",
     "VanillaTransformerTrainer",
     "VanillaTransformerTrainingArguments",
+    "average_checkpoints",
     "noam",
     "paper_config",
     "train_tokenizer",

@@ -1,4 +1,4 @@
-"""The command line `vanilla-transformer`: train, evaluate and translate.
+"""The command line `vanilla-transformer`: train, average, evaluate and translate.
 
 Each verb imports what it needs when it runs. Results go to stdout, everything else to stderr. Exit status: 0 on
 success, 2 for wrong use, 1 for failure with one clear line.
@@ -125,6 +125,25 @@ def translate(args: argparse.Namespace) -> None:
             sys.stdout.flush()
 
 
+def average(args: argparse.Namespace) -> None:
+    """`vanilla-transformer average`: the mean of a run's last checkpoints, as a model folder."""
+    from .checkpoints import average_checkpoints, checkpoint_folders
+
+    folders = checkpoint_folders(args.run)
+    if len(folders) < args.last:
+        raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}.")
+    chosen = folders[-args.last :]
+    average_checkpoints(chosen, args.output_dir)
+    say(f"The mean of {', '.join(folder.name for folder in chosen)} is in {args.output_dir}")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="vanilla-transformer",
@@ -136,19 +155,25 @@ def _parser() -> argparse.ArgumentParser:
 
     decoding = argparse.ArgumentParser(add_help=False)
     decoding.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")
-    decoding.add_argument("--num_beams", type=int, help="beam size (default: the model's, 4 in the paper)")
+    decoding.add_argument("--num_beams", type=_positive, help="beam size (default: the model's, 4 in the paper)")
     decoding.add_argument("--length_penalty", type=float, help="alpha (default: the model's, 0.6 in the paper)")
-    decoding.add_argument("--max_tokens", type=int, default=2048, help="source tokens of a batch (default: 2048)")
+    decoding.add_argument("--max_tokens", type=_positive, default=2048, help="tokens of a batch (default: 2048)")
 
     verb = verbs.add_parser("evaluate", parents=[decoding], help="score a model: BLEU, chrF and TER as JSON")
     verb.add_argument("--test_file", metavar="P", help="Moses prefix: P.en and P.de (default: the held-out phrases)")
     verb.add_argument("--source_lang", help="default: the language saved with the model")
     verb.add_argument("--target_lang", help="default: the language saved with the model")
     verb.add_argument("--bleu_tokenize", default="13a", choices=["13a", "none", "intl", "char", "zh", "ja-mecab"])
-    verb.set_defaults(run=evaluate)
+    verb.set_defaults(act=evaluate)
 
     verb = verbs.add_parser("translate", parents=[decoding], help="translate stdin to stdout, line by line")
-    verb.set_defaults(run=translate)
+    verb.set_defaults(act=translate)
+
+    verb = verbs.add_parser("average", help="average the last checkpoints of a training run into one model")
+    verb.add_argument("run", metavar="D", help="the output folder of the training run")
+    verb.add_argument("--last", type=_positive, default=5, help="checkpoints to average (default: 5, as in the paper)")
+    verb.add_argument("--output_dir", required=True, help="folder for the averaged model")
+    verb.set_defaults(act=average)
     return parser
 
 
@@ -161,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             train(argv[1:])
         else:
             args = parser.parse_args(argv)
-            args.run(args)
+            args.act(args)
     except UsageError as error:
         say(f"vanilla-transformer: {error}")
         return 2

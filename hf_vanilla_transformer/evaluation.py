@@ -1,5 +1,7 @@
 """BLEU, chrF and TER as `evaluate` metrics that load offline, each with sacreBLEU's signature."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import datasets
@@ -11,7 +13,8 @@ from sacrebleu.metrics.base import Metric as SacreMetric
 class _CorpusMetric(evaluate.Metric):
     """A sacreBLEU metric over a corpus: strings in, `{name: score, "signature": ...}` out."""
 
-    name = ""
+    name: str
+    sacre: Callable[..., SacreMetric]
 
     def __init__(self, **kwargs: Any):
         super().__init__(keep_in_memory=True, **kwargs)
@@ -25,11 +28,8 @@ class _CorpusMetric(evaluate.Metric):
             ),
         )
 
-    def _sacre(self, **settings: Any) -> SacreMetric:
-        raise NotImplementedError
-
     def _compute(self, predictions: list[str], references: list[str], **settings: Any) -> dict[str, Any]:
-        metric = self._sacre(**settings)
+        metric = type(self).sacre(**settings)
         score = metric.corpus_score(predictions, [references]).score
         return {self.name: score, "signature": str(metric.get_signature())}
 
@@ -38,28 +38,21 @@ class Bleu(_CorpusMetric):
     """`compute(predictions=..., references=..., tokenize="13a")`; "none" for text that is tokenised already."""
 
     name = "bleu"
-
-    def _sacre(self, tokenize: str = "13a") -> SacreMetric:
-        # with "none" sacreBLEU would warn that the text looks tokenised; that it is, is what "none" says
-        return sacrebleu.BLEU(tokenize=tokenize, force=tokenize == "none")
+    sacre = partial(sacrebleu.BLEU, force=True)  # that text looks tokenised is no news with "none"
 
 
 class ChrF(_CorpusMetric):
     """`compute(predictions=..., references=...)`."""
 
     name = "chrf"
-
-    def _sacre(self) -> SacreMetric:
-        return sacrebleu.CHRF()
+    sacre = sacrebleu.CHRF
 
 
 class Ter(_CorpusMetric):
     """`compute(predictions=..., references=...)`; an error rate, so lower is better."""
 
     name = "ter"
-
-    def _sacre(self) -> SacreMetric:
-        return sacrebleu.TER()
+    sacre = sacrebleu.TER
 
 
 def evaluate_translations(predictions: list[str], references: list[str], bleu_tokenize: str = "13a") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from datasets import Dataset
 from transformers import AutoTokenizer, HfArgumentParser, set_seed
@@ -19,10 +20,11 @@ def parse_arguments(
     argv: Sequence[str],
 ) -> tuple[ModelArguments, DataArguments, VanillaTransformerTrainingArguments]:
     """Flags win over the preset, the preset over the defaults. Wrong flags end the program with status 2."""
-    known = HfArgumentParser((ModelArguments, DataArguments), add_help=False)
+    types: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
+    known: Any = HfArgumentParser(types[:2], add_help=False)
     model, data, _ = known.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
-    parser = HfArgumentParser(
-        (ModelArguments, DataArguments, VanillaTransformerTrainingArguments),
+    parser: Any = HfArgumentParser(
+        types,
         prog="vanilla-transformer train",
         description="Train the original Transformer on parallel text.",
     )
@@ -63,6 +65,7 @@ def run_train(
         if args.process_index == 0:
             print(message, file=sys.stderr, flush=True)
 
+    assert args.output_dir is not None  # transformers has set it where nobody else has
     set_seed(args.seed)
     wanted = paper_config(model_arguments.preset, **model_arguments.overrides())
     with args.main_process_first(desc="reading the text"):

@@ -8,12 +8,12 @@ import torch
 from .batching import MaxTokensBatchSampler
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 
 @torch.inference_mode()
 def translate(
-    model: "PreTrainedModel",
+    model: Any,
     tokenizer: "PreTrainedTokenizerBase",
     sentences: Sequence[str],
     max_tokens: int = 2048,

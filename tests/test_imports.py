@@ -18,6 +18,7 @@ ORDER = [
     "trainer",
     "translation",
     "evaluation",
+    "checkpoints",
     "data",
     "loss",
     "batching",

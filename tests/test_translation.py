@@ -31,8 +31,8 @@ def model(small_model, tokenizer):
 def test_order_and_blanks_are_kept_whatever_the_batches(model, tokenizer, max_tokens):
     alone = [translate(model, tokenizer, [sentence])[0] for sentence in SENTENCES]
     assert translate(model, tokenizer, SENTENCES, max_tokens=max_tokens) == alone
-    assert [bool(text) for text in alone] == [True, False, True, False, True, True]
-    assert len(set(alone)) > 2
+    assert alone[1] == alone[3] == ""
+    assert len(set(alone)) > 3
 
 
 def test_a_translation_is_what_generate_gives(model, tokenizer):

@@ -1,0 +1,53 @@
+"""The mean of several checkpoints: "a single model obtained by averaging the last 5 checkpoints" (section 6.1)."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+WEIGHTS = "model.safetensors"
+
+
+def checkpoint_folders(folder: str | Path) -> list[Path]:
+    """The `checkpoint-N` folders of a training run that hold weights, the oldest first."""
+    found = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted((path for path in found if (path / WEIGHTS).is_file()), key=lambda path: int(path.name[11:]))
+
+
+def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -> None:
+    """Writes the mean of the weights in `folders` to `output_dir`, with the last one's configuration and tokenizer.
+
+    The arithmetic is float64, the result in the weights' own type. One set of weights and one sum are in memory at a
+    time.
+
+    Raises:
+        ValueError: if there is nothing to average, or the folders hold weights of different names or shapes.
+        FileNotFoundError: if a folder has no weights in one safetensors file.
+    """
+    if not folders:
+        raise ValueError("There are no checkpoints to average.")
+    sums: dict[str, torch.Tensor] = {}
+    dtypes: dict[str, torch.dtype] = {}
+    for folder in map(Path, folders):
+        if not (folder / WEIGHTS).is_file():
+            raise FileNotFoundError(f"{folder} has no {WEIGHTS}.")
+        weights = load_file(folder / WEIGHTS)
+        if sums and {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in sums.items()}:
+            raise ValueError(f"{folder} holds another model than {folders[0]}: names or shapes of weights differ.")
+        for name, weight in weights.items():
+            dtypes[name] = weight.dtype
+            sums[name] = sums[name] + weight.double() if name in sums else weight.double()
+    output = Path(output_dir)
+    output.mkdir(parents=True, exist_ok=True)
+    last = Path(folders[-1])
+    for pattern in ("*config.json", "tokenizer*.json", "special_tokens_map.json"):
+        for file in last.glob(pattern):
+            if file.parent != output:
+                shutil.copy2(file, output)
+    mean = {name: (total / len(folders)).to(dtypes[name]) for name, total in sums.items()}
+    unfinished = output / f"{WEIGHTS}.unfinished"
+    save_file(mean, unfinished, metadata={"format": "pt"})
+    unfinished.replace(output / WEIGHTS)

@@ -1,0 +1,67 @@
+"""Whole commands in processes of their own, as a user runs them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parent.parent
+TEXT = ROOT.parent / "shared" / "data" / "multi30k" / "tok" / "val"
+SMALL = [
+    *("--preset", "tiny", "--d_model", "32", "--num_encoder_layers", "1", "--num_decoder_layers", "1", "--d_ff", "32"),
+    *("--vocab_size", "600", "--max_steps", "4", "--max_tokens", "512", "--logging_steps", "1", "--save_steps", "4"),
+    *("--use_cpu", "--source_lang", "en", "--target_lang", "de"),
+]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not TEXT.with_suffix(".en").is_file(), reason="no Multi30k text at ../shared/data/multi30k"),
+]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+
+
+def flags(output: Path) -> list[str]:
+    return [*SMALL, "--train_file", str(TEXT), "--validation_file", str(TEXT), "--output_dir", str(output)]
+
+
+def module(name: str) -> list[str]:
+    return [sys.executable, "-m", name]
+
+
+def test_accelerate_launch_trains_the_same_way_as_the_command(tmp_path):
+    run(*module("hf_vanilla_transformer"), "train", *flags(tmp_path / "command"))
+    launch = ("accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1")
+    run(*module(launch[0]), *launch[1:], "scripts/train.py", *flags(tmp_path / "launched"))
+    command, launched = (load_file(tmp_path / name / "model.safetensors") for name in ("command", "launched"))
+    assert command.keys() == launched.keys()
+    assert all(torch.equal(command[name], launched[name]) for name in command)
+    histories = [
+        json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
+        for name in ("command", "launched")
+    ]
+    assert [entry.get("loss") for entry in histories[0]] == [entry.get("loss") for entry in histories[1]]
+    assert histories[0][0]["loss"] > histories[0][3]["loss"]
+
+
+def test_two_processes_train_on_disjoint_batches(tmp_path):
+    run(*module("torch.distributed.run"), "--nproc_per_node", "2", "scripts/train.py", *flags(tmp_path))
+    state = json.loads((tmp_path / "trainer_state.json").read_text())
+    losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    assert len(losses) == 4
+    assert losses[0] > losses[3]
+    assert load_file(tmp_path / "model.safetensors")
+
+
+def test_real_text_is_trained_evaluated_and_translated(tmp_path):
+    run(*module("hf_vanilla_transformer"), "train", *flags(tmp_path))
+    evaluated = run(*module("hf_vanilla_transformer"), "evaluate", str(tmp_path), "--test_file", str(TEXT))
+    assert json.loads(evaluated.stdout)["sentences"] == 1014
