@@ -25,7 +25,7 @@ PRESETS: dict[str, Preset] = {
     # The size that suits Multi30k (Wu et al. 2021, "Transformer-Tiny"): under half an hour on two cores
     "tiny": Preset(
         {
-            "vocab_size": 10_000,
+            "vocab_size": 5000,
             "d_model": 128,
             "num_encoder_layers": 4,
             "num_decoder_layers": 4,
@@ -36,9 +36,9 @@ PRESETS: dict[str, Preset] = {
         {
             "max_tokens": 1024,
             "learning_rate": 0.7,
-            "warmup_steps": 2000,
-            "max_steps": 8500,
-            "save_steps": 1000,
+            "warmup_steps": 1500,
+            "max_steps": 10_000,
+            "save_steps": 500,
             "logging_steps": 100,
         },
     ),
