@@ -61,8 +61,11 @@ def evaluate(args: argparse.Namespace) -> None:
     if args.test_file is None:
         from .phrases import splits
 
+        languages = model.config.source_lang, model.config.target_lang
+        if sorted(map(str, languages)) != ["de", "en"]:
+            raise UsageError("The built-in phrases are English and German: give --test_file for other languages.")
         phrases = splits()["test"]
-        sources, references = [phrase.en for phrase in phrases], [phrase.de for phrase in phrases]
+        sources, references = ([getattr(phrase, language) for phrase in phrases] for language in languages)
         unseen = [i for i, phrase in enumerate(phrases) if phrase.unseen]
     else:
         from .data import load_pairs

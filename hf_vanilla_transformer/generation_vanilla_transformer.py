@@ -67,6 +67,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if input_ids is not None:
             return input_ids.ne(self.config.pad_token_id).sum(-1)
         states = kwargs.get("inputs_embeds")
+        if states is None and kwargs.get("encoder_outputs") is None:
+            raise ValueError("There is nothing to translate: give input_ids, inputs_embeds or encoder_outputs.")
         if states is None:
             states = kwargs["encoder_outputs"][0]
         return torch.full((states.shape[0],), states.shape[1], device=states.device)

@@ -28,6 +28,7 @@ def parse_arguments(
         prog="vanilla-transformer train",
         description="Train the original Transformer on parallel text.",
     )
+    next(action for action in parser._actions if action.dest == "output_dir").required = True
     parser.set_defaults(**preset(model.preset).training)
     if data.validation_file or not data.train_file:
         parser.set_defaults(eval_strategy="steps")
@@ -37,9 +38,16 @@ def parse_arguments(
 def _read(data: DataArguments) -> dict[str, Dataset]:
     """The pairs of "train" and, where there are any, of "validation": the files named, or the built-in phrases."""
     if data.train_file is None:
+        columns = {"source": data.source_lang, "target": data.target_lang}
+        if sorted(columns.values()) != ["de", "en"]:
+            raise ValueError(
+                "The built-in phrases are English and German (en, de); other languages need --train_file."
+            )
         phrases = splits()
         return {
-            name: Dataset.from_dict({"source": [p.en for p in phrases[name]], "target": [p.de for p in phrases[name]]})
+            name: Dataset.from_dict(
+                {column: [getattr(phrase, lang) for phrase in phrases[name]] for column, lang in columns.items()}
+            )
             for name in ("train", "validation")
         }
     files = {"train": data.train_file, "validation": data.validation_file}
@@ -67,27 +75,20 @@ def run_train(
 
     assert args.output_dir is not None  # transformers has set it where nobody else has
     set_seed(args.seed)
-    wanted = paper_config(model_arguments.preset, **model_arguments.overrides())
+    languages = {"source_lang": data.source_lang, "target_lang": data.target_lang}
+    config = paper_config(model_arguments.preset, **model_arguments.overrides(), **languages)
     with args.main_process_first(desc="reading the text"):
         pairs = _read(data)
         if args.process_index == 0:
-            report(f"Learning a joint vocabulary of up to {wanted.vocab_size:,} tokens ...")
-            train_tokenizer(_texts(pairs["train"]), wanted.vocab_size).save_pretrained(args.output_dir)
+            report(f"Learning a joint vocabulary of up to {config.vocab_size:,} tokens ...")
+            train_tokenizer(_texts(pairs["train"]), config.vocab_size).save_pretrained(args.output_dir)
         tokenizer = AutoTokenizer.from_pretrained(args.output_dir)
         tokens = {}
         for name, split in pairs.items():
             tokens[name], drops = tokenize_pairs(split, tokenizer, args.max_tokens)
             report(f"{name}: {len(tokens[name]):,} pairs; dropped: {describe_drops(drops)}")
 
-    config = paper_config(
-        model_arguments.preset,
-        **{
-            **model_arguments.overrides(),
-            "vocab_size": len(tokenizer),
-            "source_lang": data.source_lang,
-            "target_lang": data.target_lang,
-        },
-    )
+    config.vocab_size = len(tokenizer)
     model = VanillaTransformerForConditionalGeneration(config)
     report(f"{model.num_parameters():,} parameters, a vocabulary of {len(tokenizer):,}")
     trainer = VanillaTransformerTrainer(

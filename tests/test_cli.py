@@ -61,11 +61,20 @@ def test_the_model_must_say_its_languages_or_the_caller(saved, capsys):
     assert "--source_lang" in capsys.readouterr().err
 
 
+def test_a_model_of_another_language_pair_needs_its_own_test_file(saved, capsys):
+    folder, model, _ = saved
+    model.config.target_lang = "fr"
+    model.save_pretrained(folder / "model")
+    assert main(["evaluate", str(folder / "model")]) == 2
+    assert "give --test_file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["train", "--preset", "tiny", "--train_file", "nowhere/text"], "There is no file nowhere/text.en"),
         (["train", "--preset", "huge"], "There is no preset 'huge'"),
+        (["train", "--target_lang", "fr"], "The built-in phrases are English and German"),
         (["train", "--dropout", "1.5"], "dropout must be in [0, 1), got 1.5"),
         (["translate", "nowhere/model"], "nowhere/model"),
     ],
@@ -82,7 +91,9 @@ def test_a_failure_is_one_line_on_stderr_and_status_1(arguments, message, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["evaluate"], ["translate", "m", "--num_beams", "many"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["train"], ["evaluate"], ["translate", "m", "--num_beams", "many"]]
+)
 def test_wrong_use_is_status_2(arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)

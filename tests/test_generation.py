@@ -33,7 +33,7 @@ def real(sequence: torch.Tensor) -> list[int]:
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_batched_decoding_equals_one_by_one(small_model, sources, num_beams, early_stopping, normalization):
-    model = talkative(small_model(lm_head_bias=True, length_normalization=normalization), 6.0)
+    model = talkative(small_model(lm_head_bias=True, length_normalization=normalization), 3.0)
     settings = {"num_beams": num_beams, "early_stopping": early_stopping} if num_beams > 1 else {"num_beams": 1}
     together = model.generate(**sources, **settings)
     lengths = set()
@@ -65,7 +65,7 @@ def test_a_limit_from_the_caller_wins(small_model, sources, limit):
 @pytest.mark.parametrize("use_cache", [False, True])
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_decoding_without_the_cache_gives_the_same(small_model, sources, num_beams, use_cache):
-    model = talkative(small_model(lm_head_bias=True), 5.0)
+    model = talkative(small_model(lm_head_bias=True), 2.0)
     expected = model.generate(**sources, num_beams=num_beams)
     assert torch.equal(model.generate(**sources, num_beams=num_beams, use_cache=use_cache), expected)
 
@@ -84,7 +84,7 @@ def log_probability(model, source: torch.Tensor, tokens: list[int]) -> float:
 
 
 def test_beam_scores_are_log_probability_over_the_gnmt_penalty(small_model, sources):
-    model = talkative(small_model(lm_head_bias=True), 6.0)
+    model = talkative(small_model(lm_head_bias=True), 3.0)
     output = model.generate(
         **sources, num_beams=4, num_return_sequences=4, return_dict_in_generate=True, output_scores=True
     )
@@ -130,7 +130,7 @@ def test_the_penalty_is_wu_et_als_equation_14():
 
 
 def test_length_normalization_gives_transformers_own_score(small_model, sources):
-    model = talkative(small_model(lm_head_bias=True, length_normalization="length"), 6.0)
+    model = talkative(small_model(lm_head_bias=True, length_normalization="length"), 3.0)
     output = model.generate(
         **sources, num_beams=3, length_penalty=0.8, return_dict_in_generate=True, output_scores=True
     )
@@ -148,7 +148,7 @@ def test_the_papers_decoding_is_saved_with_the_model(small_model, tmp_path):
 
 
 def test_sources_as_embeddings_or_encoder_outputs_decode_the_same(small_model, sources):
-    model = talkative(small_model(lm_head_bias=True), 5.0)
+    model = talkative(small_model(lm_head_bias=True), 2.0)
     source = sources["input_ids"][:1]
     expected = model.generate(source)
     assert torch.equal(model.generate(encoder_outputs=model.get_encoder()(source)), expected)

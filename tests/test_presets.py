@@ -53,7 +53,7 @@ def test_a_presets_model_is_the_papers(name):
     config = paper_config(name)
     assert tuple(getattr(config, field) for field in FIELDS) == {**TABLE_3, "tiny": TINY}[name]
     assert config.num_decoder_layers == config.num_encoder_layers
-    assert config.vocab_size == (10_000 if name == "tiny" else 37_000)
+    assert config.vocab_size == (5000 if name == "tiny" else 37_000)
     assert (config.attention_dropout, config.activation_dropout, config.activation_function) == (0, 0, "relu")
     assert config.tie_word_embeddings
     assert not config.attention_bias
