@@ -32,6 +32,7 @@ PRESETS: dict[str, Preset] = {
             "num_heads": 4,
             "d_ff": 256,
             "dropout": 0.3,
+            "initializer_range": 0.02,
         },
         {
             "max_tokens": 1024,

@@ -265,6 +265,12 @@ def test_source_embeddings_stand_in_for_ids(small_model):
         model.model.encoder(input_ids=torch.ones(1, 2, dtype=torch.long), inputs_embeds=rows)
 
 
+def test_an_initializer_range_replaces_tensor2tensors_initialisation(small_model):
+    model = small_model(vocab_size=2000, d_model=64, initializer_range=0.02)
+    for weight in (model.model.shared.weight, model.model.decoder.layers[0].encoder_attn.k_proj.weight):
+        assert weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
 def test_initial_weights_follow_tensor2tensor(small_model):
     model = small_model(vocab_size=2000, d_model=64, attention_bias=True)
     assert model.model.shared.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
