@@ -10,7 +10,7 @@ rm -rf "$out" # a quickstart starts from nothing, also the second time
 echo "== Train the tiny preset on the built-in English-German phrases"
 # Generated sentences are regular: no dropout, a short warm-up and small batches learn them in three minutes
 .venv/bin/vanilla-transformer train --preset tiny --vocab_size 2500 --dropout 0 --max_tokens 768 \
-  --learning_rate 0.5 --warmup_steps 400 --max_steps 2500 --save_steps 100 --eval_steps 500 --output_dir "$out/run"
+  --learning_rate 0.5 --warmup_steps 400 --max_steps 2000 --save_steps 100 --eval_steps 500 --output_dir "$out/run"
 .venv/bin/vanilla-transformer average "$out/run" --last 5 --output_dir "$out"
 
 echo "== Evaluate on held-out phrases, and on those with combinations that training never showed"
@@ -21,7 +21,7 @@ sentences='The old man reads a book.
 She does not buy the red car.
 Today the children must help the teacher.
 He says that the small dog sees a cat.
-Where do the four women live?'
+Where do your friends live?'
 paste -d'\n' <(echo "$sentences") <(echo "$sentences" | .venv/bin/vanilla-transformer translate "$out")
 
 echo "== Load it with transformers alone"
