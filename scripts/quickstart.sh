@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 bash scripts/install.sh
-out=${1:-out/quickstart}
+out=out/quickstart
 rm -rf "$out" # a quickstart starts from nothing, also the second time
 
 echo "== Train the tiny preset on the built-in English-German phrases"

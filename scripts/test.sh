@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs, then runs the fast suite, linters and slow tests; --all adds the browser, export and system tests.
+# Installs, then runs linters and the fast tests; --all adds the slow ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
