@@ -28,7 +28,12 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     label_smoothing_factor: float = _field("The paper's epsilon_ls (section 5.4).", 0.1)
     max_grad_norm: float = _field("Gradients are clipped to this norm; 0, the paper's way, leaves them alone.", 0.0)
     save_steps: float = _field("Updates between checkpoints; below 1, a share of all updates.", 1500)
-    save_total_limit: int | None = _field("Newest checkpoints to keep; the paper averages 5.", 5)
+    save_total_limit: int | None = _field("Newest checkpoints to keep beside the best; the paper averages 5.", 5)
+    eval_bleu: bool = _field("Translate the validation text at each evaluation and report its BLEU.", True)
+    bleu_tokenize: str = _field("sacreBLEU's tokenisation for it; 'none' for text that is tokenised already.", "13a")
+    early_stopping_patience: int | None = _field(
+        "Evaluations without a better metric_for_best_model after which training stops; the best model is then kept."
+    )
     # in this order, as in transformers: HfArgumentParser takes the type from the second place
     report_to: None | str | list[str] = _field("Where metrics go: 'tensorboard', 'wandb', 'all', 'none' ....", "none")
 
@@ -40,6 +45,14 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             self.learning_rate = 1.0 if noam else 5e-5
         if self.eval_steps is None:
             self.eval_steps = self.save_steps
+        if self.metric_for_best_model is None:
+            self.metric_for_best_model = "bleu" if self.eval_bleu else "loss"
+        if self.greater_is_better is None:
+            self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))
+        if self.early_stopping_patience is not None:
+            if self.early_stopping_patience < 1 or self.eval_strategy == "no":
+                raise ValueError("Early stopping needs validation text and a patience of at least 1.")
+            self.load_best_model_at_end = True
         if noam:
             if self.warmup_steps < 1:
                 raise ValueError(f"The noam schedule needs at least one step of warm-up, got {self.warmup_steps}.")
@@ -52,9 +65,11 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
 
 @dataclass
 class ModelArguments:
-    """What to train. A field left out is the preset's."""
+    """What to train. A field left out is the preset's, or that of the model to start from."""
 
     preset: str = _field("Model and training settings: tiny, base, big or a row of the paper's Table 3.", "base")
+    model_name_or_path: str | None = _field("A trained model to go on from, with its tokenizer; else from nothing.")
+    tokenizer_name: str | None = _field("A tokenizer to use; else one is learned from the training text.")
     vocab_size: int | None = _field("Tokens in the joint vocabulary.")
     d_model: int | None = _field("Width of the model.")
     num_encoder_layers: int | None = _field("Layers of the encoder.")
@@ -67,17 +82,32 @@ class ModelArguments:
     attention_dropout: float | None = _field("On attention weights.")
     activation_dropout: float | None = _field("Inside the feed-forward sub-layers.")
     position_embedding: str | None = _field("'sinusoidal' or 'learned'.")
+    initializer_range: float | None = _field("Standard deviation of initial matrices; else tensor2tensor's.")
+    num_beams: int | None = _field("Beam size saved with the model, 4 in the paper.")
+    length_penalty: float | None = _field("Alpha saved with the model, 0.6 in the paper.")
 
-    def overrides(self) -> dict[str, Any]:
-        """The model fields that were given, by their names in the config."""
-        return {name: value for name, value in vars(self).items() if name != "preset" and value is not None}
+    def config_overrides(self) -> dict[str, Any]:
+        """The fields given of the model's configuration."""
+        others = {"preset", "model_name_or_path", "tokenizer_name", "num_beams", "length_penalty"}
+        return {name: value for name, value in vars(self).items() if name not in others and value is not None}
+
+    def generation_overrides(self) -> dict[str, Any]:
+        """The fields given of its generation configuration."""
+        return {name: value for name in ("num_beams", "length_penalty") if (value := getattr(self, name)) is not None}
 
 
 @dataclass
 class DataArguments:
-    """What to train on; with no file at all, the built-in English-German phrases."""
+    """What to train on; with neither a file nor a data set, the built-in English-German phrases."""
 
-    train_file: str | None = _field("Moses prefix of the training text: P for P.en and P.de.")
+    train_file: str | None = _field(
+        "Training text: a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de."
+    )
     validation_file: str | None = _field("The same for the validation text.")
-    source_lang: str = _field("Language translated from, as in the file's ending.", "en")
-    target_lang: str = _field("Language translated to.", "de")
+    dataset_name: str | None = _field("A data set of the Hub instead, with splits 'train' and perhaps 'validation'.")
+    dataset_config_name: str | None = _field("Its configuration, such as 'de-en'.")
+    source_lang: str | None = _field("Language translated from, as the text names it; else the model's, or 'en'.")
+    target_lang: str | None = _field("Language translated to; else the model's, or 'de'.")
+    clean: bool = _field("Drop long, uneven and duplicate pairs and those with markup from the training text.", True)
+    max_sentence_tokens: int = _field("The longest side of a training pair, in tokens.", 256)
+    max_length_ratio: float = _field("The most tokens that one side may have for one of the other.", 4.0)

@@ -93,6 +93,11 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
             yield order[self._starts[batch] : ends[batch]].tolist()
 
 
+def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+    """(B, longest row) with `value` after each row's end."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, value)
+
+
 class Seq2SeqCollator:
     """Pads a batch of tokenised pairs and shifts the labels into the decoder's input.
 
@@ -103,17 +108,13 @@ class Seq2SeqCollator:
         self.pad_token_id = pad_token_id
         self.decoder_start_token_id = decoder_start_token_id
 
-    @staticmethod
-    def _pad(rows: list[list[int]], value: int) -> torch.Tensor:
-        return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, value)
-
     def __call__(self, pairs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         sources, targets = [pair["input_ids"] for pair in pairs], [pair["labels"] for pair in pairs]
         return {
-            "input_ids": self._pad(sources, self.pad_token_id),
-            "attention_mask": self._pad([[1] * len(source) for source in sources], 0),
-            "decoder_input_ids": self._pad(
+            "input_ids": pad(sources, self.pad_token_id),
+            "attention_mask": pad([[1] * len(source) for source in sources], 0),
+            "decoder_input_ids": pad(
                 [[self.decoder_start_token_id, *target[:-1]] for target in targets], self.pad_token_id
             ),
-            "labels": self._pad(targets, IGNORED_LABEL),
+            "labels": pad(targets, IGNORED_LABEL),
         }

@@ -1,20 +1,48 @@
 """The mean of several checkpoints: "a single model obtained by averaging the last 5 checkpoints" (section 6.1)."""
 
+import json
 import re
 import shutil
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 WEIGHTS = "model.safetensors"
+OPTIMIZER = "optimizer.pt"
+STATE = "trainer_state.json"  # what the trainer writes last
 
 
 def checkpoint_folders(folder: str | Path) -> list[Path]:
     """The `checkpoint-N` folders of a training run that hold weights, the oldest first."""
     found = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted((path for path in found if (path / WEIGHTS).is_file()), key=lambda path: int(path.name[11:]))
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether training can go on from this checkpoint: one cut off while it was written misses files or their ends."""
+    try:
+        json.loads((folder / STATE).read_text())
+        with safe_open(folder / WEIGHTS, "pt"):
+            return zipfile.is_zipfile(folder / OPTIMIZER)
+    except (OSError, ValueError, SafetensorError):
+        return False
+
+
+def newest_checkpoint(folder: str | Path) -> Path | None:
+    """The newest whole checkpoint of a training run, or None if it has not come to its first.
+
+    Raises:
+        ValueError: if there are checkpoints, but none that training can go on from.
+    """
+    found = checkpoint_folders(folder)
+    whole = [checkpoint for checkpoint in found if _is_whole(checkpoint)]
+    if found and not whole:
+        raise ValueError(f"{folder} has checkpoints, but none is whole; move them away to start again.")
+    return whole[-1] if whole else None
 
 
 def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -> None:

@@ -37,11 +37,15 @@ def _load(folder: str) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+    from .tokenizer import check_tokenizer
+
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     try:
-        return AutoModelForSeq2SeqLM.from_pretrained(folder).to(device), AutoTokenizer.from_pretrained(folder)
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     except OSError as error:
         raise OSError(f"Cannot load a model and its tokenizer from {folder}: {error}") from error
+    check_tokenizer(tokenizer, model.config)
+    return model.to(device), tokenizer
 
 
 def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
@@ -58,7 +62,7 @@ def evaluate(args: argparse.Namespace) -> None:
 
     model, tokenizer = _load(args.model)
     unseen: list[int] = []
-    if args.test_file is None:
+    if not (args.test_file or args.dataset_name):
         from .phrases import splits
 
         languages = model.config.source_lang, model.config.target_lang
@@ -68,13 +72,17 @@ def evaluate(args: argparse.Namespace) -> None:
         sources, references = ([getattr(phrase, language) for phrase in phrases] for language in languages)
         unseen = [i for i, phrase in enumerate(phrases) if phrase.unseen]
     else:
-        from .data import load_pairs
+        from .data import load_hub_pairs, load_pairs
 
         source_lang, target_lang = args.source_lang or model.config.source_lang, args.target_lang
         target_lang = target_lang or model.config.target_lang
         if source_lang is None or target_lang is None:
             raise UsageError("The model does not say its languages: give --source_lang and --target_lang.")
-        pairs = load_pairs(args.test_file, source_lang, target_lang)
+        if args.test_file:
+            pairs = load_pairs(args.test_file, source_lang, target_lang)
+        else:
+            name, split = args.dataset_name, args.split
+            pairs = load_hub_pairs(name, args.dataset_config_name, source_lang, target_lang, (split,))[split]
         sources, references = pairs["source"][:], pairs["target"][:]
     start = time.perf_counter()
     with tqdm(total=len(sources), desc="Translating", unit=" sentences", file=sys.stderr) as bar:
@@ -154,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("train", help="train a model on parallel text", add_help=False)
+    verbs.add_parser("train", help="train a model on parallel text, or go on training one", add_help=False)
 
     decoding = argparse.ArgumentParser(add_help=False)
     decoding.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")
@@ -163,7 +171,15 @@ def _parser() -> argparse.ArgumentParser:
     decoding.add_argument("--max_tokens", type=_positive, default=2048, help="tokens of a batch (default: 2048)")
 
     verb = verbs.add_parser("evaluate", parents=[decoding], help="score a model: BLEU, chrF and TER as JSON")
-    verb.add_argument("--test_file", metavar="P", help="Moses prefix: P.en and P.de (default: the held-out phrases)")
+    text = verb.add_mutually_exclusive_group()
+    text.add_argument(
+        "--test_file",
+        metavar="P",
+        help="a .jsonl, .tsv, .csv or .parquet file, or a Moses prefix: P.en and P.de (default: the held-out phrases)",
+    )
+    text.add_argument("--dataset_name", help="a data set of the Hub instead")
+    verb.add_argument("--dataset_config_name", help="its configuration")
+    verb.add_argument("--split", default="test", help="its split (default: test)")
     verb.add_argument("--source_lang", help="default: the language saved with the model")
     verb.add_argument("--target_lang", help="default: the language saved with the model")
     verb.add_argument("--bleu_tokenize", default="13a", choices=["13a", "none", "intl", "char", "zh", "ja-mecab"])

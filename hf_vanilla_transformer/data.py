@@ -1,36 +1,57 @@
-"""Parallel text: from files to the token ids that training reads, through `datasets` (Arrow, memory-mapped)."""
+"""Parallel text: from files or the Hub to the token ids that training reads, through `datasets` (Arrow, on disk).
 
+Text comes as a Moses pair, .jsonl, .tsv or .csv, plain or .gz, as .parquet, or as a data set of the Hub. Cleaning
+drops what no model should learn from, and counts it by reason.
+"""
+
+import csv
+import gzip
+import hashlib
+import json
+import os
+import re
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
+import numpy as np
+from datasets import Dataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+PAIRS_A_PROCESS = 50_000  # fewer are tokenised sooner than another process has started
+
+Row = dict[str, str]
 
 
 class DataError(ValueError):
     """Parallel text that cannot be used; the message says what is wrong, where, and what to do."""
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: str) -> Iterator[str]:
     """The file's lines. Only a newline ends one: a stray U+2028 or form feed must not shift the two sides apart."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield line.rstrip(b"\r\n").decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file."
-                ) from None
+    try:
+        with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    text = line.rstrip(b"\r\n").decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file."
+                    ) from None
+                yield text.removeprefix("\ufeff") if number == 1 else text  # Windows' mark of UTF-8 is no text
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file ({error}); fetch it again.") from None
 
 
-def _moses_pairs(files: tuple[str, str], stamps: tuple[tuple[int, int], ...]) -> Iterator[dict[str, str]]:
-    """Line i of the first file with line i of the second. `stamps` only make the cache notice a changed file."""
-    source, target = (_lines(Path(file)) for file in files)
+def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+    """Line i of the first file with line i of the second."""
+    source, target = map(_lines, files)
     number = 0
     for number, left in enumerate(source, start=1):
         right = next(target, None)
@@ -43,66 +64,236 @@ def _moses_pairs(files: tuple[str, str], stamps: tuple[tuple[int, int], ...]) ->
         raise DataError(f"{files[0]} has {number} lines but {files[1]} has {number + rest}; they must pair up.")
 
 
+def _json_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+    """Lines `{"translation": {"en": ..., "de": ...}}`, or the inner object alone; blank lines are passed over."""
+    for number, line in enumerate(_lines(files[0]), start=1):
+        if not line.strip():
+            continue
+        where = f"{files[0]}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: not JSON ({error}).") from None
+        if isinstance(row, dict) and isinstance(row.get("translation"), dict):
+            row = row["translation"]
+        if not isinstance(row, dict):
+            raise DataError(f'{where}: not an object like {{"translation": {{"en": "...", "de": "..."}}}}.')
+        texts = []
+        for language in languages:
+            if language not in row:
+                raise DataError(f"{where}: no {language!r}; it has {', '.join(row) or 'nothing'}.")
+            text = row[language] or ""
+            if not isinstance(text, str):
+                raise DataError(f"{where}: {language!r} is not text.")
+            texts.append(text.encode("utf-8", "replace").decode())  # JSON can spell halves of characters
+        yield dict(zip(("source", "target"), texts, strict=True))
+
+
+def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str]) -> Iterator[Row]:
+    """The two languages' columns of numbered rows, the first of which is the header."""
+    _, header = next(rows, (1, []))
+    for language in languages:
+        if language not in header:
+            raise DataError(f"{path} has no column {language!r}; its header has {', '.join(header) or 'nothing'}.")
+    source, target = map(header.index, languages)
+    for number, row in rows:
+        if len(row) != len(header):
+            raise DataError(f"{path}, line {number}: {len(row)} fields, but the header has {len(header)}.")
+        yield {"source": row[source], "target": row[target]}
+
+
+def _tsv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+    """Tab-separated lines under a header such as `en<TAB>de`. A quotation mark is text like any other."""
+    rows = ((number, line.split("\t")) for number, line in enumerate(_lines(files[0]), start=1))
+    return _table_rows(files[0], rows, languages)
+
+
+def _csv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+    """Comma-separated lines under a header such as `en,de`, with the usual quoting; empty lines are passed over."""
+    reader = csv.reader((line + "\n" for line in _lines(files[0])), strict=True)
+    try:
+        yield from _table_rows(files[0], ((reader.line_num, row) for row in reader if row), languages)
+    except csv.Error as error:
+        raise DataError(f"{files[0]}, line {reader.line_num}: not CSV ({error}).") from None
+
+
+READERS: dict[str, Callable[[tuple[str, ...], tuple[str, str]], Iterator[Row]]] = {
+    ".jsonl": _json_rows,
+    ".tsv": _tsv_rows,
+    ".csv": _csv_rows,
+    "": _moses_rows,
+}
+
+
+def _read_rows(format: str, files: tuple[str, ...], languages: tuple[str, str], stamps: tuple) -> Iterator[Row]:
+    """`stamps` only make the cache notice a changed file."""
+    return READERS[format](files, languages)
+
+
+def _columns(dataset: Dataset, origin: str, languages: tuple[str, str]) -> Dataset:
+    """The two languages of a data set, from its column "translation" or from columns of their names."""
+    if "translation" in dataset.column_names:
+        dataset = dataset.select_columns("translation").flatten()
+        dataset = dataset.rename_columns({name: name.removeprefix("translation.") for name in dataset.column_names})
+    for language in languages:
+        if language not in dataset.column_names:
+            raise DataError(f"{origin} has no {language!r}; it has {', '.join(dataset.column_names)}.")
+        if getattr(dataset.features[language], "dtype", None) not in ("string", "large_string"):
+            raise DataError(f"{origin}: {language!r} is not text.")
+    dataset = dataset.select_columns(list(languages))
+    return dataset.rename_columns(dict(zip(languages, ("source", "target"), strict=True)))
+
+
 def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
-    """Reads the Moses pair `path`.`source_lang` and `path`.`target_lang`, one sentence a line, UTF-8.
+    """Reads parallel text, UTF-8: a .jsonl, .tsv, .csv or .parquet file, or else the Moses pair of this prefix.
+
+    The prefix P means P.en and P.de, one sentence a line. All but .parquet may end in .gz as well.
 
     Returns:
         A data set with the string columns "source" and "target", cached on disk.
 
     Raises:
-        DataError: if a file is missing, empty or not UTF-8 (with the line), or the two differ in length.
+        DataError: if a file is missing, empty, not UTF-8 or not of its format (with the line), has no such language,
+            or the two of a pair differ in length.
     """
-    files = (f"{path}.{source_lang}", f"{path}.{target_lang}")
+    languages = (source_lang, target_lang)
+    format = Path(path.removesuffix(".gz")).suffix
+    if format in READERS or format == ".parquet":
+        files: tuple[str, ...] = (path,)
+    else:
+        format = ""
+        plain = [f"{path}.{language}" for language in languages]
+        files = tuple(
+            f"{file}.gz" if Path(f"{file}.gz").is_file() and not Path(file).exists() else file for file in plain
+        )
     for file in files:
         if not Path(file).is_file():
-            raise DataError(f"There is no file {file}; a prefix {path} needs one ending in each language.")
+            hint = "" if format else f"; a prefix {path} needs one ending in each language"
+            raise DataError(f"There is no file {file}{hint}.")
         if Path(file).stat().st_size == 0:
             raise DataError(f"{file} is empty.")
-    stamps = tuple((Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files)
     try:
-        return Dataset.from_generator(_moses_pairs, gen_kwargs={"files": files, "stamps": stamps})
+        if format == ".parquet":
+            pairs = _columns(Dataset.from_parquet(path), path, languages)
+        else:
+            stamps = tuple((Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files)
+            settings = {"format": format, "files": files, "languages": languages, "stamps": stamps}
+            pairs = Dataset.from_generator(_read_rows, gen_kwargs=settings)
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
-        raise
+        raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
+    if not len(pairs):
+        raise DataError(f"{path} has no pair of sentences.")
+    return pairs
+
+
+def load_hub_pairs(
+    name: str, config_name: str | None, source_lang: str, target_lang: str, splits: tuple[str, ...]
+) -> dict[str, Dataset]:
+    """Reads a data set of the Hub, or a folder of one, such as ("wmt/wmt14", "de-en").
+
+    Returns:
+        Those of `splits` that it has, each with the string columns "source" and "target".
+
+    Raises:
+        DataError: if it has none of the splits, not these languages, or needs a program of its own to be read.
+    """
+    origin = f"{name} ({config_name})" if config_name else name
+    try:
+        dataset = load_dataset(name, config_name)
+    except (RuntimeError, DatasetGenerationError) as error:
+        raise DataError(f"The data set {origin} cannot be read: {error.__cause__ or error}") from None
+    found = {
+        split: _columns(dataset[split], f"{origin}, {split},", (source_lang, target_lang))
+        for split in splits
+        if split in dataset
+    }
+    if not found:
+        raise DataError(f"{origin} has no split {' or '.join(splits)}; it has {', '.join(dataset)}.")
+    return found
+
+
+# Why a pair is dropped, in the order in which the reasons are tried; the last is found once all pairs are there
+DROPS = ("blank side", "too long", "length ratio", "markup", "duplicate")
+_MARKUP = re.compile(  # a comment or a tag, its attributes with "=": not "a < b and c > d"
+    r"(?:<|&lt;)(?:!--|\s?/?\s?[a-zA-Z][\w:-]*(?:\s+[\w:-]+\s?=[^<>]*?)?\s?/?\s?(?:>|&gt;))"
+)
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What training text must be like beside filled on both sides. All is counted in tokens, with `</s>`.
+
+    Duplicate pairs and pairs with HTML or XML tags, also escaped ones, go as well.
+    """
+
+    max_sentence_tokens: int = 256
+    max_length_ratio: float = 4.0
 
 
 def tokenize_pairs(
-    pairs: Dataset, tokenizer: "PreTrainedTokenizerBase", max_tokens: int
+    pairs: Dataset, tokenizer: "PreTrainedTokenizerBase", max_tokens: int, cleaning: Cleaning | None = None
 ) -> tuple[Dataset, Counter[str]]:
     """Turns text into ids: "input_ids" and "labels", both ending in `</s>`, with their lengths in tokens.
 
+    It runs once, on all cores; `datasets` keeps the result.
+
+    Args:
+        max_tokens: the most tokens of a batch's side; a longer sentence fits in none and is dropped.
+        cleaning: for training text; without it, as validation text wants, only unusable pairs are dropped.
+
     Returns:
-        The pairs kept, and how many were dropped for each reason: a blank side, or a side longer than `max_tokens`,
-        which no batch could hold.
+        The pairs kept, and how many were dropped for each of `DROPS`.
 
     Raises:
         DataError: if nothing is left.
     """
+    longest = min(max_tokens, cleaning.max_sentence_tokens) if cleaning else max_tokens
+
+    def reason(texts: tuple[str, str], lengths: tuple[int, int]) -> str | None:
+        if not (texts[0].strip() and texts[1].strip()):
+            return "blank side"
+        if max(lengths) > longest:
+            return "too long"
+        if cleaning and max(lengths) > cleaning.max_length_ratio * min(lengths):
+            return "length ratio"
+        return "markup" if cleaning and any(map(_MARKUP.search, texts)) else None
 
     def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        sources, targets = tokenizer(batch["source"])["input_ids"], tokenizer(text_target=batch["target"])["input_ids"]
-        rows: dict[str, list[Any]] = {
-            "input_ids": sources,
-            "labels": targets,
-            "source_length": [len(source) for source in sources],
-            "target_length": [len(target) for target in targets],
-            "dropped": [],
-        }
-        for source, target, *ids in zip(batch["source"], batch["target"], sources, targets, strict=True):
-            blank, long = not (source.strip() and target.strip()), max(map(len, ids)) > max_tokens
-            rows["dropped"].append("blank side" if blank else "too long" if long else "")
+        texts = [(source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True)]
+        sources, targets = zip(*texts, strict=True)
+        rows = {"input_ids": tokenizer(list(sources))["input_ids"]}
+        rows["labels"] = tokenizer(text_target=list(targets))["input_ids"]
+        rows["source_length"], rows["target_length"] = (list(map(len, rows[name])) for name in ("input_ids", "labels"))
+        lengths = zip(rows["source_length"], rows["target_length"], strict=True)
+        reasons = map(reason, texts, lengths)
+        rows["drop"] = [-1 if found is None else DROPS.index(found) for found in reasons]
+        digests = (hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in texts)
+        rows["digest"] = [int.from_bytes(digest, "big", signed=True) for digest in digests]
         return rows
 
-    tokens = pairs.map(tokenize, batched=True, remove_columns=pairs.column_names, desc="Tokenising")
-    reasons = tokens["dropped"][:]
-    tokens = tokens.remove_columns("dropped")
-    drops = Counter(reason for reason in reasons if reason)
+    processes = min(os.cpu_count() or 1, len(pairs) // PAIRS_A_PROCESS)
+    tokens = pairs.map(
+        tokenize,
+        batched=True,
+        remove_columns=pairs.column_names,
+        num_proc=processes if processes > 1 else None,
+        desc="Tokenising",
+    )
+    found = tokens.select_columns(["drop", "digest"]).with_format("numpy")
+    drop, digest = np.array(found["drop"][:]), found["digest"][:]
+    tokens = tokens.remove_columns(["drop", "digest"])
+    if cleaning:
+        filled = np.flatnonzero(drop < 0)
+        first = np.unique(digest[filled], return_index=True)[1]
+        drop[np.delete(filled, first)] = DROPS.index("duplicate")
+    drops = Counter({name: count for i, name in enumerate(DROPS) if (count := int((drop == i).sum()))})
     if not drops:
         return tokens, drops
-    kept = [i for i, reason in enumerate(reasons) if not reason]
-    if not kept:
-        raise DataError(f"No pair is left of {len(reasons)}: {describe_drops(drops)}.")
+    kept = np.flatnonzero(drop < 0)
+    if not len(kept):
+        raise DataError(f"No pair is left of {len(drop):,}: {describe_drops(drops)}.")
     return tokens.select(kept), drops
 
 

@@ -1,6 +1,7 @@
 """One joint byte-pair encoding for source and target (section 5.1), as a plain transformers tokenizer."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -48,3 +49,19 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
+
+
+def check_tokenizer(tokenizer: Any, config: Any) -> None:
+    """Sees that a tokenizer fits a model.
+
+    Raises:
+        ValueError: if it has more tokens than the model has embeddings, or another `<pad>` or `</s>`.
+    """
+    if len(tokenizer) > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer does not fit the model: it has {len(tokenizer):,} tokens, the model {config.vocab_size:,}."
+        )
+    for name in ("pad_token_id", "eos_token_id"):
+        ours, models = getattr(tokenizer, name), getattr(config, name)
+        if ours != models:
+            raise ValueError(f"The tokenizer does not fit the model: its {name} is {ours}, the model's {models}.")

@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, TrainerCallback
+from tqdm import tqdm
+from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_callback import ProgressCallback
 
 from .arguments import NOAM
 from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator
+from .evaluation import Bleu
 from .loss import smoothed_cross_entropy
 from .schedule import get_noam_schedule
+from .translation import translate_ids
 
 
 class _SetEpoch(TrainerCallback):
@@ -66,7 +70,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         args: `VanillaTransformerTrainingArguments`.
         train_dataset, eval_dataset: rows of "input_ids" and "labels" (lists of ids ending in `</s>`, not padded), as
             `data.tokenize_pairs` makes them.
-        processing_class: the tokenizer, saved with the model.
+        processing_class: the tokenizer, saved with the model; BLEU in validation (`eval_bleu`) needs it.
     """
 
     def __init__(self, model=None, args=None, data_collator=None, **kwargs):
@@ -77,6 +81,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         self.add_callback(self.speed)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(_ProgressBar)
+        if self.args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 
     def _batch_sampler(self, dataset: Any, shuffle: bool) -> MaxTokensBatchSampler:
         if "source_length" in getattr(dataset, "column_names", ()):
@@ -142,9 +148,10 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         super().log(logs, start_time)
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """Cross-entropy a real target token in nats, unsmoothed, and its exponential, the perplexity.
+        """Cross-entropy a real target token in nats, unsmoothed, its exponential, the perplexity, and BLEU.
 
-        Every sentence counts once, whatever the number of processes.
+        Every sentence counts once, whatever the number of processes. BLEU is that of this package's own decoding with
+        the model's settings, but for `generation_num_beams`.
         """
         start = time.perf_counter()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -175,11 +182,46 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         metrics = {
             f"{metric_key_prefix}_loss": loss,
             f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700.0)),
-            f"{metric_key_prefix}_runtime": round(time.perf_counter() - start, 3),
         }
+        if self.args.eval_bleu:
+            metrics[f"{metric_key_prefix}_bleu"] = self._bleu(model, dataset)
+        metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _bleu(self, model: torch.nn.Module, dataset: Any) -> float:
+        """BLEU of the data set's translations; each process translates its share."""
+        if self.processing_class is None:
+            raise ValueError("BLEU in validation needs the tokenizer: give processing_class, or eval_bleu=False.")
+        mine = dataset.select(range(self.accelerator.process_index, len(dataset), self.accelerator.num_processes))
+        beams = self.args.generation_num_beams
+        settings = {} if beams is None else {"num_beams": beams}
+        hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
+        with (
+            self.compute_loss_context_manager(),
+            tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
+        ):
+            outputs = translate_ids(model, mine["input_ids"][:], progress=bar.update, **settings)
+        texts = [
+            self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in (outputs, mine["labels"][:])
+        ]
+        pairs = list(zip(*texts, strict=True))
+        if self.accelerator.num_processes > 1:
+            pairs = gather_object(pairs)
+        predictions, references = map(list, zip(*pairs, strict=True))
+        tokenize = self.args.bleu_tokenize
+        return Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)["bleu"]
+
+    def _save_checkpoint(self, model, trial):
+        """Keeps the best checkpoint beside the newest `save_total_limit`, so that these can be averaged."""
+        limit = self.args.save_total_limit
+        if limit and self.state.best_global_step:
+            self.args.save_total_limit = limit + 1
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
 
     def _save(self, output_dir: str | None = None, state_dict=None):
         """Leaves out transformers' pickled copy of the arguments: what may be shared holds no pickles."""

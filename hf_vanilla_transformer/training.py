@@ -1,72 +1,145 @@
 """What `vanilla-transformer train` and `accelerate launch scripts/train.py` run: from text to a model folder."""
 
+import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
+import torch
+import transformers
 from datasets import Dataset
-from transformers import AutoTokenizer, HfArgumentParser, set_seed
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    HfArgumentParser,
+    IntervalStrategy,
+    Seq2SeqTrainingArguments,
+    set_seed,
+)
 
+from . import __version__
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
-from .data import describe_drops, load_pairs, tokenize_pairs
+from .checkpoints import newest_checkpoint
+from .data import Cleaning, describe_drops, load_hub_pairs, load_pairs, tokenize_pairs
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .phrases import splits
 from .presets import paper_config, preset
-from .tokenizer import train_tokenizer
+from .recipes import check_same_run, read_recipe, write_settings
+from .tokenizer import check_tokenizer, train_tokenizer
 from .trainer import VanillaTransformerTrainer
+
+
+class _Parser(HfArgumentParser):
+    """Wrong flags end the program with status 2 and one line, not with a page of usage."""
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
 
 
 def parse_arguments(
     argv: Sequence[str],
 ) -> tuple[ModelArguments, DataArguments, VanillaTransformerTrainingArguments]:
-    """Flags win over the preset, the preset over the defaults. Wrong flags end the program with status 2."""
+    """`[RECIPE.yaml] [flags]`: flags win over the recipe, the recipe over the preset, the preset over the defaults.
+
+    Wrong flags end the program with status 2.
+
+    Raises:
+        ValueError: for a recipe that cannot be used, or values out of range.
+    """
     types: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
-    known: Any = HfArgumentParser(types[:2], add_help=False)
-    model, data, _ = known.parse_args_into_dataclasses(list(argv), return_remaining_strings=True)
-    parser: Any = HfArgumentParser(
+    parser: Any = _Parser(
         types,
         prog="vanilla-transformer train",
-        description="Train the original Transformer on parallel text.",
+        usage="%(prog)s [RECIPE.yaml] [flags]",
+        description="Train the original Transformer on parallel text. A recipe is a YAML file of flags; flags win.",
+        allow_abbrev=False,
     )
     next(action for action in parser._actions if action.dest == "output_dir").required = True
-    parser.set_defaults(**preset(model.preset).training)
-    if data.validation_file or not data.train_file:
+    words = list(argv)
+    if words and not words[0].startswith("-"):
+        words = [*read_recipe(words[0], {action.dest for action in parser._actions}), *words[1:]]
+    flags = parser.parse_args(words)
+    parser.set_defaults(**preset(flags.preset).training)
+    if flags.dataset_name and flags.train_file:
+        parser.error("give either --train_file or --dataset_name")
+    if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
-    return parser.parse_args_into_dataclasses(list(argv))
+    model, data, training = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
+    fixed = sorted(set(model.config_overrides()) - {"dropout", "attention_dropout", "activation_dropout"})
+    if model.model_name_or_path and fixed:
+        parser.error(f"{', '.join(fixed)} cannot change in the model of --model_name_or_path")
+    return model, data, training
 
 
-def _read(data: DataArguments) -> dict[str, Dataset]:
-    """The pairs of "train" and, where there are any, of "validation": the files named, or the built-in phrases."""
-    if data.train_file is None:
-        columns = {"source": data.source_lang, "target": data.target_lang}
-        if sorted(columns.values()) != ["de", "en"]:
+def _read(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dataset]:
+    """The pairs of "train" and, where there are any, of "validation"."""
+    pairs: dict[str, Dataset] = {}
+    if data.dataset_name:
+        splits_wanted = ("train",) if data.validation_file else ("train", "validation")
+        pairs = load_hub_pairs(data.dataset_name, data.dataset_config_name, *languages, splits_wanted)
+    elif data.train_file is None:
+        if sorted(languages) != ["de", "en"]:
             raise ValueError(
                 "The built-in phrases are English and German (en, de); other languages need --train_file."
             )
         phrases = splits()
-        return {
-            name: Dataset.from_dict(
-                {column: [getattr(phrase, lang) for phrase in phrases[name]] for column, lang in columns.items()}
-            )
-            for name in ("train", "validation")
-        }
-    files = {"train": data.train_file, "validation": data.validation_file}
-    return {name: load_pairs(file, data.source_lang, data.target_lang) for name, file in files.items() if file}
+        for name in ("train", "validation"):
+            source, target = ([getattr(phrase, language) for phrase in phrases[name]] for language in languages)
+            pairs[name] = Dataset.from_dict({"source": source, "target": target})
+    for name, file in {"train": data.train_file, "validation": data.validation_file}.items():
+        if file:
+            pairs[name] = load_pairs(file, *languages)
+    return pairs
 
 
 def _texts(pairs: Dataset) -> Iterator[str]:
     for batch in pairs.iter(1000):
-        yield from batch["source"]
-        yield from batch["target"]
+        for column in ("source", "target"):
+            yield from (text for text in batch[column] if text)
+
+
+def _settings(config: Any, *arguments: Any) -> dict[str, Any]:
+    """The resolved settings of a run: this package's own, and those of `Trainer`'s that are not its defaults."""
+    defaults = vars(Seq2SeqTrainingArguments("."))
+    own = set(vars(VanillaTransformerTrainingArguments)["__annotations__"])
+    settings: dict[str, Any] = {}
+    for group in arguments:
+        for field in fields(group):
+            value = getattr(group, field.name)
+            value = value.value if isinstance(value, Enum) else value
+            known = field.name in defaults and field.name not in own
+            if field.init and value not in (None, []) and not (known and value == defaults[field.name]):
+                settings[field.name] = value
+    settings |= {field.name: getattr(config, field.name, None) for field in fields(ModelArguments)}
+    settings.pop("hub_token", None)  # a secret
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _learn_tokenizer(pairs: Dataset, vocab_size: int, asked_for: bool, report: Callable[[str], None]) -> Any:
+    """A joint vocabulary from the training text. One that was asked for must come out at its size."""
+    report(f"Learning a joint vocabulary of {vocab_size:,} tokens ...")
+    tokenizer = train_tokenizer(_texts(pairs), vocab_size)
+    if len(tokenizer) < vocab_size:
+        message = f"The training text allows a vocabulary of {len(tokenizer):,} tokens, not of {vocab_size:,}"
+        if asked_for:
+            raise ValueError(f"{message}; set --vocab_size to at most that.")
+        report(f"{message} like the preset's.")
+    return tokenizer
 
 
 def run_train(
     model_arguments: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments
-) -> VanillaTransformerTrainer:
-    """Trains a tokenizer and a model from nothing and leaves both in `args.output_dir`.
+) -> VanillaTransformerTrainer | None:
+    """Trains a model and leaves it with its tokenizer in `args.output_dir`, or goes on with the run that is there.
+
+    The folder's `settings.yaml` says which run that is. A finished one is left alone, and gives None.
 
     Raises:
-        ValueError: for data or settings that cannot be used, saying which and why.
+        ValueError: for data or settings that cannot be used, saying which and why; the folder is as it was.
     """
 
     def report(message: str) -> None:
@@ -74,23 +147,40 @@ def run_train(
             print(message, file=sys.stderr, flush=True)
 
     assert args.output_dir is not None  # transformers has set it where nobody else has
+    folder, pretrained = args.output_dir, model_arguments.model_name_or_path
     set_seed(args.seed)
-    languages = {"source_lang": data.source_lang, "target_lang": data.target_lang}
-    config = paper_config(model_arguments.preset, **model_arguments.overrides(), **languages)
+    config, data = _resolve(model_arguments, data)
+    settings = _settings(config, model_arguments, data, args)
+    goes_on = check_same_run(settings, folder)
+    if goes_on and _is_finished(folder, args):
+        report(f"The run in {folder} is finished; there is nothing left to do.")
+        return None
+    checkpoint = newest_checkpoint(folder) if goes_on else None
+    cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None
     with args.main_process_first(desc="reading the text"):
-        pairs = _read(data)
-        if args.process_index == 0:
-            report(f"Learning a joint vocabulary of up to {config.vocab_size:,} tokens ...")
-            train_tokenizer(_texts(pairs["train"]), config.vocab_size).save_pretrained(args.output_dir)
-        tokenizer = AutoTokenizer.from_pretrained(args.output_dir)
+        pairs = _read(data, (config.source_lang, config.target_lang))
+        named = folder if goes_on else model_arguments.tokenizer_name or pretrained
+        if args.process_index == 0 and not named:
+            asked_for = model_arguments.vocab_size is not None
+            _learn_tokenizer(pairs["train"], config.vocab_size, asked_for, report).save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(named or folder)
         tokens = {}
         for name, split in pairs.items():
-            tokens[name], drops = tokenize_pairs(split, tokenizer, args.max_tokens)
-            report(f"{name}: {len(tokens[name]):,} pairs; dropped: {describe_drops(drops)}")
+            tokens[name], drops = tokenize_pairs(
+                split, tokenizer, args.max_tokens, cleaning if name == "train" else None
+            )
+            report(f"{name}: {len(tokens[name]):,} of {len(split):,} pairs; dropped: {describe_drops(drops)}")
 
-    config.vocab_size = len(tokenizer)
-    model = VanillaTransformerForConditionalGeneration(config)
+    if pretrained:
+        model = AutoModelForSeq2SeqLM.from_pretrained(pretrained, config=config)
+    else:
+        config.vocab_size = len(tokenizer)
+        model = VanillaTransformerForConditionalGeneration(config)
+    check_tokenizer(tokenizer, config)
+    model.generation_config.update(**model_arguments.generation_overrides())
     report(f"{model.num_parameters():,} parameters, a vocabulary of {len(tokenizer):,}")
+    if "validation" not in tokens:
+        args.eval_strategy = IntervalStrategy.NO
     trainer = VanillaTransformerTrainer(
         model,
         args,
@@ -98,8 +188,40 @@ def run_train(
         eval_dataset=tokens.get("validation"),
         processing_class=tokenizer,
     )
-    trainer.train()
+    if args.process_index == 0:
+        versions = (
+            f"hf_vanilla_transformer {__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
+        )
+        write_settings(settings, folder, f"The resolved settings of this run, a recipe of their own ({versions})")
+    if checkpoint:
+        report(f"Going on from {checkpoint}")
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     trainer.save_model()
     trainer.save_state()
-    report(f"The model and its tokenizer are in {args.output_dir}")
+    state = trainer.state
+    if state.best_metric is not None:
+        report(f"Best {args.metric_for_best_model}: {state.best_metric:.4g}, after {state.best_global_step:,} updates")
+    report(f"The model and its tokenizer are in {folder}")
     return trainer
+
+
+def _resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
+    """The model's configuration, and the languages where they were left to it."""
+    changes = model.config_overrides()
+    if model.model_name_or_path:
+        config = AutoConfig.from_pretrained(model.model_name_or_path, **changes)
+    else:
+        config = paper_config(model.preset, **changes)
+    config.source_lang = data.source_lang or config.source_lang or "en"
+    config.target_lang = data.target_lang or config.target_lang or "de"
+    return config, replace(data, source_lang=config.source_lang, target_lang=config.target_lang)
+
+
+def _is_finished(folder: str, args: VanillaTransformerTrainingArguments) -> bool:
+    """Whether the run in `folder` has made all the updates, or epochs, that are asked for."""
+    file = Path(folder, "trainer_state.json")
+    if not file.is_file():
+        return False
+    state = json.loads(file.read_text())
+    name = "max_steps" if args.max_steps > 0 else "num_train_epochs"
+    return state[name] >= getattr(args, name)

@@ -83,10 +83,10 @@ def test_one_flag_alone_is_enough(tmp_path, monkeypatch):
 
 
 def test_only_given_model_flags_are_overrides():
-    assert parse(ModelArguments).overrides() == {}
+    assert parse(ModelArguments).config_overrides() == {}
     model = parse(ModelArguments, "--preset", "tiny", "--d_model", "64", "--dropout", "0")
     assert model.preset == "tiny"
-    assert model.overrides() == {"d_model": 64, "dropout": 0.0}
+    assert model.config_overrides() == {"d_model": 64, "dropout": 0.0}
 
 
 def test_data_is_english_to_german_phrases_by_default():

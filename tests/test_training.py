@@ -30,7 +30,7 @@ def moses(tmp_path, monkeypatch):
 def test_a_preset_sets_model_and_training_and_flags_win(tmp_path):
     output = ["--output_dir", str(tmp_path), "--use_cpu"]
     model, _, training = parse_arguments(["--preset", "tiny", "--max_steps", "7", "--dropout", "0.1", *output])
-    assert model.overrides() == {"dropout": 0.1}
+    assert model.config_overrides() == {"dropout": 0.1}
     assert (training.max_steps, training.max_tokens, training.warmup_steps) == (7, 1024, 1500)
     _, _, training = parse_arguments(["--preset", "D4", *output])
     assert training.label_smoothing_factor == 0.2

@@ -1,0 +1,88 @@
+"""Recipes: files of flags in YAML; and the resolved settings that every run leaves in its folder, a recipe as well."""
+
+import difflib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SETTINGS = "settings.yaml"  # in the output folder of a run
+
+# What may change when a run goes on: it decides where and how long, not which model training leads to
+_FREE_PREFIXES = ("eval_", "logging_", "log_", "save_", "dataloader_", "hub_", "push_to_hub")
+_FREE = {
+    *("output_dir", "validation_file", "report_to", "run_name", "disable_tqdm", "use_cpu", "generation_num_beams"),
+    *("num_beams", "length_penalty", "bleu_tokenize", "early_stopping_patience", "load_best_model_at_end"),
+    *("metric_for_best_model", "greater_is_better", "preset"),
+}
+_LENGTH = {"max_steps", "num_train_epochs"}
+_ENDLESS_SCHEDULES = ("noam", "constant", "constant_with_warmup")  # their rates do not depend on when training ends
+
+
+def read_recipe(path: str, known: Collection[str]) -> list[str]:
+    """The flags that a recipe stands for: `max_steps: 100` is `--max_steps 100`, a list several words.
+
+    Raises:
+        ValueError: if the file is no mapping of flags' names to plain values, with the line.
+    """
+    try:
+        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{path}{line}: not YAML ({getattr(error, 'problem', None) or error}).") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}).") from None
+    if not isinstance(root, yaml.MappingNode):
+        raise ValueError(f"{path}: a recipe is lines such as `max_steps: 100000`.")
+    flags: dict[str, list[str]] = {}
+    for key, value in root.value:
+        where = f"{path}, line {key.start_mark.line + 1}"
+        if key.value not in known:
+            near = difflib.get_close_matches(str(key.value), known, n=1)
+            raise ValueError(f"{where}: unknown key {key.value!r}{f'; did you mean {near[0]!r}?' if near else '.'}")
+        if key.value in flags:
+            raise ValueError(f"{where}: {key.value!r} is there twice.")
+        values = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        if not all(isinstance(item, yaml.ScalarNode) for item in values):
+            raise ValueError(f"{where}: {key.value!r} must be a plain value or a list of them.")
+        empty = any(item.tag == "tag:yaml.org,2002:null" for item in values)
+        flags[key.value] = [] if empty else [f"--{key.value}", *(item.value for item in values)]
+    return [word for words in flags.values() for word in words]
+
+
+def write_settings(settings: dict[str, Any], folder: str, head: str) -> None:
+    """Writes `settings` as a recipe into `folder`, under the comment `head`."""
+    file = Path(folder, SETTINGS)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(f"# {head}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}", "utf-8")
+    unfinished.replace(file)
+
+
+def check_same_run(settings: dict[str, Any], folder: str) -> bool:
+    """Whether `folder` holds a run of these settings, to be gone on with, or none.
+
+    Raises:
+        ValueError: if it holds another run or a model from elsewhere; nothing in it is touched.
+    """
+    file = Path(folder, SETTINGS)
+    if not file.is_file():
+        if Path(folder, "config.json").exists():
+            raise ValueError(f"{folder} holds a model already; choose another --output_dir.")
+        return False
+    before = yaml.safe_load(file.read_text("utf-8"))
+    free = _FREE | (_LENGTH if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
+    names = [name for name in {**before, **settings} if name not in free and not name.startswith(_FREE_PREFIXES)]
+    changes = [
+        f"{name} {before.get(name)} there, {settings.get(name)} now"
+        for name in names
+        if before.get(name) != settings.get(name)
+    ]
+    if changes:
+        raise ValueError(
+            f"{folder} holds a run with other settings: {'; '.join(changes)}. Choose another --output_dir, or repeat "
+            f"the settings in {file} to go on with that run."
+        )
+    return True
