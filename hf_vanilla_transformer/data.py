@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from datasets import Dataset, load_dataset
+from datasets import Dataset, Features, Value, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PAIRS_A_PROCESS = 50_000  # fewer are tokenised sooner than another process has started
+
+TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 Row = dict[str, str]
 
@@ -121,13 +123,18 @@ READERS: dict[str, Callable[[tuple[str, ...], tuple[str, str]], Iterator[Row]]] 
     ".jsonl": _json_rows,
     ".tsv": _tsv_rows,
     ".csv": _csv_rows,
-    "": _moses_rows,
+    "moses": _moses_rows,
 }
 
 
 def _read_rows(format: str, files: tuple[str, ...], languages: tuple[str, str], stamps: tuple) -> Iterator[Row]:
     """`stamps` only make the cache notice a changed file."""
-    return READERS[format](files, languages)
+    empty = True
+    for row in READERS[format](files, languages):
+        empty = False
+        yield row
+    if empty:
+        raise DataError(f"{files[0]} has no pair of sentences.")
 
 
 def _columns(dataset: Dataset, origin: str, languages: tuple[str, str]) -> Dataset:
@@ -142,6 +149,13 @@ def _columns(dataset: Dataset, origin: str, languages: tuple[str, str]) -> Datas
             raise DataError(f"{origin}: {language!r} is not text.")
     dataset = dataset.select_columns(list(languages))
     return dataset.rename_columns(dict(zip(languages, ("source", "target"), strict=True)))
+
+
+def _read_parquet(path: str) -> Dataset:
+    try:
+        return Dataset.from_parquet(path)
+    except ValueError as error:  # what pyarrow and datasets raise for a torn and for an empty file
+        raise DataError(f"{path} cannot be read: {error}") from None
 
 
 def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
@@ -161,30 +175,28 @@ def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
     if format in READERS or format == ".parquet":
         files: tuple[str, ...] = (path,)
     else:
-        format = ""
+        format = "moses"
         plain = [f"{path}.{language}" for language in languages]
         files = tuple(
             f"{file}.gz" if Path(f"{file}.gz").is_file() and not Path(file).exists() else file for file in plain
         )
     for file in files:
         if not Path(file).is_file():
-            hint = "" if format else f"; a prefix {path} needs one ending in each language"
+            hint = "" if format != "moses" else f"; a prefix {path} needs one ending in each language"
             raise DataError(f"There is no file {file}{hint}.")
         if Path(file).stat().st_size == 0:
             raise DataError(f"{file} is empty.")
     try:
         if format == ".parquet":
-            pairs = _columns(Dataset.from_parquet(path), path, languages)
+            pairs = _columns(_read_parquet(path), path, languages)
         else:
             stamps = tuple((Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files)
             settings = {"format": format, "files": files, "languages": languages, "stamps": stamps}
-            pairs = Dataset.from_generator(_read_rows, gen_kwargs=settings)
+            pairs = Dataset.from_generator(_read_rows, features=TEXT_PAIR, gen_kwargs=settings)
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
         raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
-    if not len(pairs):
-        raise DataError(f"{path} has no pair of sentences.")
     return pairs
 
 

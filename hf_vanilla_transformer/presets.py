@@ -44,7 +44,11 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "base": Preset(),
-    "big": Preset({"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3}, {"max_steps": 300_000}),
+    "big": Preset(
+        {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
+        # a checkpoint every ten minutes at the paper's second a step, and the mean of the last 20
+        {"max_steps": 300_000, "save_steps": 600, "save_total_limit": 20},
+    ),
     "A1": _heads(1),
     "A2": _heads(4),
     "A3": _heads(16),

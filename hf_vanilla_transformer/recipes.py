@@ -39,9 +39,11 @@ def read_recipe(path: str, known: Collection[str]) -> list[str]:
     flags: dict[str, list[str]] = {}
     for key, value in root.value:
         where = f"{path}, line {key.start_mark.line + 1}"
-        if key.value not in known:
+        if not isinstance(key.value, str) or key.value not in known:
             near = difflib.get_close_matches(str(key.value), known, n=1)
-            raise ValueError(f"{where}: unknown key {key.value!r}{f'; did you mean {near[0]!r}?' if near else '.'}")
+            raise ValueError(
+                f"{where}: unknown key {str(key.value)!r}{f'; did you mean {near[0]!r}?' if near else '.'}"
+            )
         if key.value in flags:
             raise ValueError(f"{where}: {key.value!r} is there twice.")
         values = value.value if isinstance(value, yaml.SequenceNode) else [value]

@@ -114,7 +114,9 @@ def _settings(config: Any, *arguments: Any) -> dict[str, Any]:
             known = field.name in defaults and field.name not in own
             if field.init and value not in (None, []) and not (known and value == defaults[field.name]):
                 settings[field.name] = value
-    settings |= {field.name: getattr(config, field.name, None) for field in fields(ModelArguments)}
+    settings |= {
+        field.name: getattr(config, field.name) for field in fields(ModelArguments) if hasattr(config, field.name)
+    }
     settings.pop("hub_token", None)  # a secret
     return {name: value for name, value in settings.items() if value is not None}
 
@@ -163,7 +165,7 @@ def run_train(
         if args.process_index == 0 and not named:
             asked_for = model_arguments.vocab_size is not None
             _learn_tokenizer(pairs["train"], config.vocab_size, asked_for, report).save_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(named or folder)
+        tokenizer = _load(AutoTokenizer, named or folder)
         tokens = {}
         for name, split in pairs.items():
             tokens[name], drops = tokenize_pairs(
@@ -172,7 +174,7 @@ def run_train(
             report(f"{name}: {len(tokens[name]):,} of {len(split):,} pairs; dropped: {describe_drops(drops)}")
 
     if pretrained:
-        model = AutoModelForSeq2SeqLM.from_pretrained(pretrained, config=config)
+        model = _load(AutoModelForSeq2SeqLM, pretrained, config=config)
     else:
         config.vocab_size = len(tokenizer)
         model = VanillaTransformerForConditionalGeneration(config)
@@ -205,11 +207,18 @@ def run_train(
     return trainer
 
 
+def _load(auto_class: Any, name: str, **kwargs: Any) -> Any:
+    try:
+        return auto_class.from_pretrained(name, **kwargs)
+    except OSError as error:
+        raise OSError(f"Cannot load {name}: {error}") from error
+
+
 def _resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
     """The model's configuration, and the languages where they were left to it."""
     changes = model.config_overrides()
     if model.model_name_or_path:
-        config = AutoConfig.from_pretrained(model.model_name_or_path, **changes)
+        config = _load(AutoConfig, model.model_name_or_path, **changes)
     else:
         config = paper_config(model.preset, **changes)
     config.source_lang = data.source_lang or config.source_lang or "en"

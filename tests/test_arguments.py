@@ -89,7 +89,24 @@ def test_only_given_model_flags_are_overrides():
     assert model.config_overrides() == {"d_model": 64, "dropout": 0.0}
 
 
-def test_data_is_english_to_german_phrases_by_default():
+def test_no_text_is_named_by_default_and_training_text_is_cleaned():
     data = parse(DataArguments)
-    assert (data.train_file, data.validation_file) == (None, None)
-    assert (data.source_lang, data.target_lang) == ("en", "de")
+    assert (data.train_file, data.validation_file, data.dataset_name) == (None, None, None)
+    assert data.clean
+    assert not parse(DataArguments, "--no_clean").clean
+
+
+def test_the_best_model_is_that_of_the_highest_bleu_or_lowest_loss(tmp_path):
+    for fields, metric, greater in (
+        ({}, "bleu", True),
+        ({"eval_bleu": False}, "loss", False),
+        ({"metric_for_best_model": "perplexity"}, "perplexity", False),
+    ):
+        args = arguments(tmp_path, **fields)
+        assert (args.metric_for_best_model, args.greater_is_better) == (metric, greater)
+
+
+def test_early_stopping_keeps_the_best_model_and_needs_validation(tmp_path):
+    assert arguments(tmp_path, early_stopping_patience=3, eval_strategy="steps").load_best_model_at_end
+    with pytest.raises(ValueError, match="needs validation text"):
+        arguments(tmp_path, early_stopping_patience=3)

@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 
+import datasets
 import pytest
 import sacrebleu
 
@@ -89,6 +90,88 @@ def test_a_failure_is_one_line_on_stderr_and_status_1(arguments, message, tmp_pa
     assert "Traceback" not in captured.err
     assert len(captured.err.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+TRAIN = ["train", "--preset", "tiny", "--train_file", "text", "--output_dir", "out", "--use_cpu"]
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "message"),
+    [
+        ({"text.en": "a\nb\n", "text.de": "c\n"}, TRAIN, "text.en has 2 lines but text.de has 1"),
+        ({"text.en": "a\n"}, TRAIN, "There is no file text.de"),
+        ({"text.en": "a\n", "text.de": "b\n"}, [*TRAIN, "--target_lang", "fr"], "There is no file text.fr"),
+        (
+            {"text.tsv": "en\tde\na\tb\n"},
+            [*TRAIN, "--train_file", "text.tsv", "--target_lang", "fr"],
+            "no column 'fr'",
+        ),
+        ({"text.en": b"a\n\xe4\n", "text.de": "b\nc\n"}, TRAIN, "text.en, line 2: not UTF-8"),
+        ({"text.en": "\n \n", "text.de": "b\nc\n"}, TRAIN, "No pair is left of 2: 2 blank side"),
+        ({"text.en": "a " * 30, "text.de": "b"}, [*TRAIN, "--max_tokens", "9"], "No pair is left of 1: 1 too long"),
+        (
+            {"text.en": "a\n", "text.de": "b\n"},
+            [*TRAIN, "--vocab_size", "300"],
+            "allows a vocabulary of 260 tokens, not",
+        ),
+        ({"r.yaml": "max_stepz: 1\n"}, ["train", "r.yaml", *TRAIN[1:]], "r.yaml, line 1: unknown key 'max_stepz'"),
+        ({}, ["train", "r.yaml", *TRAIN[1:]], "r.yaml"),
+        ({"text.en": "a\n", "text.de": "b\n"}, [*TRAIN, "--tokenizer_name", "nowhere"], "nowhere"),
+        ({}, ["train", "--dataset_name", "nowhere/set", "--output_dir", "out", "--use_cpu"], "nowhere/set"),
+    ],
+)
+def test_bad_input_is_one_line_and_what_was_there_stays(files, arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(arguments) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer: ")]
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "out" / "settings.yaml").exists()
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "translate"])
+def test_a_tokenizer_that_does_not_fit_its_model_is_a_clear_error(verb, saved, capsys, monkeypatch):
+    folder, _, _ = saved
+    train_tokenizer([line + word for line in SOURCES for word in REFERENCES] * 9, 330).save_pretrained(
+        folder / "model"
+    )
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n")))
+    assert main([verb, str(folder / "model")]) == 1
+    assert "The tokenizer does not fit the model: it has 330 tokens" in capsys.readouterr().err
+
+
+def test_a_run_in_a_folder_of_another_is_refused_and_the_folder_stays(saved, capsys):
+    folder, _, _ = saved
+    before = {file: file.read_bytes() for file in (folder / "model").iterdir()}
+    assert main(["train", "--preset", "tiny", "--output_dir", str(folder / "model"), "--use_cpu"]) == 1
+    assert "holds a model already; choose another --output_dir" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in (folder / "model").iterdir()} == before
+
+
+def test_evaluate_reads_a_data_set_of_the_hub(saved, capsys):
+    folder, _, _ = saved
+    rows = [{"de": de, "en": en} for de, en in zip(REFERENCES, SOURCES, strict=True)]
+    (folder / "set").mkdir()
+    datasets.Dataset.from_dict({"translation": rows}).to_parquet(folder / "set" / "test.parquet")
+    scores = []
+    for text in (["--dataset_name", str(folder / "set")], ["--test_file", str(folder / "test")]):
+        assert main(["evaluate", str(folder / "model"), *text]) == 0
+        scores.append({**json.loads(capsys.readouterr().out), "seconds": 0})
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize("flags", [["--max_stepz", "3"], ["--max_steps", "few"], ["--max_step", "3"]])
+def test_wrong_training_flags_are_one_line_and_status_2(flags, capsys, tmp_path):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *flags, "--output_dir", str(tmp_path)])
+    assert stop.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,6 @@
+import csv
+import gzip
+import json
 import os
 from pathlib import Path
 
@@ -5,7 +8,14 @@ import datasets
 import pytest
 from datasets import Dataset
 
-from hf_vanilla_transformer.data import DataError, describe_drops, load_pairs, tokenize_pairs
+from hf_vanilla_transformer.data import (
+    Cleaning,
+    DataError,
+    describe_drops,
+    load_hub_pairs,
+    load_pairs,
+    tokenize_pairs,
+)
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -39,9 +49,10 @@ class WordTokenizer:
         return {"input_ids": [[*(shift + len(word) for word in line.split()), 2] for line in texts]}
 
 
-def tokenize(rows: list[tuple[str, str]], max_tokens: int):
+def tokenize(rows: list[tuple[str, str]], max_tokens: int, cleaning: Cleaning | None = None):
     source, target = zip(*rows, strict=True)
-    return tokenize_pairs(Dataset.from_dict({"source": source, "target": target}), WordTokenizer(), max_tokens)
+    pairs = Dataset.from_dict({"source": source, "target": target})
+    return tokenize_pairs(pairs, WordTokenizer(), max_tokens, cleaning)
 
 
 def test_lines_pair_up_in_order(prefix):
@@ -135,6 +146,124 @@ def test_multi30k_is_read_as_its_files_say():
     assert pairs == list(zip(*sides, strict=True))
 
 
+ROWS = [("one", "eins"), ('say "two"', "zwei\u2028 , bitte"), ("", "drei"), ("vier\\n, 4", "„vier“")]
+
+
+def save(path: Path, format: str) -> str:
+    """Writes ROWS with an independent writer; gives the path to load."""
+    path = path.with_suffix(f".{format.removesuffix('.gz')}")
+    if format.startswith("jsonl"):
+        text = "".join(json.dumps({"translation": {"de": de, "en": en}}) + "\n" for en, de in ROWS)
+    elif format.startswith("tsv"):
+        text = "\n".join("\t".join(row) for row in [("id", "en", "de"), *(("7", *row) for row in ROWS)])
+    elif format.startswith("csv"):
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("de", "en"), *((de, en) for en, de in ROWS)])
+        text = path.read_bytes().decode()
+    else:
+        Dataset.from_dict({"translation": [{"en": en, "de": de} for en, de in ROWS]}).to_parquet(path)
+        return str(path)
+    if format.endswith(".gz"):
+        path = Path(f"{path}.gz")
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_bytes(text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize("format", ["jsonl", "jsonl.gz", "tsv", "tsv.gz", "csv", "csv.gz", "parquet"])
+def test_every_format_gives_the_same_pairs(format, tmp_path):
+    assert read(save(tmp_path / "text", format)) == ROWS
+
+
+def test_a_moses_pair_may_be_compressed(tmp_path):
+    for language, side in zip(("en", "de"), zip(*ROWS, strict=True), strict=True):
+        (tmp_path / f"text.{language}.gz").write_bytes(gzip.compress("\n".join(side).encode()))
+    assert read(str(tmp_path / "text")) == ROWS
+
+
+def test_a_json_line_may_be_the_bare_object_and_parquet_have_plain_columns(tmp_path):
+    (tmp_path / "text.jsonl").write_text('{"en": "one", "de": null, "score": 1}\n\n{"de": "b\\ud800", "en": "a"}\n')
+    assert read(str(tmp_path / "text.jsonl")) == [("one", ""), ("a", "b?")]
+    Dataset.from_dict({"en": ["one"], "fr": ["un"], "de": ["eins"]}).to_parquet(tmp_path / "text.parquet")
+    assert read(str(tmp_path / "text.parquet")) == [("one", "eins")]
+
+
+def test_windows_mark_of_utf8_is_no_text(tmp_path, prefix):
+    (tmp_path / "text.tsv").write_bytes("\ufeffen\tde\none\teins\n".encode())
+    assert read(str(tmp_path / "text.tsv")) == [("one", "eins")]
+    write(prefix, "\ufeffone\n", "eins\n")
+    assert read(prefix) == [("one", "eins")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en": "a"\n', "t.jsonl, line 2: not JSON"),
+        ("t.jsonl", b"[" * 100_000, "t.jsonl, line 1: not JSON"),
+        ("t.jsonl", b'["a", "b"]\n', "t.jsonl, line 1: not an object"),
+        ("t.jsonl", b'{"translation": {"en": "a", "fr": "b"}}\n', "t.jsonl, line 1: no 'de'; it has en, fr"),
+        ("t.jsonl", b'{"en": "a", "de": 5}\n', "t.jsonl, line 1: 'de' is not text"),
+        ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en": "\xff", "de": "b"}\n', "t.jsonl, line 2: not UTF-8"),
+        ("t.tsv", b"en\tde\na\tb\nc\n", "t.tsv, line 3: 1 fields, but the header has 2"),
+        ("t.tsv", b"en\tfr\na\tb\n", "t.tsv has no column 'de'; its header has en, fr"),
+        ("t.tsv", b"en\tde\na\t\xe4\n", "t.tsv, line 2: not UTF-8"),
+        ("t.tsv", b"en\tde\n", "t.tsv has no pair of sentences"),
+        ("t.csv", b'en,de\na,b\n"c,d\n', "t.csv, line 3: not CSV"),
+        ("t.csv", b"en,de\na,b,c\n", "t.csv, line 2: 3 fields, but the header has 2"),
+        ("t.csv", b"en,de\n\xff,b\n", "t.csv, line 2: not UTF-8"),
+        ("t.tsv.gz", gzip.compress(b"en\tde\na\tb\n" * 9)[:-9], "t.tsv.gz is not a whole gzip file"),
+        ("t.tsv.gz", b"en\tde\n", "t.tsv.gz is not a whole gzip file"),
+        ("t.parquet", b"PAR1 but no more", "t.parquet cannot be read"),
+        ("t.csv", b"", "t.csv is empty"),
+    ],
+)
+def test_a_file_that_is_not_its_format_is_a_clear_error(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as error:
+        load_pairs(str(tmp_path / name), "en", "de")
+    assert message in str(error.value)
+
+
+def test_a_missing_language_of_a_parquet_file_and_of_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"There is no file .*t\.parquet\.$"):
+        load_pairs(str(tmp_path / "t.parquet"), "en", "de")
+    Dataset.from_dict({"en": ["a"], "fr": ["b"], "ids": [[1]]}).to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(DataError, match="has no 'de'; it has en, fr, ids"):
+        load_pairs(str(tmp_path / "t.parquet"), "en", "de")
+    with pytest.raises(DataError, match="'ids' is not text"):
+        load_pairs(str(tmp_path / "t.parquet"), "en", "ids")
+
+
+@pytest.fixture
+def hub_data_set(tmp_path):
+    """A data set in the Hub's layout, with the feature that WMT's have and two configurations."""
+    translation = datasets.Features({"translation": datasets.Translation(languages=["de", "en"])})
+    for config, splits in {"de-en": ("train", "validation", "test"), "small": ("train",)}.items():
+        for split in splits:
+            rows = {"translation": [{"de": f"{split} eins", "en": f"{split} one"}]}
+            (tmp_path / "set" / config).mkdir(parents=True, exist_ok=True)
+            Dataset.from_dict(rows, features=translation).to_parquet(tmp_path / f"set/{config}/{split}.parquet")
+    configs = "".join(f"- config_name: {name}\n  data_dir: {name}\n" for name in ("de-en", "small"))
+    (tmp_path / "set" / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    return str(tmp_path / "set")
+
+
+def test_a_hub_data_set_gives_the_splits_it_has(hub_data_set):
+    pairs = load_hub_pairs(hub_data_set, "de-en", "en", "de", ("train", "validation"))
+    assert {name: split[0] for name, split in pairs.items()} == {
+        name: {"source": f"{name} one", "target": f"{name} eins"} for name in ("train", "validation")
+    }
+    assert list(load_hub_pairs(hub_data_set, "small", "en", "de", ("train", "validation"))) == ["train"]
+
+
+def test_a_hub_data_set_without_split_or_language_says_what_it_has(hub_data_set):
+    with pytest.raises(DataError, match=r"\(small\) has no split test; it has train"):
+        load_hub_pairs(hub_data_set, "small", "en", "de", ("test",))
+    with pytest.raises(DataError, match=r"\(de-en\), train, has no 'fr'; it has de, en"):
+        load_hub_pairs(hub_data_set, "de-en", "en", "fr", ("train",))
+
+
 def test_ids_and_lengths_are_the_tokenizers():
     tokens, drops = tokenize([("a bb", "ccc"), ("dddd", "e e e")], 10)
     assert tokens.to_dict() == {
@@ -179,3 +308,64 @@ def test_nothing_left_is_an_error_that_counts_the_drops():
 def test_drops_are_described_most_frequent_first():
     assert describe_drops(tokenize([("", "b"), ("a", "b")], 3)[1]) == "1 blank side"
     assert describe_drops(tokenize([("a", "b")], 3)[1]) == "none"
+
+
+def test_cleaning_drops_and_counts_every_kind_of_dirt():
+    rows = [
+        ("a good pair", "ein gutes paar"),
+        ("", "b"),
+        ("a a a a a a", "b b b b b b"),
+        ("a", "b b b b b"),
+        ("see <a href='x'>this</a>", "siehe das hier"),
+        ("some text", "&lt; b &gt; etwas text"),
+        ("a good pair", "ein gutes paar"),
+        ("a good pair", "ein anderes paar"),
+        ("", "b"),
+    ]
+    tokens, drops = tokenize(rows, 100, Cleaning(max_sentence_tokens=6, max_length_ratio=2.5))
+    assert drops == {"blank side": 2, "too long": 1, "length ratio": 1, "markup": 2, "duplicate": 1}
+    assert tokens["labels"][:] == [[103, 105, 104, 2], [103, 107, 104, 2]]
+
+
+def test_only_what_is_unusable_is_dropped_without_cleaning():
+    rows = [("a", "b b b b b b"), ("<b>", "<b>"), ("x", "y"), ("x", "y"), ("", "")]
+    tokens, drops = tokenize(rows, 7)
+    assert drops == {"blank side": 1}
+    assert len(tokens) == 4
+
+
+@pytest.mark.parametrize("text", ["a < b and c > d", "i &lt; 3 you", "2 <3 > 1", "1 < x", "a &amp; b", "x <= y >= z"])
+def test_comparisons_are_no_markup(text):
+    assert not tokenize([(text, text)], 100, Cleaning())[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<br>", "a <br/> b", "</p>", "<!-- x", "&lt;i&gt;", "&lt; / div &gt;", '<td class="a">', "< img src = x >"],
+)
+def test_tags_are_markup(text):
+    assert tokenize([(f"{text} text", "text"), ("a", "b")], 100, Cleaning())[1] == {"markup": 1}
+
+
+def test_many_processes_give_what_one_gives(tmp_path, monkeypatch):
+    (tmp_path / "text.tsv").write_text("en\tde\n" + "".join(f"{'a' * (i % 37 + 1)} {i}\tb {i}\n" for i in range(60)))
+    pairs = load_pairs(str(tmp_path / "text.tsv"), "en", "de")
+    alone = tokenize_pairs(pairs, WordTokenizer(), 100)[0].to_dict()
+    monkeypatch.setattr("hf_vanilla_transformer.data.PAIRS_A_PROCESS", 10)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    apart = tokenize_pairs(load_pairs(str(tmp_path / "text.tsv"), "en", "de"), WordTokenizer(), 99)[0].to_dict()
+    assert apart == alone
+
+
+def test_the_wmt_sample_is_cleaned():
+    folder = SHARED / "wmt"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not there")
+    lines = [(folder / f"train.{language}").read_bytes().decode().split("\n")[:-1] for language in ("en", "de")]
+    blank = [i for i, pair in enumerate(zip(*lines, strict=True)) if not all(side.strip() for side in pair)]
+    pairs = set(zip(*lines, strict=True))
+    tokens, drops = tokenize_pairs(load_pairs(str(folder / "train"), "en", "de"), WordTokenizer(), 50, Cleaning())
+    assert drops["blank side"] == len(blank) > 0
+    assert drops["too long"] > 0
+    assert len(tokens) + drops.total() == 10_000
+    assert 0 < drops["duplicate"] <= 10_000 - len(pairs)

@@ -64,6 +64,7 @@ def test_a_presets_training_is_the_papers(name, tmp_path):
     args = VanillaTransformerTrainingArguments(output_dir=tmp_path, use_cpu=True, **preset(name).training)
     assert args.label_smoothing_factor == {"D3": 0.0, "D4": 0.2}.get(name, 0.1)
     assert args.max_steps == (300_000 if name == "big" else 100_000)
+    assert args.save_total_limit == (20 if name == "big" else 5)
     assert (args.warmup_steps, args.max_tokens, args.lr_scheduler_type) == (4000, 25_000, "noam")
 
 

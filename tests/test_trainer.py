@@ -1,11 +1,19 @@
 import math
 
 import pytest
+import sacrebleu
 import torch
 from datasets import Dataset
 from torch import nn
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
-from hf_vanilla_transformer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments, noam
+from hf_vanilla_transformer import (
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+    noam,
+    train_tokenizer,
+    translate,
+)
 from hf_vanilla_transformer.batching import Seq2SeqCollator
 
 
@@ -42,6 +50,7 @@ def trainer(small_model, tmp_path):
             VanillaTransformerTrainingArguments(**{**settings, **changes}),
             train_dataset=train_dataset or pairs(UNEQUAL),
             eval_dataset=pairs([(5, 9), (7, 3), (12, 12), (4, 4)]),
+            processing_class=train_tokenizer([""], 260),
         )
 
     return build
@@ -116,6 +125,73 @@ def test_validation_is_unsmoothed_and_counts_every_token_once(trainer):
     metrics = run.evaluate()
     assert metrics["eval_loss"] == pytest.approx(loss / tokens, rel=1e-6)
     assert metrics["eval_perplexity"] == pytest.approx(math.exp(loss / tokens), rel=1e-6)
+
+
+def test_validation_bleu_is_that_of_the_packages_own_decoding(trainer, small_model):
+    tokenizer = train_tokenizer(["ein hund rennt", "zwei hunde sitzen da", "ein hund sitzt da"] * 2, 300)
+    texts = ["ein hund rennt da", "zwei hunde rennen", "zwei hunde sitzen da", "da sitzt ein hund", "ein hund"]
+    ids = tokenizer(texts)["input_ids"]
+    copies = Dataset.from_dict({"input_ids": ids, "labels": ids})
+    model = small_model(vocab_size=len(tokenizer), dropout=0.0)
+    schedule = {"lr_scheduler_type": "constant", "learning_rate": 3e-3, "max_steps": 100, "logging_steps": 100}
+    run = trainer(model, copies, generation_num_beams=2, bleu_tokenize="char", **schedule)
+    run.eval_dataset, run.processing_class = copies, tokenizer
+    run.train()
+    translations = translate(model, tokenizer, texts, num_beams=2)
+    expected = sacrebleu.corpus_bleu(translations, [texts], tokenize="char").score
+    assert run.evaluate()["eval_bleu"] == pytest.approx(expected)
+    assert expected > 5
+
+
+def test_validation_bleu_without_a_tokenizer_is_a_clear_error(trainer):
+    run = trainer()
+    run.processing_class = None
+    with pytest.raises(ValueError, match="give processing_class, or eval_bleu=False"):
+        run.evaluate()
+    run.args.eval_bleu = False
+    assert "eval_bleu" not in run.evaluate()
+
+
+def scripted(run, bleus):
+    """Makes the run's evaluations give these scores, one after the other."""
+    scores = iter(bleus)
+    run._bleu = lambda model, dataset: next(scores)
+    run.train()
+    return run
+
+
+def test_the_best_checkpoint_stays_beside_the_newest(trainer, tmp_path):
+    settings = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
+    run = scripted(trainer(max_steps=5, **settings), [1.0, 9.0, 2.0, 3.0, 4.0])
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in (2, 4, 5)]
+    assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
+    assert run.args.save_total_limit == 2
+
+
+def test_early_stopping_ends_with_the_best_model(trainer, tmp_path):
+    settings = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 1, "early_stopping_patience": 2}
+    run = scripted(trainer(max_steps=50, **settings), [1.0, 5.0, 4.0, 5.0])
+    assert run.state.global_step == 4
+    best = type(run.model).from_pretrained(tmp_path / "checkpoint-2")
+    assert torch.equal(run.model.model.shared.weight, best.model.shared.weight)
+
+
+@pytest.mark.parametrize("trainer_class", [Trainer, Seq2SeqTrainer])
+def test_transformers_own_trainers_train_the_model(trainer_class, small_model, tmp_path):
+    tokenizer = train_tokenizer([""], 260)
+    model = small_model(dropout=0.0)
+    kind = TrainingArguments if trainer_class is Trainer else Seq2SeqTrainingArguments
+    settings = {"max_steps": 20, "learning_rate": 5e-3, "logging_steps": 1, "use_cpu": True, "report_to": "none"}
+    run = trainer_class(
+        model,
+        kind(str(tmp_path), save_strategy="no", disable_tqdm=True, label_smoothing_factor=0.1, **settings),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        train_dataset=pairs(UNEQUAL),
+        processing_class=tokenizer,
+    )
+    run.train()
+    losses = [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0] - 0.5
 
 
 def test_validation_leaves_the_model_in_training(trainer):

@@ -1,8 +1,18 @@
+from pathlib import Path
+
 import pytest
+import torch
+import yaml
+from datasets import Dataset
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer.training import parse_arguments, run_train
 
+ROOT = Path(__file__).parent.parent
+RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
+WMT = ROOT.parent / "shared" / "data" / "wmt" / "train"
 SMALL = [
     "--d_model",
     "16",
@@ -47,26 +57,146 @@ def test_validation_runs_exactly_when_there_is_text_for_it(tmp_path):
         assert parse_arguments([*flags, *output])[2].eval_strategy == strategy
 
 
-def test_a_run_leaves_a_model_that_the_auto_classes_load(moses, tmp_path, capfd):
-    flags = ["--preset", "tiny", "--train_file", str(moses), "--validation_file", str(moses), "--target_lang", "fr"]
-    settings = [
-        "--max_steps",
-        "2",
-        "--max_tokens",
-        "64",
-        "--logging_steps",
-        "1",
-        "--use_cpu",
-        "--disable_tqdm",
-        "true",
+def settings(output, *more: str) -> list[str]:
+    """Flags for a small and short run that writes to `output`."""
+    return [
+        *("--preset", "tiny", *SMALL, "--max_steps", "2", "--max_tokens", "64", "--logging_steps", "1", "--use_cpu"),
+        *("--disable_tqdm", "true", "--output_dir", str(output), *more),
     ]
+
+
+def text_flags(moses) -> list[str]:
+    return ["--train_file", str(moses), "--validation_file", str(moses), "--target_lang", "fr", "--vocab_size", "280"]
+
+
+def train(*words: str):
+    return run_train(*parse_arguments(words))
+
+
+def test_a_run_leaves_a_model_that_the_auto_classes_load(moses, tmp_path, capfd):
     output = tmp_path / "model"
-    run_train(*parse_arguments([*flags, *SMALL, *settings, "--vocab_size", "300", "--output_dir", str(output)]))
+    train(*settings(output, *text_flags(moses), "--num_beams", "5"))
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(output), AutoTokenizer.from_pretrained(output)
     assert (model.config.source_lang, model.config.target_lang) == ("en", "fr")
-    assert model.config.vocab_size == len(tokenizer) <= 300
+    assert model.config.vocab_size == len(tokenizer) == 280
+    assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (5, 0.6)
     assert (output / "checkpoint-2" / "model.safetensors").is_file()
-    assert "train: 12 pairs; dropped: 4 blank side, 4 too long" in capfd.readouterr().err
+    printed = capfd.readouterr().err
+    assert "train: 3 of 20 pairs; dropped: 9 duplicate, 4 blank side, 4 too long" in printed
+    assert "validation: 12 of 20 pairs; dropped: 4 blank side, 4 too long" in printed
+
+
+def test_the_resolved_settings_give_the_same_run(moses, tmp_path):
+    train(*settings(tmp_path / "one", *text_flags(moses), "--learning_rate", "0.3"))
+    train(str(tmp_path / "one" / "settings.yaml"), "--output_dir", str(tmp_path / "two"), "--use_cpu")
+    one, two = (yaml.safe_load((tmp_path / name / "settings.yaml").read_text()) for name in ("one", "two"))
+    assert one["d_k"] == 8
+    assert one["learning_rate"] == 0.3
+    assert {**one, "output_dir": ""} == {**two, "output_dir": ""}
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_the_same_command_goes_on_from_the_newest_whole_checkpoint(moses, tmp_path, capfd):
+    flags = [*text_flags(moses), "--save_steps", "2", "--dropout", "0.3"]
+    train(*settings(tmp_path / "straight", *flags, "--max_steps", "6"))
+    train(*settings(tmp_path / "stopped", *flags, "--max_steps", "4"))
+    torn = tmp_path / "stopped" / "checkpoint-4" / "model.safetensors"
+    torn.write_bytes(torn.read_bytes()[:-100])
+    capfd.readouterr()
+    run = train(*settings(tmp_path / "stopped", *flags, "--max_steps", "6"))
+    assert f"Going on from {tmp_path / 'stopped' / 'checkpoint-2'}" in capfd.readouterr().err
+    assert [entry["step"] for entry in run.state.log_history if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+    straight, stopped = (load_file(tmp_path / name / "model.safetensors") for name in ("straight", "stopped"))
+    assert all(torch.equal(straight[name], stopped[name]) for name in straight)
+
+
+def test_a_finished_run_is_left_alone(moses, tmp_path, capfd):
+    flags = settings(tmp_path / "run", *text_flags(moses))
+    train(*flags)
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*")}
+    assert train(*flags) is None
+    assert "is finished" in capfd.readouterr().err
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*")} == before
+
+
+def test_fine_tuning_goes_on_from_a_saved_model(moses, tmp_path):
+    train(*settings(tmp_path / "first", *text_flags(moses)))
+    new = [
+        "--train_file",
+        str(moses),
+        "--model_name_or_path",
+        str(tmp_path / "first"),
+        "--max_steps",
+        "1",
+        "--use_cpu",
+    ]
+    schedule = ["--lr_scheduler_type", "constant", "--learning_rate", "1e-4", "--max_tokens", "64", "--dropout", "0.2"]
+    run = train(*new, *schedule, "--output_dir", str(tmp_path / "second"))
+    assert (run.model.config.dropout, run.model.config.d_model, run.model.config.target_lang) == (0.2, 16, "fr")
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
+    assert all(0 <= (first[name] - second[name]).abs().max() < 1.1e-4 for name in first)
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    assert (tmp_path / "second" / "tokenizer.json").read_text() == (tmp_path / "first" / "tokenizer.json").read_text()
+    with pytest.raises(SystemExit):
+        parse_arguments([*new, "--d_model", "32", "--output_dir", "x"])
+
+
+def test_metrics_go_to_tensorboard(moses, tmp_path, monkeypatch):
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    run = train(*settings(tmp_path / "run", *text_flags(moses), "--report_to", "tensorboard", "--save_steps", "1"))
+    events = EventAccumulator(str(tmp_path / "board")).Reload()
+    logged = {name: [event.value for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    history = run.state.log_history
+    for name in ("loss", "tokens_per_second"):
+        assert logged[f"train/{name}"] == pytest.approx([entry[name] for entry in history if name in entry])
+    for name in ("bleu", "perplexity"):
+        values = [entry[f"eval_{name}"] for entry in history if f"eval_{name}" in entry]
+        assert len(values) == 2
+        assert logged[f"eval/{name}"] == pytest.approx(values, rel=1e-5)
+
+
+def test_a_data_set_of_the_hub_is_trained_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    for split in ("train", "validation"):
+        rows = [{"en": f"the dog {i}", "fr": f"le chien {i}"} for i in range(9)]
+        (tmp_path / "set").mkdir(exist_ok=True)
+        Dataset.from_dict({"translation": rows}).to_parquet(tmp_path / "set" / f"{split}.parquet")
+    flags = ["--dataset_name", str(tmp_path / "set"), "--target_lang", "fr", "--vocab_size", "265"]
+    run = train(*settings(tmp_path / "run", *flags))
+    assert len(run.train_dataset) == len(run.eval_dataset) == 9
+    with pytest.raises(SystemExit):
+        parse_arguments([*flags, "--train_file", "x", "--output_dir", "y"])
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda file: file.stem)
+def test_every_recipe_trains_at_reduced_size(recipe, tmp_path, monkeypatch, capfd):
+    if not WMT.with_suffix(".en").is_file():
+        pytest.skip(f"{WMT}.en is not there")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    if "fr" in recipe.stem.split("_"):  # any second language will do
+        for kept, named in (("en", "en"), ("de", "fr")):
+            (tmp_path / f"train.{named}").symlink_to(WMT.with_suffix(f".{kept}"))
+    train_file = tmp_path / "train" if (tmp_path / "train.fr").exists() else WMT
+    small = [*SMALL, "--d_k", "8", "--d_v", "8", "--vocab_size", "600", "--max_tokens", "512", "--max_steps", "3"]
+    files = ["--train_file", str(train_file), "--output_dir", str(tmp_path / "run")]
+    run = train(str(recipe), *files, *small, "--use_cpu", "--disable_tqdm", "true")
+    assert run.state.global_step == 3
+    assert "1 blank side" in capfd.readouterr().err
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_the_wmt_sample_trains_and_reports_its_drops(tmp_path, monkeypatch, capfd):
+    if not WMT.with_suffix(".en").is_file():
+        pytest.skip(f"{WMT}.en is not there")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    files = ["--train_file", str(WMT), "--validation_file", str(WMT.with_name("val"))]
+    run = train(*settings(tmp_path / "run", *files, "--vocab_size", "2000", "--max_steps", "50"))
+    losses = [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    printed = capfd.readouterr().err
+    assert all(reason in printed for reason in ("1 blank side", "too long", "duplicate"))
 
 
 def test_an_unknown_preset_lists_the_known_ones(tmp_path):
