@@ -194,7 +194,10 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         """BLEU of the data set's translations; each process translates its share."""
         if self.processing_class is None:
             raise ValueError("BLEU in validation needs the tokenizer: give processing_class, or eval_bleu=False.")
-        mine = dataset.select(range(self.accelerator.process_index, len(dataset), self.accelerator.num_processes))
+        mine = [
+            dataset[i] for i in range(self.accelerator.process_index, len(dataset), self.accelerator.num_processes)
+        ]
+        sources, labels = ([row[name] for row in mine] for name in ("input_ids", "labels"))
         beams = self.args.generation_num_beams
         settings = {} if beams is None else {"num_beams": beams}
         hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
@@ -202,10 +205,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             self.compute_loss_context_manager(),
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
-            outputs = translate_ids(model, mine["input_ids"][:], progress=bar.update, **settings)
-        texts = [
-            self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in (outputs, mine["labels"][:])
-        ]
+            outputs = translate_ids(model, sources, progress=bar.update, **settings)
+        texts = [self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in (outputs, labels)]
         pairs = list(zip(*texts, strict=True))
         if self.accelerator.num_processes > 1:
             pairs = gather_object(pairs)

@@ -182,6 +182,8 @@ def run_train(
     model.generation_config.update(**model_arguments.generation_overrides())
     report(f"{model.num_parameters():,} parameters, a vocabulary of {len(tokenizer):,}")
     if "validation" not in tokens:
+        if args.early_stopping_patience is not None:
+            raise ValueError(f"{data.dataset_name} has no split validation, which early stopping needs.")
         args.eval_strategy = IntervalStrategy.NO
     trainer = VanillaTransformerTrainer(
         model,

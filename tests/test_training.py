@@ -103,9 +103,11 @@ def test_the_same_command_goes_on_from_the_newest_whole_checkpoint(moses, tmp_pa
     train(*settings(tmp_path / "stopped", *flags, "--max_steps", "4"))
     torn = tmp_path / "stopped" / "checkpoint-4" / "model.safetensors"
     torn.write_bytes(torn.read_bytes()[:-100])
-    capfd.readouterr()
+    assert "Tokenising" in capfd.readouterr().err
     run = train(*settings(tmp_path / "stopped", *flags, "--max_steps", "6"))
-    assert f"Going on from {tmp_path / 'stopped' / 'checkpoint-2'}" in capfd.readouterr().err
+    printed = capfd.readouterr().err
+    assert f"Going on from {tmp_path / 'stopped' / 'checkpoint-2'}" in printed
+    assert "Tokenising" not in printed  # it was kept
     assert [entry["step"] for entry in run.state.log_history if "loss" in entry] == [1, 2, 3, 4, 5, 6]
     straight, stopped = (load_file(tmp_path / name / "model.safetensors") for name in ("straight", "stopped"))
     assert all(torch.equal(straight[name], stopped[name]) for name in straight)
@@ -167,6 +169,10 @@ def test_a_data_set_of_the_hub_is_trained_on(tmp_path, monkeypatch):
     assert len(run.train_dataset) == len(run.eval_dataset) == 9
     with pytest.raises(SystemExit):
         parse_arguments([*flags, "--train_file", "x", "--output_dir", "y"])
+    (tmp_path / "set" / "validation.parquet").unlink()
+    assert train(*settings(tmp_path / "other", *flags)).eval_dataset is None
+    with pytest.raises(ValueError, match="no split validation, which early stopping needs"):
+        train(*settings(tmp_path / "third", *flags, "--early_stopping_patience", "2"))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda file: file.stem)
