@@ -93,6 +93,8 @@ def _read(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dataset]
     for name, file in {"train": data.train_file, "validation": data.validation_file}.items():
         if file:
             pairs[name] = load_pairs(file, *languages)
+    if "train" not in pairs:
+        raise ValueError(f"{data.dataset_name} has no split train.")
     return pairs
 
 
@@ -114,9 +116,9 @@ def _settings(config: Any, *arguments: Any) -> dict[str, Any]:
             known = field.name in defaults and field.name not in own
             if field.init and value not in (None, []) and not (known and value == defaults[field.name]):
                 settings[field.name] = value
-    settings |= {
-        field.name: getattr(config, field.name) for field in fields(ModelArguments) if hasattr(config, field.name)
-    }
+    if "model_name_or_path" not in settings:  # else they are in the model's own folder
+        for field in fields(ModelArguments):
+            settings[field.name] = getattr(config, field.name, settings.get(field.name))
     settings.pop("hub_token", None)  # a secret
     return {name: value for name, value in settings.items() if value is not None}
 

@@ -142,6 +142,7 @@ def test_fine_tuning_goes_on_from_a_saved_model(moses, tmp_path):
     assert (tmp_path / "second" / "tokenizer.json").read_text() == (tmp_path / "first" / "tokenizer.json").read_text()
     with pytest.raises(SystemExit):
         parse_arguments([*new, "--d_model", "32", "--output_dir", "x"])
+    assert train(str(tmp_path / "second" / "settings.yaml")) is None  # the same run, and it is finished
 
 
 def test_metrics_go_to_tensorboard(moses, tmp_path, monkeypatch):
@@ -169,10 +170,14 @@ def test_a_data_set_of_the_hub_is_trained_on(tmp_path, monkeypatch):
     assert len(run.train_dataset) == len(run.eval_dataset) == 9
     with pytest.raises(SystemExit):
         parse_arguments([*flags, "--train_file", "x", "--output_dir", "y"])
-    (tmp_path / "set" / "validation.parquet").unlink()
+    (tmp_path / "set" / "validation.parquet").rename(tmp_path / "kept")
     assert train(*settings(tmp_path / "other", *flags)).eval_dataset is None
     with pytest.raises(ValueError, match="no split validation, which early stopping needs"):
         train(*settings(tmp_path / "third", *flags, "--early_stopping_patience", "2"))
+    (tmp_path / "set" / "train.parquet").unlink()
+    (tmp_path / "kept").rename(tmp_path / "set" / "validation.parquet")
+    with pytest.raises(ValueError, match="has no split train"):
+        train(*settings(tmp_path / "fourth", *flags))
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda file: file.stem)
