@@ -83,7 +83,7 @@ def evaluate(args: argparse.Namespace) -> None:
         else:
             name, split = args.dataset_name, args.split
             pairs = load_hub_pairs(name, args.dataset_config_name, source_lang, target_lang, (split,))[split]
-        sources, references = pairs["source"][:], pairs["target"][:]
+        sources, references = ([text or "" for text in pairs[name]] for name in ("source", "target"))
     start = time.perf_counter()
     with tqdm(total=len(sources), desc="Translating", unit=" sentences", file=sys.stderr) as bar:
         translations = translate_sentences(
