@@ -1,4 +1,7 @@
-"""The mean of several checkpoints: "a single model obtained by averaging the last 5 checkpoints" (section 6.1)."""
+"""The checkpoints of a run: the newest to go on from, and the mean of the last.
+
+"a single model obtained by averaging the last 5 checkpoints" (section 6.1).
+"""
 
 import json
 import re

@@ -240,8 +240,8 @@ class Cleaning:
     Duplicate pairs and pairs with HTML or XML tags, also escaped ones, go as well.
     """
 
-    max_sentence_tokens: int = 256
-    max_length_ratio: float = 4.0
+    max_sentence_tokens: int
+    max_length_ratio: float
 
 
 def tokenize_pairs(

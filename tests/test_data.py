@@ -17,6 +17,7 @@ from hf_vanilla_transformer.data import (
     tokenize_pairs,
 )
 
+CLEANING = Cleaning(max_sentence_tokens=256, max_length_ratio=4.0)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -336,7 +337,7 @@ def test_only_what_is_unusable_is_dropped_without_cleaning():
 
 @pytest.mark.parametrize("text", ["a < b and c > d", "i &lt; 3 you", "2 <3 > 1", "1 < x", "a &amp; b", "x <= y >= z"])
 def test_comparisons_are_no_markup(text):
-    assert not tokenize([(text, text)], 100, Cleaning())[1]
+    assert not tokenize([(text, text)], 100, CLEANING)[1]
 
 
 @pytest.mark.parametrize(
@@ -344,7 +345,7 @@ def test_comparisons_are_no_markup(text):
     ["<br>", "a <br/> b", "</p>", "<!-- x", "&lt;i&gt;", "&lt; / div &gt;", '<td class="a">', "< img src = x >"],
 )
 def test_tags_are_markup(text):
-    assert tokenize([(f"{text} text", "text"), ("a", "b")], 100, Cleaning())[1] == {"markup": 1}
+    assert tokenize([(f"{text} text", "text"), ("a", "b")], 100, CLEANING)[1] == {"markup": 1}
 
 
 def test_many_processes_give_what_one_gives(tmp_path, monkeypatch):
@@ -364,7 +365,7 @@ def test_the_wmt_sample_is_cleaned():
     lines = [(folder / f"train.{language}").read_bytes().decode().split("\n")[:-1] for language in ("en", "de")]
     blank = [i for i, pair in enumerate(zip(*lines, strict=True)) if not all(side.strip() for side in pair)]
     pairs = set(zip(*lines, strict=True))
-    tokens, drops = tokenize_pairs(load_pairs(str(folder / "train"), "en", "de"), WordTokenizer(), 50, Cleaning())
+    tokens, drops = tokenize_pairs(load_pairs(str(folder / "train"), "en", "de"), WordTokenizer(), 50, CLEANING)
     assert drops["blank side"] == len(blank) > 0
     assert drops["too long"] > 0
     assert len(tokens) + drops.total() == 10_000
