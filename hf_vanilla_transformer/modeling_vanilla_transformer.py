@@ -19,7 +19,8 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.modeling_utils import PreTrainedModel
-from transformers.utils import can_return_tuple
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -119,7 +120,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encodes `input_ids` (B, S), or `inputs_embeds` (B, S, d_model); `attention_mask` (B, S) is 0 at padding."""
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
@@ -153,7 +154,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decodes `input_ids` (B, T) after `past_key_values`, looking at `encoder_hidden_states` (B, S, d_model)."""
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
@@ -223,7 +224,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """`last_hidden_state` (B, T, d_model) of the decoder for source (B, S) and target (B, T) tokens.
 
@@ -293,7 +294,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """`logits` (B, T, vocab_size), and with `labels` (B, T) the cross-entropy over labels that are not -100.
 

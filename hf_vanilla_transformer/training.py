@@ -75,7 +75,7 @@ def parse_arguments(
     return model, data, training
 
 
-def _read(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dataset]:
+def read_pairs(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dataset]:
     """The pairs of "train" and, where there are any, of "validation"."""
     pairs: dict[str, Dataset] = {}
     if data.dataset_name:
@@ -162,7 +162,7 @@ def run_train(
     checkpoint = newest_checkpoint(folder) if goes_on else None
     cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None
     with args.main_process_first(desc="reading the text"):
-        pairs = _read(data, (config.source_lang, config.target_lang))
+        pairs = read_pairs(data, (config.source_lang, config.target_lang))
         named = folder if goes_on else model_arguments.tokenizer_name or pretrained
         if args.process_index == 0 and not named:
             asked_for = model_arguments.vocab_size is not None
