@@ -12,6 +12,7 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
 
 if TYPE_CHECKING:
+    from . import convert
     from .arguments import VanillaTransformerTrainingArguments
     from .batching import MaxTokensBatchSampler
     from .checkpoints import average_checkpoints
@@ -47,6 +48,7 @@ __all__ = [
     "VanillaTransformerTrainer",
     "VanillaTransformerTrainingArguments",
     "average_checkpoints",
+    "convert",
     "noam",
     "paper_config",
     "train_tokenizer",
@@ -55,6 +57,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "convert":
+        return import_module(".convert", __name__)
     if name in _LAZY:
         return getattr(import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

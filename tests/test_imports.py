@@ -20,6 +20,7 @@ ORDER = [
     "translation",
     "evaluation",
     "checkpoints",
+    "convert",
     "data",
     "loss",
     "batching",
