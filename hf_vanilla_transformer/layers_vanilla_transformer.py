@@ -82,8 +82,9 @@ def eager_attention_forward(
     *Shape:* query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) to output (B, T, h, d_v) and weights
     (B, h, T, S).
     """
-    # in float32: a half-precision score plus the mask's lowest finite number would be -inf, and a row of them NaN
-    scores = torch.matmul(query, key.transpose(2, 3)).float() * scaling  # (B, h, T, S)
+    # at least float32: a half-precision score plus the mask's lowest finite number would be -inf, a row of them NaN
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = torch.matmul(query, key.transpose(2, 3)).to(dtype) * scaling  # (B, h, T, S)
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1).to(query.dtype)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from paper_in_numpy import multi_head_attention, positions
 
 from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.layers_vanilla_transformer import (
@@ -21,21 +22,7 @@ def config(**changes) -> VanillaTransformerConfig:
 
 
 def test_sinusoids_are_the_papers_formula_entry_by_entry():
-    table = sinusoids(50, 10).numpy()
-    for position in range(50):
-        for i in range(5):
-            angle = position / 10000 ** (2 * i / 10)
-            assert table[position, 2 * i] == pytest.approx(np.sin(angle), abs=1e-12)
-            assert table[position, 2 * i + 1] == pytest.approx(np.cos(angle), abs=1e-12)
-
-
-def test_a_shift_in_position_is_a_rotation_of_each_pair_of_columns():
-    table, offset = sinusoids(40, 8), 7
-    for i in range(4):
-        angle = torch.tensor(offset / 10000 ** (2 * i / 8), dtype=torch.float64)
-        rotation = torch.stack([torch.stack([angle.cos(), angle.sin()]), torch.stack([-angle.sin(), angle.cos()])])
-        pair = table[:, 2 * i : 2 * i + 2]
-        torch.testing.assert_close(pair[offset:], pair[:-offset] @ rotation.T)
+    np.testing.assert_allclose(sinusoids(50, 10).numpy(), positions(50, 10), atol=1e-12)
 
 
 def test_the_table_grows_on_demand_and_keeps_what_it_had():
@@ -57,20 +44,6 @@ def test_learned_positions_say_clearly_that_a_text_is_too_long():
         positions(8, 1)
 
 
-def numpy_attention(module: VanillaTransformerAttention, query_states, states, mask) -> np.ndarray:
-    """Section 3.2 head by head in float64, each head with its own columns of the projections."""
-    heads = []
-    matrices = [getattr(module, f"{name}_proj").weight.detach().double().numpy().T for name in ("q", "k", "v", "out")]
-    q, k, v, out = matrices
-    for h in range(module.num_heads):
-        keys, values = slice(h * module.d_k, (h + 1) * module.d_k), slice(h * module.d_v, (h + 1) * module.d_v)
-        scores = (query_states @ q[:, keys]) @ (states @ k[:, keys]).transpose(0, 2, 1) / np.sqrt(module.d_k)
-        scores = np.where(mask, scores, -np.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        heads.append(weights / weights.sum(-1, keepdims=True) @ (states @ v[:, values]))
-    return np.concatenate(heads, -1) @ out
-
-
 @pytest.mark.parametrize(("d_k", "d_v"), [(None, None), (3, 5)])
 def test_attention_equals_the_papers_equations_in_numpy(d_k, d_v):
     module = VanillaTransformerAttention(config(d_k=d_k, d_v=d_v), 0).double()
@@ -79,8 +52,12 @@ def test_attention_equals_the_papers_equations_in_numpy(d_k, d_v):
     mask[1, :, 4:] = False
     additive = torch.from_numpy(np.where(mask, 0.0, -1e30))[:, None]
     output, weights = module(target, additive, source)
-    expected = numpy_attention(module, target.numpy(), source.numpy(), mask)
-    np.testing.assert_allclose(output.detach().numpy(), expected, atol=1e-6)  # eager's softmax is float32
+
+    def matrix(name):
+        return getattr(module, f"{name}_proj").weight.detach().numpy().T
+
+    expected = multi_head_attention(matrix, module.num_heads, target.numpy(), source.numpy(), mask)
+    np.testing.assert_allclose(output.detach().numpy(), expected, atol=1e-12)
     assert weights.shape == (2, 4, 5, 7)
     assert weights[1, :, :, 4:].abs().max() == 0
 

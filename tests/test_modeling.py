@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 import torch
+from paper_in_numpy import transformer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
@@ -10,6 +12,8 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.layers_vanilla_transformer import sinusoids
 from hf_vanilla_transformer.modeling_vanilla_transformer import shift_right
+
+ARRAYS = ("input_ids", "attention_mask", "decoder_input_ids")
 
 
 def batch(pad_from: int = 5) -> dict[str, torch.Tensor]:
@@ -92,6 +96,20 @@ def test_the_whole_forward_equals_an_independent_stack(small_model, dtype, toler
     with torch.no_grad():
         logits = model(**inputs).logits
     torch.testing.assert_close(logits, states @ matrix.T, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("heads", [{}, {"d_k": 5, "d_v": 9}])
+def test_the_whole_forward_equals_the_papers_equations_in_numpy(small_model, heads, implementation):
+    model, inputs = small_model(**heads).double(), batch()
+    model.set_attn_implementation(implementation)
+    for parameter in model.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    expected = transformer(model.config, weights, *(inputs[name].numpy() for name in ARRAYS))
+    with torch.no_grad():
+        logits = model(**inputs).logits.numpy()
+    np.testing.assert_allclose(logits, expected, atol=1e-10, rtol=0)
 
 
 def test_padding_never_changes_other_positions(small_model):
