@@ -100,27 +100,28 @@ def test_beam_scores_are_log_probability_over_the_gnmt_penalty(small_model, sour
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_a_full_beam_finds_what_trying_every_sequence_finds(small_model, alpha):
-    """Vocabulary 8, outputs of up to 4 tokens: all of them are scored one by one."""
-    model = talkative(small_model(vocab_size=8, lm_head_bias=True), 0.0)
+    """Vocabulary 8, outputs of up to 5 tokens: all of them are scored one by one."""
+    model = talkative(small_model(vocab_size=8, d_model=16, d_ff=16, num_decoder_layers=1, lm_head_bias=True), 0.0)
     source = torch.tensor([[5, 6, 2]])
     others = (0, 1, 3, 4, 5, 6, 7)
-    candidates = [[*prefix, 2] for length in range(4) for prefix in itertools.product(others, repeat=length)]
-    candidates += itertools.product(others, repeat=4)  # cut off by the limit
-    padded = torch.tensor([[1, *tokens, *[0] * (4 - len(tokens))] for tokens in candidates])
+    candidates = [[*prefix, 2] for length in range(5) for prefix in itertools.product(others, repeat=length)]
+    candidates += itertools.product(others, repeat=5)  # cut off by the limit
+    padded = torch.tensor([[1, *tokens, *[0] * (5 - len(tokens))] for tokens in candidates])
     lengths = torch.tensor([len(tokens) for tokens in candidates])
     scores = log_probabilities(model, source, padded) / ((5 + lengths) / 6) ** alpha
-    best = scores.argmax()
+    best = scores.topk(10)
     output = model.generate(
         source,
-        num_beams=512,
-        max_new_tokens=4,
+        num_beams=7**4,  # every unfinished sequence of four tokens
+        num_return_sequences=10,
+        max_new_tokens=5,
         length_penalty=alpha,
         early_stopping="never",
         return_dict_in_generate=True,
         output_scores=True,
     )
-    assert output.sequences_scores[0].item() == pytest.approx(scores[best].item(), abs=1e-4)
-    assert output.sequences[0].tolist() == padded[best].tolist()
+    torch.testing.assert_close(output.sequences_scores.double(), best.values, atol=1e-4, rtol=0)
+    assert [real(sequence) for sequence in output.sequences] == [real(padded[i]) for i in best.indices]
 
 
 def test_the_penalty_is_wu_et_als_equation_14():
@@ -153,3 +154,99 @@ def test_sources_as_embeddings_or_encoder_outputs_decode_the_same(small_model, s
     expected = model.generate(source)
     assert torch.equal(model.generate(encoder_outputs=model.get_encoder()(source)), expected)
     assert torch.equal(model.generate(inputs_embeds=model.get_input_embeddings()(source)), expected)
+
+
+def test_the_n_best_are_different_and_sorted_by_score(small_model, sources):
+    model = talkative(small_model(lm_head_bias=True), 3.0)
+    output = model.generate(
+        **sources, num_beams=6, num_return_sequences=6, return_dict_in_generate=True, output_scores=True
+    )
+    for row in range(5):
+        best, scores = output.sequences[6 * row : 6 * row + 6], output.sequences_scores[6 * row : 6 * row + 6]
+        assert len(set(map(tuple, best.tolist()))) == 6
+        assert torch.equal(scores, scores.sort(descending=True).values)
+    first = model.generate(**sources, num_beams=6)
+    assert [real(sequence) for sequence in first] == [real(sequence) for sequence in output.sequences[::6]]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_forced_prefix_is_kept_and_continued(small_model, sources, num_beams):
+    model = talkative(small_model(lm_head_bias=True), 1.0)
+    prefix = torch.tensor([[1, 7, 8, 9]] * 5)
+    output = model.generate(
+        **sources, decoder_input_ids=prefix, num_beams=num_beams, return_dict_in_generate=True, output_scores=True
+    )
+    assert torch.equal(output.sequences[:, :4], prefix)
+    for row, length in enumerate((9, 3, 6, 1, 8)):
+        assert len(real(output.sequences[row])) <= 1 + length + 50
+    if num_beams == 1:
+        greedy = model.generate(**sources, num_beams=1)
+        again = model.generate(**sources, decoder_input_ids=greedy[:, :3], num_beams=1)
+        assert torch.equal(again, greedy)
+    else:
+        tokens = real(output.sequences[0])
+        tokens += [2] * (len(tokens) <= 59)
+        source = sources["input_ids"][:1]
+        whole, given = (log_probability(model, source, part) for part in (tokens, tokens[:4]))
+        expected = (whole - given) / ((5 + len(tokens) - 1) / 6) ** 0.6
+        assert output.sequences_scores[0].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_attention_weights_come_with_every_step(small_model, sources):
+    model = small_model()
+    model.set_attn_implementation("eager")
+    output = model.generate(
+        **sources, num_beams=1, max_new_tokens=4, output_attentions=True, return_dict_in_generate=True
+    )
+    steps = output.sequences.shape[1] - 1
+    assert len(output.cross_attentions) == len(output.decoder_attentions) == steps
+    for step, layers in enumerate(output.cross_attentions):
+        assert [tuple(weights.shape) for weights in layers] == [(5, 4, 1, 9)] * 3
+        assert [tuple(weights.shape) for weights in output.decoder_attentions[step]] == [(5, 4, 1, step + 1)] * 3
+        for weights in layers:
+            torch.testing.assert_close(weights.sum(-1), torch.ones(5, 4, 1))
+            assert weights[1, :, :, 3:].abs().max() == 0  # padding
+
+
+def test_sampling_is_reproducible_and_keeps_the_limits(small_model, sources):
+    model = talkative(small_model(lm_head_bias=True), 0.0)
+
+    def sample(seed: int, **settings) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return model.generate(**sources, do_sample=True, num_beams=1, **settings)
+
+    assert torch.equal(sample(1), sample(1))
+    assert sample(1).tolist() != sample(2).tolist()
+    for row, length in enumerate((9, 3, 6, 1, 8)):
+        assert len(real(sample(3)[row])) <= 1 + length + 50
+    assert torch.equal(sample(1, top_k=1), model.generate(**sources, num_beams=1))
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_static_cache_gives_the_same(small_model, sources, num_beams):
+    model = talkative(small_model(lm_head_bias=True), 2.0)
+    expected = model.generate(**sources, num_beams=num_beams)
+    assert torch.equal(model.generate(**sources, num_beams=num_beams, cache_implementation="static"), expected)
+
+
+def test_assisted_generation_gives_the_same(small_model, sources):
+    model = talkative(small_model(lm_head_bias=True), 2.0)
+    assistant = talkative(small_model(lm_head_bias=True, num_decoder_layers=1), 2.0)
+    for row in range(5):
+        source = sources["input_ids"][row : row + 1, : sources["attention_mask"][row].sum()]
+        expected = model.generate(source, num_beams=1)
+        assert torch.equal(model.generate(source, num_beams=1, assistant_model=assistant), expected)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_sinusoids_carry_past_max_position_embeddings_and_learned_positions_say_no(small_model, num_beams):
+    source, settings = torch.randint(4, 50, (2, 40)), {"min_new_tokens": 30, "max_new_tokens": 30}
+    short, long = (talkative(small_model(lm_head_bias=True, max_position_embeddings=n), 0.0) for n in (16, 64))
+    output = short.generate(source, num_beams=num_beams, **settings)
+    assert output.shape == (2, 31)
+    assert torch.equal(output, long.generate(source, num_beams=num_beams, **settings))
+    learned = small_model(position_embedding="learned", max_position_embeddings=16)
+    with pytest.raises(ValueError, match=r"learned positions for 16 tokens, but the text needs 40\. Shorten it"):
+        learned.generate(source, num_beams=num_beams)
+    with pytest.raises(ValueError, match="but the text needs 17"):
+        learned.generate(source[:, :10], num_beams=num_beams, **settings)
