@@ -36,8 +36,6 @@ def measure(folder: str, data: DataArguments, args: VanillaTransformerTrainingAr
     """Perplexity and BLEU of the model in `folder` on the validation text, and its parameters in millions."""
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     pairs = read_pairs(data, (model.config.source_lang, model.config.target_lang))
-    if "validation" not in pairs:
-        raise ValueError("The rows are compared on a validation text: give --validation_file.")
     tokens, _ = tokenize_pairs(pairs["validation"], tokenizer, args.max_tokens, None)
     metrics = VanillaTransformerTrainer(model, args, eval_dataset=tokens, processing_class=tokenizer).evaluate()
     return {
@@ -53,7 +51,7 @@ def main() -> None:
     parser.add_argument("--reduce", type=int, default=1, help="divide d_model, d_ff, d_k and d_v by this (default: 1)")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for the runs and ablation.json")
     ours, flags = parser.parse_known_args()
-    base = preset("base").model | {"d_model": 512 // ours.reduce, "d_ff": 2048 // ours.reduce}
+    base = {"d_model": 512 // ours.reduce, "d_ff": 2048 // ours.reduce}
     results = {}
     for row in ours.rows:
         folder = str(ours.output_dir / row)
@@ -61,6 +59,8 @@ def main() -> None:
         words = [word for name, value in base.items() for word in (f"--{name}", str(value))] + flags
         words += [word for name, value in changes(row, ours.reduce).items() for word in (f"--{name}", str(value))]
         model, data, args = parse_arguments([*words, "--output_dir", folder])
+        if data.train_file and not data.validation_file:
+            raise ValueError("The rows are compared on a validation text: give --validation_file.")
         run_train(model, data, args)
         results[row] = {**measure(folder, data, args), "steps": args.max_steps}
         (ours.output_dir / "ablation.json").write_text(json.dumps(results, indent=2) + "\n")
@@ -76,4 +76,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        sys.exit(f"ablate.py: {error}")

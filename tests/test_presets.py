@@ -3,11 +3,12 @@ import torch
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.arguments import VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.presets import PRESETS, paper_config, preset
+from hf_vanilla_transformer.presets import PRESETS, TABLE_3, paper_config, preset
+from hf_vanilla_transformer.trainer import VanillaTransformerTrainer
 
 FIELDS = ("num_encoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "dropout", "position_embedding")
 # name: N, d_model, d_ff, h, d_k, d_v, dropout, positions
-TABLE_3 = {
+MODELS = {
     "base": (6, 512, 2048, 8, 64, 64, 0.1, "sinusoidal"),
     "A1": (6, 512, 2048, 1, 512, 512, 0.1, "sinusoidal"),
     "A2": (6, 512, 2048, 4, 128, 128, 0.1, "sinusoidal"),
@@ -45,13 +46,32 @@ def parameters(c: VanillaTransformerConfig) -> int:
 
 
 def test_every_row_of_table_3_and_tiny_has_a_preset():
-    assert set(PRESETS) == {*TABLE_3, "tiny"}
+    assert set(PRESETS) == {*MODELS, "tiny"}
+    assert set(TABLE_3) == set(MODELS)
+    assert {name: row.millions for name, row in TABLE_3.items() if row.millions} == MILLIONS
 
 
-@pytest.mark.parametrize("name", [*TABLE_3, "tiny"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MODELS, "tiny"])
+def test_every_preset_builds_trains_a_step_and_generates(name, tmp_path):
+    model = VanillaTransformerForConditionalGeneration(paper_config(name, vocab_size=50))
+    before = model.model.encoder.layers[-1].self_attn.k_proj.weight.detach().clone()
+    rows = [{"input_ids": [4, 5, 6, 2], "labels": [7, 8, 2]}, {"input_ids": [9, 2], "labels": [10, 11, 2]}]
+    args = VanillaTransformerTrainingArguments(
+        tmp_path, use_cpu=True, disable_tqdm=True, save_strategy="no", **{**preset(name).training, "max_steps": 1}
+    )
+    result = VanillaTransformerTrainer(model, args, train_dataset=rows).train()
+    assert 0.0 < result.training_loss < 50.0
+    assert not torch.equal(model.model.encoder.layers[-1].self_attn.k_proj.weight, before)
+    output = model.eval().generate(torch.tensor([[4, 5, 2]]), max_new_tokens=4)
+    assert output.shape[0] == 1
+    assert 2 <= output.shape[1] <= 5
+
+
+@pytest.mark.parametrize("name", [*MODELS, "tiny"])
 def test_a_presets_model_is_the_papers(name):
     config = paper_config(name)
-    assert tuple(getattr(config, field) for field in FIELDS) == {**TABLE_3, "tiny": TINY}[name]
+    assert tuple(getattr(config, field) for field in FIELDS) == {**MODELS, "tiny": TINY}[name]
     assert config.num_decoder_layers == config.num_encoder_layers
     assert config.vocab_size == (5000 if name == "tiny" else 37_000)
     assert (config.attention_dropout, config.activation_dropout, config.activation_function) == (0, 0, "relu")
@@ -59,7 +79,7 @@ def test_a_presets_model_is_the_papers(name):
     assert not config.attention_bias
 
 
-@pytest.mark.parametrize("name", TABLE_3)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_presets_training_is_the_papers(name, tmp_path):
     args = VanillaTransformerTrainingArguments(output_dir=tmp_path, use_cpu=True, **preset(name).training)
     assert args.label_smoothing_factor == {"D3": 0.0, "D4": 0.2}.get(name, 0.1)
@@ -84,7 +104,7 @@ def test_the_model_has_as_many_parameters_as_the_formula(name):
 def test_an_unknown_name_is_an_error_that_lists_the_known(function):
     with pytest.raises(ValueError, match="'huge'") as error:
         function("huge")
-    assert all(name in str(error.value) for name in [*TABLE_3, "tiny"])
+    assert all(name in str(error.value) for name in [*MODELS, "tiny"])
 
 
 def test_overrides_win_over_the_preset():

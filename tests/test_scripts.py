@@ -1,0 +1,81 @@
+"""The scripts for study, as a user runs them."""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_vanilla_transformer.phrases import splits
+from hf_vanilla_transformer.presets import TABLE_3
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, f"scripts/{name}", *flags], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+
+
+def table(text: str) -> dict[str, dict[str, str]]:
+    """The rows of a Markdown table by their first cell."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[2:]}
+
+
+@pytest.mark.slow
+def test_table3_prints_every_row_with_our_counts_beside_the_papers():
+    rows = table(run("table3.py").stdout)
+    assert list(rows) == list(TABLE_3)
+    for name, published in TABLE_3.items():
+        assert float(rows[name]["PPL (paper)"]) == published.perplexity
+        if published.millions:
+            assert float(rows[name]["M parameters (ours)"]) == pytest.approx(published.millions, rel=0.07)
+    assert (rows["B1"]["d_k"], rows["B1"]["d_v"]) == ("16", "64")
+
+
+@pytest.mark.slow
+def test_ablate_trains_rows_equally_long_and_goes_on_where_it_stopped(tmp_path):
+    for language, split in itertools.product(("en", "de"), ("train", "validation")):
+        phrases = splits()[split][:100]
+        (tmp_path / f"{split}.{language}").write_text("".join(f"{getattr(p, language)}\n" for p in phrases))
+    flags = ["--reduce", "16", "--num_encoder_layers", "1", "--num_decoder_layers", "1", "--vocab_size", "300"]
+    flags += ["--max_steps", "3", "--max_tokens", "256", "--save_steps", "3", "--eval_strategy", "no", "--use_cpu"]
+    flags += ["--train_file", str(tmp_path / "train"), "--validation_file", str(tmp_path / "validation")]
+    flags += ["--dropout", "0.3", "--output_dir", str(tmp_path)]
+    first = run("ablate.py", "base", "B1", "D1", "D3", *flags)
+    rows = table(first.stdout)
+    assert list(rows) == ["base", "B1", "D1", "D3"], first.stderr[-2000:]
+    assert {row["steps"] for row in rows.values()} == {"3"}
+    results = json.loads((tmp_path / "ablation.json").read_text())
+    assert results["B1"]["millions"] < results["base"]["millions"] == results["D1"]["millions"]
+    for name, change in (("base", {"dropout: 0.3"}), ("D1", {"dropout: 0.0"}), ("B1", {"d_k: 1", "dropout: 0.3"})):
+        settings = (tmp_path / name / "settings.yaml").read_text().splitlines()
+        assert change <= set(settings)
+    assert "label_smoothing_factor: 0.0" in (tmp_path / "D3" / "settings.yaml").read_text()
+    again = run("ablate.py", "base", "B1", "D1", "D3", *flags)
+    assert again.stderr.count("is finished") == 4
+    assert table(again.stdout) == rows
+
+
+@pytest.mark.slow
+def test_ablate_without_validation_text_says_what_is_missing(tmp_path):
+    (tmp_path / "text.en").write_text("one two three\n" * 50)
+    (tmp_path / "text.de").write_text("eins zwei drei\n" * 50)
+    output = run("ablate.py", "base", "--train_file", str(tmp_path / "text"), "--output_dir", str(tmp_path / "out"))
+    assert output.returncode == 1
+    assert "give --validation_file" in output.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_toy_run_copies_and_reverses_without_a_mistake():
+    output = run("train_copy.py").stdout
+    assert re.findall(r"(copy|reverse): 100\.0% exact matches", output) == ["copy", "reverse"], output
+    assert len((ROOT / "scripts" / "train_copy.py").read_text().splitlines()) < 80
