@@ -1,13 +1,23 @@
 """Decoding as published (section 6.1): the GNMT length penalty, and an output of at most the input's length + 50.
 
-Both are methods that transformers' own `generate()` calls, so greedy search, beam search, sampling and the rest stay
-transformers' code.
+Both are methods that transformers' own `generate()` calls, so sampling, assisted generation and the rest stay
+transformers' code. So do greedy and beam search with anything added (logits processors, scores or attentions wanted, a
+forced prefix ...). Plain greedy and beam search give the same results here from a faster loop over
+`IncrementalDecoder`.
 """
 
 from contextvars import ContextVar
 
 import torch
-from transformers.generation import GenerationMixin, StoppingCriteria, StoppingCriteriaList
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerationMixin,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from .decoding_vanilla_transformer import beam_search, can_decode_incrementally, greedy_search
 
 OUTPUT_MARGIN = 50  # tokens that a translation may be longer than its source
 
@@ -108,3 +118,59 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             length_penalty=length_penalty,
             **kwargs,
         )
+
+    def _is_plain(self, input_ids, logits_processor, stopping_criteria, settings, model_kwargs: dict) -> bool:
+        """Whether a search is one that the faster loops know in full."""
+        known = {MaxLengthCriteria, EosTokenCriteria, SentenceLimits}
+        return (
+            input_ids.shape[1] == 1
+            and not logits_processor
+            and all(type(criteria) in known for criteria in stopping_criteria)
+            and not (settings.do_sample or settings.return_dict_in_generate or settings.cache_implementation)
+            and bool(settings.use_cache)
+            and settings._eos_token_tensor is not None
+            and not getattr(settings, "is_assistant", False)
+            and model_kwargs["past_key_values"].get_seq_length() == 0
+            and not model_kwargs.keys() & {"decoder_attention_mask", "decoder_inputs_embeds"}
+            and can_decode_incrementally(self)
+        )
+
+    def _sample(
+        self,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        synced_gpus=False,
+        streamer=None,
+        **model_kwargs,
+    ):
+        search = (input_ids, logits_processor, stopping_criteria, generation_config)
+        if synced_gpus or streamer is not None or not self._is_plain(*search, model_kwargs):
+            return super()._sample(*search, synced_gpus, streamer, **model_kwargs)
+        limits = self._limits_of(stopping_criteria, len(input_ids), input_ids.device)
+        return greedy_search(self, input_ids, limits, generation_config, model_kwargs)
+
+    def _beam_search(
+        self, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus=False, **model_kwargs
+    ):
+        search = (input_ids, logits_processor, stopping_criteria, generation_config)
+        if synced_gpus or not self._is_plain(*search, model_kwargs):
+            return super()._beam_search(*search, synced_gpus, **model_kwargs)
+        input_ids = input_ids[:: generation_config.num_beams]  # generate() has repeated everything for every beam
+        limits = self._limits_of(stopping_criteria, len(input_ids), input_ids.device)
+        token = _limits.set(None)  # the faster loop hands the limits on itself, since sentences leave its batch
+        try:
+            return beam_search(self, input_ids, limits, generation_config, model_kwargs)
+        finally:
+            _limits.reset(token)
+
+    def _limits_of(self, stopping_criteria, batch_size: int, device: torch.device) -> torch.Tensor:
+        """(B, 1) tokens after the start token that each sentence may have."""
+        limits = torch.full((batch_size, 1), torch.iinfo(torch.long).max, device=device)
+        for criteria in stopping_criteria:
+            if isinstance(criteria, MaxLengthCriteria):
+                limits = limits.clamp(max=criteria.max_length - 1)
+            elif isinstance(criteria, SentenceLimits):
+                limits = limits.minimum(criteria.limits[:, None].to(device))
+        return limits

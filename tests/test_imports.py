@@ -21,6 +21,7 @@ ORDER = [
     "evaluation",
     "checkpoints",
     "convert",
+    "export",
     "data",
     "loss",
     "batching",
@@ -30,8 +31,9 @@ ORDER = [
     "tokenizer",
     "presets",
     "modeling_vanilla_transformer",
-    "layers_vanilla_transformer",
     "generation_vanilla_transformer",
+    "decoding_vanilla_transformer",
+    "layers_vanilla_transformer",
     "configuration_vanilla_transformer",
 ]
 

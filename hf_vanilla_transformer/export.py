@@ -1,0 +1,174 @@
+"""Models for other runtimes: CTranslate2, which decodes fast on CPUs and GPUs without torch."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .generation_vanilla_transformer import OUTPUT_MARGIN, gnmt_length_penalty
+from .layers_vanilla_transformer import sinusoids
+
+QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+SETTINGS = "vanilla_transformer"  # folder of an export that holds the model's own configuration
+
+_README = """# A CTranslate2 export of a Transformer
+
+Made by hf-vanilla-transformer from {name}, quantisation {quantization}. To run it:
+
+    pip install "hf-vanilla-transformer[export]"
+    vanilla-transformer translate THIS_FOLDER --backend ctranslate2 < in.txt > out.txt
+
+`ctranslate2.Translator(THIS_FOLDER)` loads it directly; its input are the tokens of `tokenizer.json`, with `</s>`.
+"""
+
+
+def _ctranslate2() -> Any:
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise ImportError('CTranslate2 is not installed: pip install "hf-vanilla-transformer[export]".') from error
+    return ctranslate2
+
+
+def _register_loader() -> None:
+    """Tells CTranslate2's converter of the weights' names and of all that it cannot see in them."""
+    from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader, register_loader
+    from ctranslate2.specs.transformer_spec import TransformerSpec
+
+    @register_loader("VanillaTransformerConfig")
+    class VanillaTransformerLoader(BartLoader):
+        architecture_name = "AutoModelForSeq2SeqLM"
+
+        def get_model_spec(self, model):
+            config = model.config
+            if {config.d_k, config.d_v} != {config.d_model / config.num_heads}:
+                raise ValueError("CTranslate2 has only heads that are d_model / num_heads wide.")
+            if config.activation_function not in _SUPPORTED_ACTIVATIONS:
+                raise ValueError(f"CTranslate2 does not know the activation {config.activation_function!r}.")
+            spec = TransformerSpec.from_config(
+                (config.num_encoder_layers, config.num_decoder_layers),
+                config.num_heads,
+                pre_norm=False,
+                activation=_SUPPORTED_ACTIVATIONS[config.activation_function],
+            )
+            self.set_encoder(spec.encoder, model.model.encoder)
+            self.set_decoder(spec.decoder, model.model.decoder)
+            self.set_linear(spec.decoder.projection, model.lm_head)
+            return spec
+
+        def set_position_encodings(self, spec, module):
+            if hasattr(module, "table"):  # sinusoids go on for ever: with room beyond what training saw
+                spec.encodings = sinusoids(2 * module.table.shape[0], module.table.shape[1]).float()
+            else:
+                spec.encodings = module.weight
+
+        def set_config(self, config, model, tokenizer):
+            super().set_config(config, model, tokenizer)
+            config.layer_norm_epsilon = model.config.layer_norm_eps
+
+
+def export_ctranslate2(folder: str, output_dir: str, quantization: str = "float32") -> None:
+    """Writes the model saved in `folder` for CTranslate2, with its tokenizer, into the new folder `output_dir`.
+
+    Raises:
+        ImportError: where CTranslate2 is missing.
+        ValueError: for a model that CTranslate2 cannot run, an unknown quantisation or a folder that is in use.
+    """
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    _ctranslate2()
+    from ctranslate2.converters import TransformersConverter
+
+    target = Path(output_dir)
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"There is no quantisation {quantization!r}; choose one of {', '.join(QUANTIZATIONS)}.")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"{target} is in use; give a new folder.")
+    _register_loader()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as place:
+        made = Path(place, "export")
+        TransformersConverter(str(folder)).convert(str(made), quantization=quantization)
+        AutoTokenizer.from_pretrained(folder).save_pretrained(made)
+        AutoConfig.from_pretrained(folder).save_pretrained(made / SETTINGS)
+        GenerationConfig.from_pretrained(folder).save_pretrained(made / SETTINGS)
+        (made / "README.md").write_text(_README.format(name=folder, quantization=quantization), encoding="utf-8")
+        made.replace(target)
+
+
+class CTranslate2Model:
+    """An export as something with a `generate`, which is what `translation.translate` asks of a model.
+
+    CTranslate2 knows log P / |Y|^alpha and one limit a batch. For a model with the GNMT penalty its n best are found
+    by log P and scored again by the GNMT formula; a sentence that went beyond its own limit is decoded once more.
+
+    Args:
+        folder: what `export_ctranslate2` wrote.
+        device: "cpu", "cuda" or "auto".
+    """
+
+    training = False
+    device = torch.device("cpu")  # of the ids that go in and out
+
+    def __init__(self, folder: str, device: str = "auto"):
+        from transformers import AutoTokenizer, GenerationConfig
+
+        ctranslate2 = _ctranslate2()
+        self.config = VanillaTransformerConfig.from_pretrained(Path(folder, SETTINGS))
+        self.generation_config = GenerationConfig.from_pretrained(Path(folder, SETTINGS))
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        threads = torch.get_num_threads()
+        self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads)
+
+    def eval(self) -> "CTranslate2Model":
+        return self
+
+    def train(self, mode: bool = True) -> "CTranslate2Model":
+        return self
+
+    def generate(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
+        max_new_tokens: int | None = None,
+    ) -> torch.Tensor:
+        """Tokens (B, T), start token and padding included, for the sources (B, S)."""
+        pad: Any = self.config.pad_token_id
+        mask = input_ids.ne(pad) if attention_mask is None else attention_mask.bool()
+        sources = [row[real].tolist() for row, real in zip(input_ids, mask, strict=True)]
+        beams = num_beams or self.generation_config.num_beams or 1
+        alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
+        limits = [max_new_tokens or len(source) + OUTPUT_MARGIN for source in sources]
+        outputs = self._search(sources, beams, alpha, max(limits))
+        for i, (_, longest) in enumerate(outputs):
+            if longest > limits[i]:
+                outputs[i] = self._search([sources[i]], beams, alpha, limits[i])[0]
+        rows = [torch.tensor([self.config.decoder_start_token_id, *best]) for best, _ in outputs]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad)
+
+    def _search(self, sources: list[list[int]], beams: int, alpha: float, limit: int) -> list[tuple[list[int], int]]:
+        """The best hypothesis of each source, and how long the longest of its n best was."""
+        gnmt = self.config.length_normalization == "gnmt"
+        results = self.translator.translate_batch(
+            [self.tokenizer.convert_ids_to_tokens(source) for source in sources],
+            beam_size=beams,
+            num_hypotheses=beams if gnmt else 1,
+            length_penalty=0.0 if gnmt else alpha,
+            max_decoding_length=limit,
+            max_input_length=0,
+            return_scores=True,
+            return_end_token=True,
+        )
+        outputs = []
+        for result in results:
+            hypotheses, scores = result.hypotheses, result.scores
+            if gnmt:
+                scores = [s / gnmt_length_penalty(len(h), alpha) for s, h in zip(scores, hypotheses, strict=True)]
+            best = max(range(len(scores)), key=scores.__getitem__)
+            tokens: Any = self.tokenizer.convert_tokens_to_ids(hypotheses[best])
+            outputs.append((tokens, max(map(len, hypotheses))))
+        return outputs
