@@ -1,4 +1,4 @@
-"""The command line `vanilla-transformer`: train, average, evaluate and translate.
+"""The command line `vanilla-transformer`: train, average, evaluate, translate and export.
 
 Each verb imports what it needs when it runs. Results go to stdout, everything else to stderr. Exit status: 0 on
 success, 2 for wrong use, 1 for failure with one clear line.
@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from . import __version__
@@ -32,13 +33,20 @@ def train(argv: Sequence[str]) -> None:
     run_train(*parse_arguments(argv))
 
 
-def _load(folder: str) -> tuple[Any, Any]:
+def _load(folder: str, backend: str) -> tuple[Any, Any]:
     """The model and tokenizer saved in `folder`, or on the Hub under that name, on the best device there is."""
     import torch
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+    from .export import SETTINGS, load_ctranslate2
     from .tokenizer import check_tokenizer
 
+    if backend == "ctranslate2":
+        exported = load_ctranslate2(folder)
+        return exported, exported.tokenizer
+
+    if Path(folder, SETTINGS).is_dir():
+        raise UsageError(f"{folder} is an export: give --backend ctranslate2.")
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     try:
         model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
@@ -60,7 +68,7 @@ def evaluate(args: argparse.Namespace) -> None:
     from .evaluation import evaluate_translations
     from .translation import translate as translate_sentences
 
-    model, tokenizer = _load(args.model)
+    model, tokenizer = _load(args.model, args.backend)
     unseen: list[int] = []
     if not (args.test_file or args.dataset_name):
         from .phrases import splits
@@ -123,7 +131,7 @@ def translate(args: argparse.Namespace) -> None:
 
     from .translation import translate as translate_sentences
 
-    model, tokenizer = _load(args.model)
+    model, tokenizer = _load(args.model, args.backend)
     source: Any = sys.stdin
     source.reconfigure(encoding="utf-8", newline="\n")
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
@@ -148,6 +156,14 @@ def average(args: argparse.Namespace) -> None:
     say(f"The mean of {', '.join(folder.name for folder in chosen)} is in {args.output_dir}")
 
 
+def export(args: argparse.Namespace) -> None:
+    """`vanilla-transformer export`: a model for another runtime."""
+    from .export import export_ctranslate2
+
+    export_ctranslate2(args.model, args.output_dir, args.quantization)
+    say(f"{args.output_dir} has the model for CTranslate2; its README.md says how to run it")
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -166,6 +182,7 @@ def _parser() -> argparse.ArgumentParser:
 
     decoding = argparse.ArgumentParser(add_help=False)
     decoding.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")
+    decoding.add_argument("--backend", default="torch", choices=["torch", "ctranslate2"], help="what runs the model")
     decoding.add_argument("--num_beams", type=_positive, help="beam size (default: the model's, 4 in the paper)")
     decoding.add_argument("--length_penalty", type=float, help="alpha (default: the model's, 0.6 in the paper)")
     decoding.add_argument("--max_tokens", type=_positive, default=2048, help="tokens of a batch (default: 2048)")
@@ -187,6 +204,13 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = verbs.add_parser("translate", parents=[decoding], help="translate stdin to stdout, line by line")
     verb.set_defaults(act=translate)
+
+    verb = verbs.add_parser("export", help="write a model for a faster runtime")
+    verb.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")
+    verb.add_argument("output_dir", metavar="OUT", help="a new folder")
+    verb.add_argument("--format", required=True, choices=["ctranslate2"])
+    verb.add_argument("--quantization", default="float32", help="int8, float16, ... (default: float32)")
+    verb.set_defaults(act=export)
 
     verb = verbs.add_parser("average", help="average the last checkpoints of a training run into one model")
     verb.add_argument("run", metavar="D", help="the output folder of the training run")

@@ -18,6 +18,8 @@ from torch import nn
 
 from .layers_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerDecoderLayer
 
+# Hiding the keys of other beams costs K^2, copying one's own costs K; up to about this many, hiding is quicker
+MAX_FAST_BEAMS = 64
 FIRST_CAPACITY = 16  # positions that a new cache has room for; it grows by half when they are used up
 
 
@@ -160,13 +162,13 @@ class IncrementalDecoder:
 
 
 def top_tokens(logits: torch.Tensor, count: int, block: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` highest of each column of `logits` (V, N) and their places, in no order; both (N, count).
+    """The `count` highest of each column of `logits` (V, N) and their places, in no order; both (N, count or V).
 
     They lie in the `count` blocks of rows with the highest maxima, and maxima are far quicker to find than places.
     """
     size, columns = logits.shape
     if size < 4 * block * count:
-        values, places = logits.topk(count, dim=0, sorted=False)
+        values, places = logits.topk(min(count, size), dim=0, sorted=False)
         return values.t(), places.t()
     whole = size - size % block
     maxima = logits[:whole].view(-1, block, columns).amax(1)  # (V / block, N)
@@ -267,9 +269,10 @@ def beam_search(
         best, tokens = top_tokens(logits, candidates)
         highest = best.amax(-1)
         partition = highest + logits.sub_(highest).exp_().sum(0).log()  # in place: the logits are not needed any more
-        best = (best - partition[:, None]).reshape(-1, beams, candidates)
-        best, chosen = (best + state.running_scores[..., None]).flatten(1).topk(candidates)
-        origins, tokens = chosen // candidates, tokens.reshape(len(best), -1).gather(1, chosen)  # (B, candidates)
+        best = (best - partition[:, None]).unflatten(0, (-1, beams)) + state.running_scores[..., None]
+        origins = torch.arange(beams, device=best.device)[:, None].expand_as(best).flatten(1)
+        best, chosen = best.flatten(1).topk(candidates)  # (B, candidates)
+        origins, tokens = origins.gather(1, chosen), tokens.reshape(len(best), -1).gather(1, chosen)
         extended = model._gather_beams(state.running, origins)
         extended[:, :, length] = tokens
         ended = torch.isin(tokens, ends) | (length >= state.limits)

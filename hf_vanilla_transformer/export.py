@@ -98,6 +98,15 @@ def export_ctranslate2(folder: str, output_dir: str, quantization: str = "float3
         made.replace(target)
 
 
+def load_ctranslate2(folder: str) -> "CTranslate2Model":
+    """An export, or a saved model by way of a temporary one."""
+    if Path(folder, SETTINGS).is_dir():
+        return CTranslate2Model(folder)
+    with tempfile.TemporaryDirectory() as place:
+        export_ctranslate2(folder, str(Path(place, "export")))
+        return CTranslate2Model(str(Path(place, "export")))
+
+
 class CTranslate2Model:
     """An export as something with a `generate`, which is what `translation.translate` asks of a model.
 
@@ -153,16 +162,19 @@ class CTranslate2Model:
     def _search(self, sources: list[list[int]], beams: int, alpha: float, limit: int) -> list[tuple[list[int], int]]:
         """The best hypothesis of each source, and how long the longest of its n best was."""
         gnmt = self.config.length_normalization == "gnmt"
-        results = self.translator.translate_batch(
-            [self.tokenizer.convert_ids_to_tokens(source) for source in sources],
-            beam_size=beams,
-            num_hypotheses=beams if gnmt else 1,
-            length_penalty=0.0 if gnmt else alpha,
-            max_decoding_length=limit,
-            max_input_length=0,
-            return_scores=True,
-            return_end_token=True,
-        )
+        try:
+            results = self.translator.translate_batch(
+                [self.tokenizer.convert_ids_to_tokens(source) for source in sources],
+                beam_size=beams,
+                num_hypotheses=beams if gnmt else 1,
+                length_penalty=0.0 if gnmt else alpha,
+                max_decoding_length=limit,
+                max_input_length=0,
+                return_scores=True,
+                return_end_token=True,
+            )
+        except RuntimeError as error:  # such as a text longer than the table of positions
+            raise ValueError(f"CTranslate2: {error}") from error
         outputs = []
         for result in results:
             hypotheses, scores = result.hypotheses, result.scores

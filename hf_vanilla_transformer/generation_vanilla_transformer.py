@@ -17,7 +17,7 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from .decoding_vanilla_transformer import beam_search, can_decode_incrementally, greedy_search
+from .decoding_vanilla_transformer import MAX_FAST_BEAMS, beam_search, can_decode_incrementally, greedy_search
 
 OUTPUT_MARGIN = 50  # tokens that a translation may be longer than its source
 
@@ -124,6 +124,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         known = {MaxLengthCriteria, EosTokenCriteria, SentenceLimits}
         return (
             input_ids.shape[1] == 1
+            and settings.num_beams <= MAX_FAST_BEAMS
             and not logits_processor
             and all(type(criteria) in known for criteria in stopping_criteria)
             and not (settings.do_sample or settings.return_dict_in_generate or settings.cache_implementation)

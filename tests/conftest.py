@@ -1,13 +1,18 @@
 """What every test shares: no network, fixed seeds, small models."""
 
 import os
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.cli import main
+
+MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "tok"
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +38,19 @@ def small_model():
         return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**fields, **changes})).eval()
 
     return build
+
+
+@pytest.fixture(scope="session")
+def trained_on_multi30k(tmp_path_factory):
+    """A model after half a minute on Multi30k, its tokenizer, its folder, and the validation text of both sides."""
+    if not MULTI30K.is_dir():
+        pytest.skip("no Multi30k text at ../shared/data/multi30k")
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    flags = ["--preset", "tiny", "--vocab_size", "2000", "--d_model", "64", "--d_ff", "128", "--dropout", "0"]
+    flags += ["--num_encoder_layers", "2", "--num_decoder_layers", "2", "--max_tokens", "1024", "--max_steps", "900"]
+    flags += ["--warmup_steps", "300", "--learning_rate", "1.0", "--train_file", str(MULTI30K / "train")]
+    flags += ["--output_dir", str(folder), "--use_cpu", "--disable_tqdm", "true", "--save_strategy", "no"]
+    assert main(["train", *flags]) == 0
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
+    text = [(MULTI30K / f"val.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
+    return model, AutoTokenizer.from_pretrained(folder), folder, *text

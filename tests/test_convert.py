@@ -1,17 +1,13 @@
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from transformers import AutoTokenizer, MarianConfig, MarianMTModel
+from transformers import MarianConfig, MarianMTModel
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, convert
-from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer import convert
 from hf_vanilla_transformer.layers_vanilla_transformer import sinusoids
-
-MULTI30K = Path(__file__).parents[2] / "shared/data/multi30k/tok"
 
 
 def scatter(model: nn.Module) -> nn.Module:
@@ -132,29 +128,11 @@ def test_marian_models_of_another_kind_are_refused(changes, reason):
         convert.from_marian(marian(**changes))
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A model after a short training on Multi30k, and 200 of its validation sentences as a batch."""
-    if not MULTI30K.is_dir():
-        pytest.skip("the Multi30k text is not there")
-    folder = tmp_path_factory.mktemp("run")
-    flags = ["--preset", "tiny", "--vocab_size", "2000", "--d_model", "64", "--d_ff", "128", "--dropout", "0"]
-    flags += ["--num_encoder_layers", "2", "--num_decoder_layers", "2", "--max_tokens", "1024", "--max_steps", "900"]
-    flags += [
-        "--warmup_steps",
-        "300",
-        "--learning_rate",
-        "1.0",
-        "--train_file",
-        str(MULTI30K / "train"),
-        "--output_dir",
-        str(folder),
-    ]
-    assert main(["train", *flags, "--use_cpu", "--disable_tqdm", "true", "--save_strategy", "no"]) == 0
-    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
-    sentences = (MULTI30K / "val.en").read_text().splitlines()[:200]
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return model.eval(), tokenizer(sentences, return_tensors="pt", padding=True)
+@pytest.fixture
+def trained(trained_on_multi30k):
+    """A trained model, and 200 sentences as a batch."""
+    model, tokenizer, _, sentences, _ = trained_on_multi30k
+    return model, tokenizer(sentences[:200], return_tensors="pt", padding=True)
 
 
 def check_equal_decoding(model, other, sources, num_beams: int):
@@ -178,9 +156,9 @@ def check_equal_decoding(model, other, sources, num_beams: int):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_200_sentences_are_translated_as_by_marian_with_our_weights(trained, num_beams):
+def test_200_sentences_are_translated_as_by_marian_with_our_weights(trained, num_beams, monkeypatch):
     model, sources = trained
-    model.config.length_normalization = "length"
+    monkeypatch.setattr(model.config, "length_normalization", "length")
     check_equal_decoding(model, convert.to_marian(model), sources, num_beams)
 
 

@@ -98,28 +98,24 @@ def test_beam_scores_are_log_probability_over_the_gnmt_penalty(small_model, sour
         assert score.item() == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("longest", [3, 5])  # by the fast search, and by transformers' own
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_a_full_beam_finds_what_trying_every_sequence_finds(small_model, alpha):
-    """Vocabulary 8, outputs of up to 5 tokens: all of them are scored one by one."""
+def test_a_full_beam_finds_what_trying_every_sequence_finds(small_model, alpha, longest):
+    """Vocabulary 8: all outputs of up to 5 tokens are scored one by one."""
     model = talkative(small_model(vocab_size=8, d_model=16, d_ff=16, num_decoder_layers=1, lm_head_bias=True), 0.0)
     source = torch.tensor([[5, 6, 2]])
     others = (0, 1, 3, 4, 5, 6, 7)
-    candidates = [[*prefix, 2] for length in range(5) for prefix in itertools.product(others, repeat=length)]
-    candidates += itertools.product(others, repeat=5)  # cut off by the limit
-    padded = torch.tensor([[1, *tokens, *[0] * (5 - len(tokens))] for tokens in candidates])
+    candidates = [[*prefix, 2] for length in range(longest) for prefix in itertools.product(others, repeat=length)]
+    candidates += itertools.product(others, repeat=longest)  # cut off by the limit
+    padded = torch.tensor([[1, *tokens, *[0] * (longest - len(tokens))] for tokens in candidates])
     lengths = torch.tensor([len(tokens) for tokens in candidates])
     scores = log_probabilities(model, source, padded) / ((5 + lengths) / 6) ** alpha
     best = scores.topk(10)
-    output = model.generate(
-        source,
-        num_beams=7**4,  # every unfinished sequence of four tokens
-        num_return_sequences=10,
-        max_new_tokens=5,
-        length_penalty=alpha,
-        early_stopping="never",
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
+    settings = {"num_beams": 7 ** (longest - 1), "num_return_sequences": 10, "max_new_tokens": longest}
+    settings |= {"length_penalty": alpha, "early_stopping": "never"}
+    sequences = model.generate(source, **settings)
+    assert [real(sequence) for sequence in sequences] == [real(padded[i]) for i in best.indices]
+    output = model.generate(source, **settings, return_dict_in_generate=True, output_scores=True)
     torch.testing.assert_close(output.sequences_scores.double(), best.values, atol=1e-4, rtol=0)
     assert [real(sequence) for sequence in output.sequences] == [real(padded[i]) for i in best.indices]
 

@@ -1,0 +1,174 @@
+"""CTranslate2 exports, run by CTranslate2 itself, against `generate`."""
+
+import io
+import json
+import sys
+
+import pytest
+import torch
+
+from hf_vanilla_transformer import train_tokenizer, translate
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.evaluation import evaluate_translations
+from hf_vanilla_transformer.export import CTranslate2Model, export_ctranslate2, load_ctranslate2
+from hf_vanilla_transformer.phrases import splits
+from hf_vanilla_transformer.translation import translate_ids
+
+PHRASES = [phrase.en for phrase in splits()["test"][:60]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(PHRASES, 350)
+
+
+@pytest.fixture
+def save(small_model, tokenizer, tmp_path):
+    """A function that saves a random model, which ends its sentences at many lengths, with its tokenizer."""
+
+    def build(**changes):
+        model = small_model(
+            **{"vocab_size": len(tokenizer), "lm_head_bias": True, "tie_word_embeddings": False, **changes}
+        )
+        model.lm_head.weight.data.normal_()
+        if model.lm_head.bias is not None:
+            model.lm_head.bias.data[2] += 8.0
+        folder = tmp_path / "model"
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return model, folder
+
+    return build
+
+
+def real(outputs: list[list[int]]) -> list[list[int]]:
+    return [[token for token in output if token not in (0, 1, 2)] for output in outputs]
+
+
+VARIANTS = {
+    "the paper's": {"lm_head_bias": False, "tie_word_embeddings": True},
+    "biases and gelu": {"attention_bias": True, "activation_function": "gelu"},
+    "another epsilon": {"layer_norm_eps": 1e-2},
+    "learned positions": {"position_embedding": "learned", "max_position_embeddings": 128},
+}
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_an_export_translates_as_generate_does(save, tokenizer, tmp_path, name, num_beams):
+    model, folder = save(length_normalization="length", **VARIANTS[name])
+    export_ctranslate2(folder, tmp_path / "export")
+    exported = CTranslate2Model(tmp_path / "export", device="cpu")
+    sources, beams = tokenizer(PHRASES)["input_ids"], {"early_stopping": True, "length_penalty": 0.8}
+    settings = {"num_beams": num_beams, "max_new_tokens": 15}
+    expected = real(translate_ids(model, sources, **settings, **(beams if num_beams > 1 else {})))
+    assert len(set(map(tuple, expected))) > 10
+    given = real(translate_ids(exported, sources, length_penalty=0.8, **settings))
+    assert sum(a == b for a, b in zip(given, expected, strict=True)) >= 0.99 * len(expected)
+
+
+def test_an_export_of_a_gnmt_model_scores_by_the_gnmt_formula(save, tokenizer, tmp_path):
+    model, folder = save()
+    exported = load_ctranslate2(folder)
+    sources = tokenizer(PHRASES)["input_ids"]
+    for alpha in (0.0, 0.6, 2.0):
+        settings = {"num_beams": 4, "length_penalty": alpha, "max_new_tokens": 15}
+        given = translate_ids(exported, sources, **settings)
+        expected = real(translate_ids(model, sources, early_stopping=True, **settings))
+        # the n best are searched by log P there and by the GNMT score here: the choice may fall on another search's
+        assert sum(a == b for a, b in zip(real(given), expected, strict=True)) >= 0.9 * len(expected)
+
+
+def test_a_sentences_limit_is_its_own_length_plus_50_in_any_company(save, tokenizer, tmp_path):
+    model, folder = save()
+    model.lm_head.bias.data[2] = -1e4  # never ends by itself
+    model.save_pretrained(folder)
+    exported = load_ctranslate2(folder)
+    sources = tokenizer(PHRASES[:12])["input_ids"]
+    together = translate_ids(exported, sources, num_beams=2)
+    for source, output in zip(sources, together, strict=True):
+        assert len([token for token in output if token != 0]) == 1 + len(source) + 50
+        assert translate_ids(exported, [source], num_beams=2)[0] == [token for token in output if token != 0]
+
+
+def test_the_export_folder_is_whole(save, tmp_path):
+    _, folder = save(layer_norm_eps=1e-4)
+    export_ctranslate2(folder, tmp_path / "export", "int8")
+    names = {file.name for file in (tmp_path / "export").iterdir()}
+    assert {"model.bin", "config.json", "tokenizer.json", "README.md", "vanilla_transformer"} <= names
+    assert json.loads((tmp_path / "export" / "config.json").read_text())["layer_norm_epsilon"] == 1e-4
+    readme = (tmp_path / "export" / "README.md").read_text()
+    assert "--backend ctranslate2" in readme
+    assert "int8" in readme
+    assert not [file for file in tmp_path.iterdir() if file.name not in ("model", "export")]
+
+
+def test_what_cannot_be_exported_is_a_clear_error(save, tmp_path, monkeypatch, capsys):
+    _, folder = save()
+    with pytest.raises(ValueError, match=r"quantisation 'int3'; choose one of int8"):
+        export_ctranslate2(folder, tmp_path / "export", "int3")
+    with pytest.raises(ValueError, match="is in use"):
+        export_ctranslate2(folder, folder)
+    save(d_k=5)
+    with pytest.raises(ValueError, match="d_model / num_heads wide"):
+        export_ctranslate2(folder, tmp_path / "export")
+    assert [file.name for file in tmp_path.iterdir()] == ["model"]
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert main(["export", str(folder), str(tmp_path / "export"), "--format", "ctranslate2"]) == 1
+    assert "hf-vanilla-transformer[export]" in capsys.readouterr().err
+
+
+def test_a_text_beyond_the_table_of_positions_is_a_clear_error(save, tokenizer):
+    _, folder = save()
+    exported = load_ctranslate2(folder)  # 64 positions, twice that in the export
+    assert exported.generate(torch.full((1, 100), 5), max_new_tokens=3).shape[1] <= 4
+    with pytest.raises(ValueError, match=r"CTranslate2: .*position"):
+        exported.generate(torch.full((1, 200), 5), max_new_tokens=3)
+
+
+@pytest.mark.parametrize("exported", [True, False])
+def test_the_command_line_translates_and_evaluates_with_it(save, tokenizer, tmp_path, capsys, monkeypatch, exported):
+    model, folder = save(source_lang="en", target_lang="de")
+    if exported:
+        assert main(["export", str(folder), str(tmp_path / "export"), "--format", "ctranslate2"]) == 0
+        folder = tmp_path / "export"
+    lines = ["", *PHRASES[:5]]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
+    assert main(["translate", str(folder), "--backend", "ctranslate2", "--num_beams", "1"]) == 0
+    expected = [" ".join(text.splitlines()) for text in translate(model, tokenizer, lines, num_beams=1)]
+    assert capsys.readouterr().out.split("\n") == [*expected, ""]
+    for language in ("en", "de"):
+        (tmp_path / f"test.{language}").write_text("\n".join(PHRASES[:5]))
+    flags = ["--test_file", str(tmp_path / "test"), "--num_beams", "1"]
+    assert main(["evaluate", str(folder), *flags, "--backend", "ctranslate2"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    scores = evaluate_translations(translate(model, tokenizer, PHRASES[:5], num_beams=1), PHRASES[:5], "13a")
+    assert result["chrf"] == pytest.approx(scores["chrf"])
+
+
+def test_an_export_given_to_torch_says_which_backend_it_needs(save, tmp_path, capsys):
+    _, folder = save()
+    export_ctranslate2(folder, tmp_path / "export")
+    assert main(["evaluate", str(tmp_path / "export")]) == 2
+    assert "--backend ctranslate2" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_trained_model_translates_the_same_and_int8_costs_little(trained_on_multi30k, tmp_path, monkeypatch):
+    model, tokenizer, folder, sentences, references = trained_on_multi30k
+    sources = tokenizer(sentences)["input_ids"]
+    bleu = {}
+    for quantization in ("float32", "int8"):
+        export_ctranslate2(folder, tmp_path / quantization, quantization)
+        exported = CTranslate2Model(tmp_path / quantization, device="cpu")
+        texts = translate(exported, tokenizer, sentences)
+        bleu[quantization] = evaluate_translations(texts, references, "none")["bleu"]
+        if quantization == "float32":
+            for config in (exported.config, model.config):
+                monkeypatch.setattr(config, "length_normalization", "length")
+            settings = {"num_beams": 4, "length_penalty": 0.8}
+            given = real(translate_ids(exported, sources, **settings))
+            expected = real(translate_ids(model, sources, early_stopping=True, **settings))
+            assert sum(a == b for a, b in zip(given, expected, strict=True)) >= 0.99 * len(sources)
+    assert bleu["float32"] > 3
+    assert abs(bleu["float32"] - bleu["int8"]) < 0.3
