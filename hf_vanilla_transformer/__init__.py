@@ -6,16 +6,15 @@ Importing this package registers the model with transformers' Auto classes under
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
-
-from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from .registration import register
 
 if TYPE_CHECKING:
     from . import convert
     from .arguments import VanillaTransformerTrainingArguments
     from .batching import MaxTokensBatchSampler
     from .checkpoints import average_checkpoints
+    from .configuration_vanilla_transformer import VanillaTransformerConfig
+    from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .presets import paper_config
     from .schedule import noam
     from .tokenizer import train_tokenizer
@@ -24,13 +23,14 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-AutoConfig.register("vanilla_transformer", VanillaTransformerConfig)
-AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel)
-AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration)
+register()
 
-# Imported on first use: Trainer and datasets take seconds that somebody who loads a model need not wait
+# Imported on first use: torch, Trainer and datasets take seconds that nobody should wait who does not need them
 _LAZY = {
     "MaxTokensBatchSampler": "batching",
+    "VanillaTransformerConfig": "configuration_vanilla_transformer",
+    "VanillaTransformerForConditionalGeneration": "modeling_vanilla_transformer",
+    "VanillaTransformerModel": "modeling_vanilla_transformer",
     "VanillaTransformerTrainer": "trainer",
     "VanillaTransformerTrainingArguments": "arguments",
     "average_checkpoints": "checkpoints",

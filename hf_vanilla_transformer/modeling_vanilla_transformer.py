@@ -27,6 +27,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .layers_vanilla_transformer import (
+    Dropout,
     LearnedPositions,
     SinusoidalPositions,
     VanillaTransformerAttention,
@@ -86,7 +87,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.embed_scale = math.sqrt(config.d_model)
         learned = config.position_embedding == "learned"
         self.embed_positions = LearnedPositions(config) if learned else SinusoidalPositions(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
         self.gradient_checkpointing = False
         self.post_init()

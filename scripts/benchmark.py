@@ -9,6 +9,8 @@ that should say the same do so on 99 % of the sentences.
 """
 
 import argparse
+import ctypes
+import gc
 import json
 import math
 import platform
@@ -16,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -85,10 +88,11 @@ class Report:
 
 
 def take_turns(repeats: int, **contenders: Callable[[], Any]) -> dict[str, float]:
-    """The median seconds of each, after one untimed turn."""
+    """The median seconds of each, after one untimed turn. A short rest lets the last one's threads go to sleep."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(repeats + 1):
         for name, act in contenders.items():
+            time.sleep(0.3)
             start = time.perf_counter()
             act()
             if turn:
@@ -200,7 +204,7 @@ def training(report: Report, text: Text, repeats: int, steps: int) -> None:
         for name in ("random", "group_by_length", "our batches"):
             marian = convert.to_marian(VanillaTransformerForConditionalGeneration(config))
             if name == "our batches":
-                run(name, _OurBatches, marian, collator, max_tokens=max_tokens)
+                run(name, _OurBatches, marian, collator, max_tokens=max_tokens, lr_scheduler_type="linear")
             else:
                 theirs = DataCollatorForSeq2Seq(text.tokenizer, model=marian)
                 columns = {"per_device_train_batch_size": pairs, "train_sampling_strategy": name}
@@ -356,20 +360,29 @@ def tiny_decoding(report: Report, text: Text, folder: str | None, updates: int, 
                 report.add(what, ours, theirs, ours / theirs, aim, "sentences/s")
 
 
+def _resident() -> float:
+    """Megabytes of this process."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+
+
 def _peak_during(act: Callable[[], Any]) -> float:
-    """Megabytes that `act` needs at its peak beyond what is there before."""
+    """Megabytes that `act` needs at its peak beyond what is there before, looked at every 2 ms."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before counts as new when it is used again
+    before, peak, done = _resident(), 0.0, threading.Event()
 
-    def status(field: str) -> float:
-        return next(
-            int(line.split()[1]) / 1024
-            for line in Path("/proc/self/status").read_text().splitlines()
-            if line.startswith(field)
-        )
+    def watch():
+        nonlocal peak
+        while not done.wait(0.002):
+            peak = max(peak, _resident())
 
-    before = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     act()
-    return status("VmHWM") - before
+    done.set()
+    watcher.join()
+    return max(peak, _resident()) - before
 
 
 def measure_memory(what: str) -> None:
@@ -402,7 +415,7 @@ def memory(report: Report) -> None:
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return json.loads(output.splitlines()[-1])
 
-    if not Path("/proc/self/clear_refs").exists():
+    if not sys.platform.startswith("linux"):
         say("Peak memory is measured on Linux only.")
         return
     ours, theirs = child("ours"), child("MarianMT")

@@ -5,6 +5,7 @@ from paper_in_numpy import multi_head_attention, positions
 
 from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.layers_vanilla_transformer import (
+    Dropout,
     LearnedPositions,
     SinusoidalPositions,
     VanillaTransformerAttention,
@@ -116,3 +117,32 @@ def test_dropout_falls_on_the_sublayer_output_before_the_addition():
     residual, output = torch.full((1, 400, 16), 3.0), torch.ones(1, 400, 16)
     summed = layer.add_and_norm(residual, output, torch.nn.Identity())
     assert set(summed.unique().tolist()) == {3.0, 5.0}  # dropped, or kept and doubled; the residual is never dropped
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
+def test_dropout_keeps_its_share_and_scales_it(p):
+    dropout, x = Dropout(p).train(), torch.full((501, 401), 2.0, requires_grad=True)
+    output = dropout(x)
+    assert output.unique().tolist() == pytest.approx([0.0, 2 / (1 - p)], rel=1e-6)
+    share = (output != 0).double()
+    error = 5 * (p * (1 - p) / x.numel()) ** 0.5  # five standard deviations
+    assert share.mean().item() == pytest.approx(1 - p, abs=error)
+    for neighbour in (share[:, 1:] * share[:, :-1], share[1:] * share[:-1]):  # independent of their neighbours
+        assert neighbour.mean().item() == pytest.approx((1 - p) ** 2, abs=4 * error)
+    output.sum().backward()
+    assert torch.equal(x.grad * 2, output.detach())
+
+
+def test_dropout_is_reproducible_and_leaves_evaluation_alone():
+    dropout, x = Dropout(0.5).train(), torch.randn(7, 13)
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        outputs.append((dropout(x), dropout(x)))
+    assert torch.equal(outputs[0][0], outputs[1][0])
+    assert torch.equal(outputs[0][1], outputs[1][1])
+    assert not torch.equal(outputs[0][0], outputs[0][1])
+    assert torch.equal(dropout.eval()(x), x)
+    assert torch.equal(Dropout(0.0).train()(x), x)
+    assert torch.equal(Dropout(1.0).train()(x), torch.zeros_like(x))
+    assert Dropout(0.5).train()(torch.randn(3, dtype=torch.bfloat16)).dtype == torch.bfloat16
