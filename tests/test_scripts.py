@@ -75,6 +75,27 @@ def test_ablate_without_validation_text_says_what_is_missing(tmp_path):
 
 
 @pytest.mark.slow
+def test_batches_for_millions_of_pairs_are_planned_in_seconds_and_little_memory():
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the benchmark measures memory on Linux only")
+    megabytes, seconds = json.loads(run("benchmark.py", "--measure_memory", "planning").stdout)
+    assert 1 < megabytes < 500
+    assert seconds < 10
+
+
+@pytest.mark.slow
+def test_the_benchmark_exits_0_only_if_outputs_agree():
+    code = "import benchmark as b; r = b.Report(); r.add('row', 3.0, 2.0, 1.5, '1.2', 's'); r.agree('beam', {}, {})"
+    for ours, theirs, status in (([[1], [2]], [[1], [2]], ""), ([[1], [2]], [[1], [3]], "beam")):
+        script = code.format(ours, theirs) + "; print(r.table()); print(r.disagreeing())"
+        lines = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT / "scripts", capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        assert lines[-1] == str([status] if status else [])
+        assert "| row | s | 3 | 2 | 1.50 | 1.2 |" in lines
+
+
+@pytest.mark.slow
 def test_the_toy_run_copies_and_reverses_without_a_mistake():
     output = run("train_copy.py").stdout
     assert re.findall(r"(copy|reverse): 100\.0% exact matches", output) == ["copy", "reverse"], output
