@@ -446,6 +446,66 @@ def memory(report: Report) -> None:
     report.add("memory that this needs", peak, None, peak / 500, "at most 1 (500 MB)", "MB")
 
 
+def accelerator(
+    report: Report, device: torch.device, names: tuple[str, ...], pairs: int, sentences: int, repeats: int
+) -> None:
+    """bf16 training at `pairs` of 25 + 25 tokens a batch, and decoding of `sentences`, both beside MarianMT."""
+
+    def settled(act: Callable[[], Any]) -> Callable[[], Any]:
+        def run():
+            act()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+
+        return run
+
+    side = 8192 if device.type == "cuda" else 256
+    a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
+    ceiling = 2 * side**3 / take_turns(10, product=settled(lambda: a @ b))["product"]
+    say(f"The ceiling in bf16: {ceiling / 1e12:.1f} TFLOP/s")
+    for name in names:
+        config = paper_config(name, vocab_size=37_000)
+        ours = VanillaTransformerForConditionalGeneration(config)
+        models = {"ours": ours, "marian": convert.to_marian(ours)}
+        batch = {key: torch.randint(4, 37_000, (pairs, 25), device=device) for key in ("input_ids", "labels")}
+        steps = {}
+        for peer, model in models.items():
+            model.to(device).train()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+            def step(model=model, optimizer=optimizer, batch=batch):
+                with torch.autocast(device.type, torch.bfloat16):
+                    loss = model(**batch).loss
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            steps[peer] = settled(step)
+        seconds = take_turns(repeats, **steps)
+        with FlopCounterMode(display=False) as counter:
+            steps["ours"]()
+        rate, speed = counter.get_total_flops() / seconds["ours"], {n: pairs * 25 / s for n, s in seconds.items()}
+        what = f"{device.type}, bf16 training of `{name}`, {pairs * 25:,} + {pairs * 25:,} tokens a batch"
+        report.add(f"{what}: use", rate / 1e12, ceiling / 1e12, rate / ceiling, "0.40", "TFLOP/s")
+        ratio = speed["ours"] / speed["marian"]
+        report.add(f"{what}, against MarianMT", speed["ours"], speed["marian"], ratio, "1.5", "target tokens/s")
+    model = base_model().to(device)
+    marian = convert.to_marian(model)
+    for beams, size, name in ((4, sentences, f"beam 4, batch {sentences}"), (1, 1, "greedy, batch 1")):
+        sources = torch.randint(4, VOCAB, (size, 25), device=device)
+        settings = {"num_beams": beams, "max_new_tokens": TARGET}
+        acts = {
+            peer: settled(lambda m=m, s=sources, k=settings: m.generate(s, **k))
+            for peer, m in (("ours", model), ("marian", marian))
+        }
+        seconds = take_turns(repeats, **acts)
+        outputs = [m.generate(sources, **settings).tolist() for m in (model, marian)]
+        report.agree(f"{device.type}, {name}", *outputs)
+        speed = {peer: size * TARGET / elapsed for peer, elapsed in seconds.items()}
+        what = f"{device.type}, `base`, {name}, against MarianMT"
+        report.add(what, speed["ours"], speed["marian"], speed["ours"] / speed["marian"], "2", "tokens/s")
+
+
 def growth() -> str:
     """Time and memory of decoding against source length, batch and beam, as a table.
 
@@ -520,8 +580,10 @@ def main() -> None:
     base_decoding(report, repeats)
     base_training_step(report, flops, repeats)
     text = Text()
-    training(report, text, repeats - 1, 30 if args.quick else 100)
+    training(report, text, repeats - 1, 25 if args.quick else 100)
     tiny_decoding(report, text, args.model, 600, repeats)
+    if args.full and torch.cuda.is_available():
+        accelerator(report, torch.device("cuda"), ("base", "big"), pairs=1000, sentences=64, repeats=repeats)
 
     print(f"{machine()}; ceiling {flops / 1e9:.0f} GFLOP/s; {time.perf_counter() - start:.0f} s\n\n{report.table()}")
     result = {

@@ -96,6 +96,16 @@ def test_the_benchmark_exits_0_only_if_outputs_agree():
 
 
 @pytest.mark.slow
+def test_the_benchmarks_rows_for_a_gpu_run_on_any_device():
+    code = "import benchmark as b, torch; r = b.Report(); "
+    code += "b.accelerator(r, torch.device('cpu'), ('tiny',), pairs=4, sentences=2, repeats=1); print(r.table())"
+    output = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True)
+    assert output.returncode == 0, output.stderr[-2000:]
+    assert len(table(output.stdout)) == 4
+    assert output.stdout.count("100.0% of the outputs equal") == 2
+
+
+@pytest.mark.slow
 def test_the_toy_run_copies_and_reverses_without_a_mistake():
     output = run("train_copy.py").stdout
     assert re.findall(r"(copy|reverse): 100\.0% exact matches", output) == ["copy", "reverse"], output
