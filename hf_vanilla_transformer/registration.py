@@ -5,7 +5,6 @@ registration follows whichever of the two is imported last.
 """
 
 import sys
-from collections.abc import Callable
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
@@ -13,55 +12,55 @@ from types import ModuleType
 from typing import Any
 
 _CONFIG_AUTO, _MODEL_AUTO = (f"transformers.models.auto.{name}_auto" for name in ("configuration", "modeling"))
-_CONFIG, _MODEL = (f"{__package__}.{name}_vanilla_transformer" for name in ("configuration", "modeling"))
+_OURS = {
+    f"{__package__}.{name}_vanilla_transformer"
+    for name in ("configuration", "layers", "decoding", "generation", "modeling")
+}
 
 
-def _register_config() -> None:
-    auto: Any = sys.modules.get(_CONFIG_AUTO)
-    if hasattr(auto, "AutoConfig"):
-        config = getattr(import_module(_CONFIG), "VanillaTransformerConfig", None)
-        if config is not None:  # else it is being imported, and this runs again when that is done
-            auto.AutoConfig.register(config.model_type, config, exist_ok=True)
-
-
-def _register_models() -> None:
+def _register() -> None:
+    """Registers with those of the two modules of Auto classes that are there in full."""
+    config_auto: Any = sys.modules.get(_CONFIG_AUTO)
+    if hasattr(config_auto, "AutoConfig"):
+        config = import_module(f"{__package__}.configuration_vanilla_transformer").VanillaTransformerConfig
+        config_auto.AutoConfig.register(config.model_type, config, exist_ok=True)
     auto: Any = sys.modules.get(_MODEL_AUTO)
     if hasattr(auto, "AutoModelForSeq2SeqLM"):
-        modeling = import_module(_MODEL)
-        generative = getattr(modeling, "VanillaTransformerForConditionalGeneration", None)
-        if generative is not None:
-            config = generative.config_class
-            auto.AutoModel.register(config, modeling.VanillaTransformerModel, exist_ok=True)
-            auto.AutoModelForSeq2SeqLM.register(config, generative, exist_ok=True)
+        modeling = import_module(f"{__package__}.modeling_vanilla_transformer")
+        generative = modeling.VanillaTransformerForConditionalGeneration
+        auto.AutoModel.register(generative.config_class, modeling.VanillaTransformerModel, exist_ok=True)
+        auto.AutoModelForSeq2SeqLM.register(generative.config_class, generative, exist_ok=True)
 
 
 class _AfterImport(MetaPathFinder):
-    """Calls a function after the first import of a module."""
+    """Registers after each first import of a module that matters, unless one of ours is still under way around it."""
 
-    def __init__(self, actions: dict[str, Callable[[], None]]):
-        self.actions = actions
+    def __init__(self, names: set[str]):
+        self.names, self.running = names, set[str]()
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
-        action = self.actions.pop(fullname, None)
-        if action is None:
+        if fullname not in self.names:
             return None
-        spec = find_spec(fullname)  # by the other finders, since the action is gone from here
+        self.names.remove(fullname)
+        spec = find_spec(fullname)  # by the other finders, since the name is gone from here
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
-        def execute_and_act(module: ModuleType) -> None:
-            execute(module)
-            action()
+        def execute_and_register(module: ModuleType) -> None:
+            self.running.add(fullname)
+            try:
+                execute(module)
+            finally:
+                self.running.remove(fullname)
+            if not self.running & _OURS:
+                _register()
 
-        spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
+        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
 
 
 def register() -> None:
     """Registers now what is imported already, and the rest when it is."""
-    actions = {_CONFIG_AUTO: _register_config, _CONFIG: _register_config}
-    actions |= {_MODEL_AUTO: _register_models, _MODEL: _register_models}
-    sys.meta_path.insert(0, _AfterImport({name: act for name, act in actions.items() if name not in sys.modules}))
-    _register_config()
-    _register_models()
+    sys.meta_path.insert(0, _AfterImport({_CONFIG_AUTO, _MODEL_AUTO, *_OURS} - sys.modules.keys()))
+    _register()

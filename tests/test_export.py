@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 import sys
 
 import pytest
@@ -144,6 +145,21 @@ def test_the_command_line_translates_and_evaluates_with_it(save, tokenizer, tmp_
     result = json.loads(capsys.readouterr().out)
     scores = evaluate_translations(translate(model, tokenizer, PHRASES[:5], num_beams=1), PHRASES[:5], "13a")
     assert result["chrf"] == pytest.approx(scores["chrf"])
+
+
+@pytest.mark.slow
+def test_every_verb_works_in_a_process_of_its_own(save, tmp_path):
+    _, folder = save(source_lang="en", target_lang="de")
+
+    def run(*words, text=""):
+        command = [sys.executable, "-m", "hf_vanilla_transformer", *map(str, words)]
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+    run("export", folder, tmp_path / "export", "--format", "ctranslate2")
+    exported = run("translate", tmp_path / "export", "--backend", "ctranslate2", text=PHRASES[0])
+    assert len(exported.splitlines()) == 1
+    assert run("translate", folder, text=PHRASES[0]).count("\n") == 1
+    assert json.loads(run("evaluate", folder, "--num_beams", "1"))["sentences"] > 0
 
 
 def test_an_export_given_to_torch_says_which_backend_it_needs(save, tmp_path, capsys):

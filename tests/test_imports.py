@@ -98,6 +98,10 @@ def test_importing_the_package_waits_for_neither_torch_nor_transformers():
         "from transformers import AutoConfig; import hf_vanilla_transformer; "
         "from transformers import AutoModelForSeq2SeqLM",
         "from hf_vanilla_transformer import noam; from transformers import AutoConfig, AutoModelForSeq2SeqLM",
+        *(
+            f"import hf_vanilla_transformer.{name}; from transformers import AutoConfig, AutoModelForSeq2SeqLM"
+            for name in [*sorted(HUB_MODULES), "export", "convert", "training"]
+        ),
         "from hf_vanilla_transformer import VanillaTransformerModel; from transformers import AutoConfig; "
         "from transformers import AutoModelForSeq2SeqLM",
     ],
