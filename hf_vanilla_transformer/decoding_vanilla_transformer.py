@@ -127,11 +127,11 @@ class IncrementalDecoder:
         if attention_mask is not None and not attention_mask.all():
             lowest = torch.finfo(encoder_states.dtype).min  # not -inf: a row of padding alone stays finite
             mask = encoder_states.new_zeros(attention_mask.shape).masked_fill(attention_mask == 0, lowest)
-            self.cross_mask = mask[:, None]  # (B, 1, S)
+            self.cross_mask = self._for_heads(mask[:, None])  # (B h, 1, S)
 
-    def _for_heads(self, mask: torch.Tensor | None) -> torch.Tensor | None:
+    def _for_heads(self, mask: torch.Tensor) -> torch.Tensor:
         """(B, K, S) to (B h, K, S)."""
-        return None if mask is None else mask.repeat_interleave(self.num_heads, dim=0)
+        return mask.repeat_interleave(self.num_heads, dim=0)
 
     def step(self, tokens: torch.Tensor, parents: Any = None) -> torch.Tensor:
         """Logits (vocab_size, B K) after the newest tokens (B, K), which continue the beams `parents` (B, K)."""
@@ -143,11 +143,11 @@ class IncrementalDecoder:
             else:
                 past = self.visible.gather(1, parents[..., None].expand(-1, -1, used))
                 self.visible = torch.cat((past, own), dim=-1)
-        mask, cross_mask = self._for_heads(self.visible), self._for_heads(self.cross_mask)
+        mask = None if self.visible is None else self._for_heads(self.visible)
         x = decoder.embed_tokens(tokens.flatten()) * decoder.embed_scale
         x = x + decoder.embed_positions(self.position, 1)
         for layer in self.layers:
-            x = layer.step(x, used, mask, cross_mask)
+            x = layer.step(x, used, mask, self.cross_mask)
         self.position += 1
         return _left_linear(self.model.lm_head, x.t())
 
@@ -158,7 +158,7 @@ class IncrementalDecoder:
         if self.visible is not None:
             self.visible = self.visible[rows]
         if self.cross_mask is not None:
-            self.cross_mask = self.cross_mask[rows]
+            self.cross_mask = self.cross_mask.unflatten(0, (-1, self.num_heads))[rows].flatten(0, 1)
 
 
 def top_tokens(logits: torch.Tensor, count: int, block: int = 64) -> tuple[torch.Tensor, torch.Tensor]:

@@ -586,6 +586,9 @@ def main() -> None:
         accelerator(report, torch.device("cuda"), ("base", "big"), pairs=1000, sentences=64, repeats=repeats)
 
     print(f"{machine()}; ceiling {flops / 1e9:.0f} GFLOP/s; {time.perf_counter() - start:.0f} s\n\n{report.table()}")
+    if args.full:
+        sizes = ", ".join(f"{name} {value}" for name, value in DEFAULT_SIZE.items())
+        print(f"\nGrowth at `tiny`'s width; {sizes} unless stated\n\n{growth()}")
     result = {
         "machine": machine(),
         "ceiling_gflops": flops / 1e9,
