@@ -14,6 +14,7 @@ COLUMNS = ("num_encoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "
 def main() -> None:
     names = ["", "N", "d_model", "d_ff", "h", "d_k", "d_v", "dropout", "smoothing", "steps", "positions"]
     names += ["PPL (paper)", "BLEU (paper)", "M parameters (paper)", "M parameters (ours)", "ours / paper"]
+    names += ["training GFLOP a pair of tokens"]  # 6 a parameter: one source token and one target token meet each once
     print(f"| {' | '.join(names)} |\n{'|---' * len(names)}|")
     for name, published in TABLE_3.items():
         config, training = paper_config(name), preset(name).training
@@ -23,6 +24,7 @@ def main() -> None:
         cells += [training.get("label_smoothing_factor", 0.1), f"{training.get('max_steps', 100_000):,}"]
         cells += [config.position_embedding, f"{published.perplexity:.2f}", published.bleu, published.millions or ""]
         cells += [f"{millions:.1f}", f"{millions / published.millions:.3f}" if published.millions else ""]
+        cells += [f"{6 * millions / 1000:.2f}"]
         print(f"| {' | '.join(map(str, cells))} |")
 
 

@@ -1,7 +1,6 @@
 """Imports run downwards only (the order is from the command line down to the configuration)."""
 
 import ast
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,34 +77,3 @@ def test_what_travels_with_a_saved_model_imports_its_siblings_flat(name):
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 or (node.level == 1 and node.module in HUB_MODULES)
             assert not (node.module or "").startswith(PACKAGE.name)
-
-
-def python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-
-
-def test_importing_the_package_waits_for_neither_torch_nor_transformers():
-    names = "'torch', 'transformers', 'datasets'"
-    code = f"import sys, hf_vanilla_transformer.cli; print([name for name in ({names}) if name in sys.modules])"
-    assert python(code) == "[]"
-
-
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import hf_vanilla_transformer; from transformers import AutoConfig, AutoModelForSeq2SeqLM",
-        "from transformers import AutoConfig, AutoModelForSeq2SeqLM; import hf_vanilla_transformer",
-        "from transformers import AutoConfig; import hf_vanilla_transformer; "
-        "from transformers import AutoModelForSeq2SeqLM",
-        "from hf_vanilla_transformer import noam; from transformers import AutoConfig, AutoModelForSeq2SeqLM",
-        *(
-            f"import hf_vanilla_transformer.{name}; from transformers import AutoConfig, AutoModelForSeq2SeqLM"
-            for name in [*sorted(HUB_MODULES), "export", "convert", "training"]
-        ),
-        "from hf_vanilla_transformer import VanillaTransformerModel; from transformers import AutoConfig; "
-        "from transformers import AutoModelForSeq2SeqLM",
-    ],
-)
-def test_the_auto_classes_know_the_model_in_any_order_of_imports(imports):
-    build = "AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model('vanilla_transformer', d_model=8, vocab_size=9))"
-    assert python(f"{imports}\nprint(type({build}).__name__)") == "VanillaTransformerForConditionalGeneration"
