@@ -9,31 +9,32 @@ that should say the same do so on 99 % of the sentences.
 """
 
 import argparse
-import ctypes
-import gc
 import json
-import math
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from benchmark_decoding import (
+    DEFAULT_SIZE,
+    TARGET,
+    VOCAB,
+    base_decoding,
+    base_model,
+    growth,
+    measure_memory,
+    memory,
+    tiny_decoding,
+)
+from measuring import Report, ceiling, machine, say, take_turns
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import (
-    AutoTokenizer,
-    DataCollatorForSeq2Seq,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    TrainerCallback,
-)
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
@@ -50,79 +51,8 @@ from hf_vanilla_transformer.batching import IGNORED_LABEL, Seq2SeqCollator
 from hf_vanilla_transformer.data import load_pairs, tokenize_pairs
 from hf_vanilla_transformer.phrases import splits
 from hf_vanilla_transformer.presets import preset
-from hf_vanilla_transformer.translation import translate_ids
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "tok"
-VOCAB, BATCH, SOURCE, TARGET = 16_000, 32, 35, 30  # of the rows at base size
-DEFAULT_SIZE = {"source length": 100, "batch": 8, "beam": 4}  # of the table of growth
-
-
-def say(*words: Any) -> None:
-    print(*words, file=sys.stderr, flush=True)
-
-
-class Report:
-    """Rows of what was measured, each with its target where there is one."""
-
-    def __init__(self):
-        self.rows: list[dict[str, Any]] = []
-        self.agreements: dict[str, float] = {}
-
-    def add(self, what: str, ours: float, peer: float | None, ratio: float, target: str = "", unit: str = "") -> None:
-        self.rows.append(
-            {"row": what, "unit": unit, "ours": ours, "peer": peer, "ratio": round(ratio, 3), "target": target}
-        )
-        say(f"{what}: {ours:.4g} {unit}, peer {peer if peer is None else round(peer, 3)}, ratio {ratio:.2f} {target}")
-
-    def agree(self, what: str, ours: list, theirs: list) -> None:
-        self.agreements[what] = sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
-        say(f"{what}: {self.agreements[what]:.1%} equal")
-
-    def disagreeing(self) -> list[str]:
-        return [what for what, share in self.agreements.items() if share < 0.99]
-
-    def table(self) -> str:
-        lines = ["| measure | unit | ours | peer | ratio | to reach |", "|---|---|---|---|---|---|"]
-        for row in self.rows:
-            peer = "" if row["peer"] is None else f"{row['peer']:.4g}"
-            cells = (row["row"], row["unit"], f"{row['ours']:.4g}", peer, f"{row['ratio']:.2f}", row["target"])
-            lines.append(f"| {' | '.join(cells)} |")
-        lines += [f"\n{what}: {share:.1%} of the outputs equal." for what, share in self.agreements.items()]
-        return "\n".join(lines)
-
-
-def take_turns(repeats: int, **contenders: Callable[[], Any]) -> dict[str, float]:
-    """The median seconds of each, after one untimed turn. A short rest lets the last one's threads go to sleep."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(repeats + 1):
-        for name, act in contenders.items():
-            time.sleep(0.3)
-            start = time.perf_counter()
-            act()
-            if turn:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
-
-
-def machine() -> str:
-    """The processor, threads and versions."""
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").is_file():
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        model = names[0].split(":")[1].strip() if names else model
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    import transformers
-
-    return (
-        f"{model}, {torch.get_num_threads()} threads{gpu}; Python {platform.python_version()}, "
-        f"torch {torch.__version__}, transformers {transformers.__version__}"
-    )
-
-
-def ceiling() -> float:
-    """Floating-point operations a second of a large float32 matrix product."""
-    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    return 2 * 2048**3 / take_turns(10, product=lambda: a @ b)["product"]
 
 
 class Text:
@@ -254,198 +184,6 @@ def base_training_step(report: Report, flops: float, repeats: int) -> None:
     report.add("the same against torch.nn.Transformer", seconds["ours"], seconds["theirs"], ratio, "", "s")
 
 
-def base_model() -> VanillaTransformerForConditionalGeneration:
-    """A random `base` that never ends a sentence by itself."""
-    torch.manual_seed(0)
-    model = VanillaTransformerForConditionalGeneration(
-        paper_config("base", vocab_size=VOCAB, length_normalization="length", source_lang="en", target_lang="de")
-    ).eval()
-    model.model.shared.weight.data[model.config.eos_token_id] = 0.0  # its logit is 0, that of 16,000 others random
-    return model
-
-
-def base_sources() -> dict[str, torch.Tensor]:
-    """32 sentences of 15 to 35 tokens."""
-    lengths = torch.linspace(15, SOURCE, BATCH).round().long()
-    mask = (torch.arange(SOURCE) < lengths[:, None]).long()
-    return {"input_ids": torch.randint(4, VOCAB, (BATCH, SOURCE)) * mask, "attention_mask": mask}
-
-
-def words(count: int) -> Any:
-    """A tokenizer of `count` made-up words, for the exports of random models."""
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
-    vocabulary = {token: i for i, token in enumerate([*special.values(), *(f"w{i}" for i in range(4, count))])}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>")), **special
-    )
-
-
-def exports(model: nn.Module, tokenizer: Any, place: str) -> dict[str, Any]:
-    """The model in CTranslate2, as float32 and int8; nothing where CTranslate2 is missing."""
-    try:
-        from hf_vanilla_transformer.export import CTranslate2Model, export_ctranslate2
-
-        folder = Path(place, "model")
-        model.save_pretrained(folder), tokenizer.save_pretrained(folder)
-        for quantization in ("float32", "int8"):
-            export_ctranslate2(str(folder), str(Path(place, quantization)), quantization)
-    except ImportError as error:
-        say(error)
-        return {}
-    return {
-        f"CTranslate2 {name}": CTranslate2Model(str(Path(place, name)), device="cpu") for name in ("float32", "int8")
-    }
-
-
-def base_decoding(report: Report, repeats: int) -> None:
-    """Batch 32, unequal source lengths, 30 tokens out."""
-    model, sources = base_model(), base_sources()
-    marian = convert.to_marian(model)
-    searches = {
-        name: {**sources, "num_beams": beams, "max_new_tokens": TARGET}
-        for name, beams in (("beam 4", 4), ("greedy", 1))
-    }
-
-    def compare(peers: dict[str, Any], targets: dict[tuple[str, str], str]) -> None:
-        for name, settings in searches.items():
-            acts = {n: (lambda m=m, s=settings: m.generate(**s)) for n, m in {"ours": model, **peers}.items()}
-            seconds = take_turns(repeats, **acts)
-            ours = BATCH * TARGET / seconds.pop("ours")
-            for peer, elapsed in seconds.items():
-                theirs = BATCH * TARGET / elapsed
-                target = targets.get((peer, name), "")
-                report.add(f"`base`, {name}, against {peer}", ours, theirs, ours / theirs, target, "tokens/s")
-
-    compare({"MarianMT": marian}, {("MarianMT", "beam 4"): "1.25", ("MarianMT", "greedy"): "1.15"})
-    for name, settings in searches.items():
-        report.agree(f"base, {name}", model.generate(**settings).tolist(), marian.generate(**settings).tolist())
-    with tempfile.TemporaryDirectory() as place:  # not in turn with MarianMT: its threads linger a while
-        compare(exports(model, words(VOCAB), place), {("CTranslate2 float32", "beam 4"): "1.0"})
-
-
-def tiny_decoding(report: Report, text: Text, folder: str | None, updates: int, repeats: int) -> None:
-    """The test sentences with a trained `tiny`, in length-sorted batches for everyone."""
-    if folder is None:
-        say(f"Training `tiny` for {updates} updates ...")
-        model = VanillaTransformerForConditionalGeneration(paper_config("tiny", vocab_size=len(text.tokenizer)))
-        with tempfile.TemporaryDirectory() as place:
-            settings = {**preset("tiny").training, "max_steps": updates, "warmup_steps": 400, "logging_steps": 10**6}
-            args = VanillaTransformerTrainingArguments(
-                place, use_cpu=True, disable_tqdm=True, **{**settings, "save_strategy": "no"}
-            )
-            trainer = VanillaTransformerTrainer(model, args, train_dataset=text.train)
-            trainer.remove_callback(PrinterCallback)
-            trainer.train()
-        tokenizer, sources = text.tokenizer, text.sources
-    else:
-        model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        sources = tokenizer(text.test)["input_ids"]
-    model.eval()
-    model.config.length_normalization = "length"
-    marian = convert.to_marian(model)
-    special = {model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id}
-
-    def tokens(outputs: list[list[int]]) -> list[list[int]]:
-        return [[token for token in output if token not in special] for output in outputs]
-
-    def compare(peers: dict[str, Any], targets: dict[str, str], repeats: int) -> None:
-        for beams, name in ((4, "beam 4"), (1, "greedy")):
-            outputs: dict[str, list] = {}
-            acts = {}
-            for peer, contender in {"ours": model, **peers}.items():
-                settings = {"num_beams": beams, "length_penalty": 0.6, "max_new_tokens": 80}
-                if isinstance(contender, nn.Module) and beams > 1:
-                    settings["early_stopping"] = True  # as CTranslate2 does
-
-                def act(peer=peer, contender=contender, settings=settings, outputs=outputs):
-                    outputs[peer] = tokens(translate_ids(contender, sources, **settings))
-
-                acts[peer] = act
-            seconds = take_turns(repeats, **acts)
-            for peer in peers:
-                if not peer.endswith("int8"):
-                    report.agree(f"tiny on {text.name}, {name}, {peer}", outputs["ours"], outputs[peer])
-                ours, theirs = len(sources) / seconds["ours"], len(sources) / seconds[peer]
-                what = f"`tiny` on {text.name} ({len(sources)} sentences), {name}, against {peer}"
-                aim = targets.get(name, "")
-                report.add(what, ours, theirs, ours / theirs, aim, "sentences/s")
-
-    compare({"MarianMT": marian}, {"beam 4": "1.5", "greedy": "1.3"}, repeats)
-    with tempfile.TemporaryDirectory() as place:
-        compare(exports(model, tokenizer, place), {}, repeats - 2)
-
-
-def _resident() -> float:
-    """Megabytes of this process."""
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
-
-
-def _peak_during(act: Callable[[], Any]) -> float:
-    """Megabytes that `act` needs at its peak beyond what is there before, looked at every 2 ms."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before counts as new when it is used again
-    before, peak, done = _resident(), 0.0, threading.Event()
-
-    def watch():
-        nonlocal peak
-        while not done.wait(0.002):
-            peak = max(peak, _resident())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    act()
-    done.set()
-    watcher.join()
-    return max(peak, _resident()) - before
-
-
-def measure_memory(what: str) -> None:
-    """Run in a process of its own: prints the megabytes."""
-    if what == "planning":
-        lengths = torch.randint(5, 60, (4_500_000,)).tolist()
-        targets = [
-            max(1, length + int(noise)) for length, noise in zip(lengths, torch.randn(4_500_000) * 4, strict=True)
-        ]
-        start = time.perf_counter()
-
-        def plan():
-            sampler = MaxTokensBatchSampler(lengths, targets, 25_000)
-            print(sum(1 for _ in sampler), file=sys.stderr)
-
-        peak = _peak_during(plan)
-        print(json.dumps([peak, time.perf_counter() - start]))
-        return
-    model: Any = base_model()
-    if what == "MarianMT":
-        model = convert.to_marian(model)
-    sources = base_sources()
-    model.generate(**sources, num_beams=1, max_new_tokens=2)  # threads and libraries are up
-    print(_peak_during(lambda: model.generate(**sources, num_beams=4, max_new_tokens=TARGET)))
-
-
-def memory(report: Report) -> None:
-    def child(what: str) -> Any:
-        command = [sys.executable, __file__, "--measure_memory", what]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return json.loads(output.splitlines()[-1])
-
-    if not sys.platform.startswith("linux"):
-        say("Peak memory is measured on Linux only.")
-        return
-    ours, theirs = child("ours"), child("MarianMT")
-    report.add(
-        "memory of this beam search beyond the model, MarianMT", ours, theirs, ours / theirs, "at most 0.7", "MB"
-    )
-    peak, seconds = child("planning")
-    report.add("batches planned for 4.5 million pairs", seconds, None, seconds / 10, "at most 1 (10 s)", "s")
-    report.add("memory that this needs", peak, None, peak / 500, "at most 1 (500 MB)", "MB")
-
-
 def accelerator(
     report: Report, device: torch.device, names: tuple[str, ...], pairs: int, sentences: int, repeats: int
 ) -> None:
@@ -504,35 +242,6 @@ def accelerator(
         speed = {peer: size * TARGET / elapsed for peer, elapsed in seconds.items()}
         what = f"{device.type}, `base`, {name}, against MarianMT"
         report.add(what, speed["ours"], speed["marian"], speed["ours"] / speed["marian"], "2", "tokens/s")
-
-
-def growth() -> str:
-    """Time and memory of decoding against source length, batch and beam, as a table.
-
-    As many tokens come out as go in, so time may grow with the square of the length (sections 3.2 and 4), and no more
-    than in proportion to batch and beam; memory as well, but never with the square of the length.
-    """
-    model = VanillaTransformerForConditionalGeneration(paper_config("tiny", dropout=0.0, num_encoder_layers=2)).eval()
-    model.model.shared.weight.data[model.config.eos_token_id] = 0.0
-    axes = {"source length": (25, 50, 100, 250, 500, 1000), "batch": (1, 4, 16, 64), "beam": (1, 2, 4, 8, 16)}
-    lines = ["| | | s | exponent | MB | exponent |", "|---|---|---|---|---|---|"]
-    for axis, values in axes.items():
-        last: tuple[float, ...] = ()
-        for value in values:
-            size = {**DEFAULT_SIZE, axis: value}
-            sources = torch.randint(4, model.config.vocab_size, (size["batch"], size["source length"]))
-            settings = {"num_beams": size["beam"], "max_new_tokens": size["source length"]}
-            start = time.perf_counter()
-            megabytes = max(_peak_during(lambda s=sources, k=settings: model.generate(s, **k)), 1.0)
-            seconds = time.perf_counter() - start
-            now = (value, seconds, megabytes)
-            exponents = ["", ""]
-            if last:
-                exponents = [f"{math.log(now[i] / last[i]) / math.log(value / last[0]):.2f}" for i in (1, 2)]
-            lines.append(f"| {axis} | {value} | {seconds:.2f} | {exponents[0]} | {megabytes:.0f} | {exponents[1]} |")
-            say(lines[-1])
-            last = now
-    return "\n".join(lines)
 
 
 def imports(report: Report, repeats: int) -> None:
