@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .checkpoints import average_checkpoints
     from .configuration_vanilla_transformer import VanillaTransformerConfig
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+    from .pipeline_vanilla_transformer import TranslationPipeline
     from .presets import paper_config
     from .schedule import noam
     from .tokenizer import train_tokenizer
@@ -28,6 +29,7 @@ register()
 # Imported on first use: torch, Trainer and datasets take seconds that nobody should wait who does not need them
 _LAZY = {
     "MaxTokensBatchSampler": "batching",
+    "TranslationPipeline": "pipeline_vanilla_transformer",
     "VanillaTransformerConfig": "configuration_vanilla_transformer",
     "VanillaTransformerForConditionalGeneration": "modeling_vanilla_transformer",
     "VanillaTransformerModel": "modeling_vanilla_transformer",
@@ -42,6 +44,7 @@ _LAZY = {
 
 __all__ = [
     "MaxTokensBatchSampler",
+    "TranslationPipeline",
     "VanillaTransformerConfig",
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerModel",

@@ -31,6 +31,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     save_total_limit: int | None = _field("Newest checkpoints to keep beside the best; the paper averages 5.", 5)
     eval_bleu: bool = _field("Translate the validation text at each evaluation and report its BLEU.", True)
     bleu_tokenize: str = _field("sacreBLEU's tokenisation for it; 'none' for text that is tokenised already.", "13a")
+    hub_strategy: str = _field("Only 'end': the finished model is uploaded, with its card.", "end")
     early_stopping_patience: int | None = _field(
         "Evaluations without a better metric_for_best_model after which training stops; the best model is then kept."
     )
@@ -58,6 +59,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"The noam schedule needs at least one step of warm-up, got {self.warmup_steps}.")
             # transformers accepts only its own names here; this is the one of the same shape
             self.lr_scheduler_type = "inverse_sqrt"
+        if self.push_to_hub and self.hub_strategy != "end":
+            raise ValueError(f"hub_strategy must be 'end', got {self.hub_strategy!r}: checkpoints hold pickles.")
         super().__post_init__()
         if noam:
             self.lr_scheduler_type = NOAM
@@ -85,10 +88,11 @@ class ModelArguments:
     initializer_range: float | None = _field("Standard deviation of initial matrices; else tensor2tensor's.")
     num_beams: int | None = _field("Beam size saved with the model, 4 in the paper.")
     length_penalty: float | None = _field("Alpha saved with the model, 0.6 in the paper.")
+    license: str | None = _field("Licence of the model, for its card, such as 'apache-2.0'.")
 
     def config_overrides(self) -> dict[str, Any]:
         """The fields given of the model's configuration."""
-        others = {"preset", "model_name_or_path", "tokenizer_name", "num_beams", "length_penalty"}
+        others = {"preset", "model_name_or_path", "tokenizer_name", "num_beams", "length_penalty", "license"}
         return {name: value for name, value in vars(self).items() if name not in others and value is not None}
 
     def generation_overrides(self) -> dict[str, Any]:

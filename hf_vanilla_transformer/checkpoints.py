@@ -74,11 +74,14 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
     output = Path(output_dir)
     output.mkdir(parents=True, exist_ok=True)
     last = Path(folders[-1])
-    for pattern in ("*config.json", "tokenizer*.json", "special_tokens_map.json"):
+    for pattern in ("*config.json", "tokenizer*.json", "special_tokens_map.json", "*_vanilla_transformer.py"):
         for file in last.glob(pattern):
             if file.parent != output:
                 shutil.copy2(file, output)
     mean = {name: (total / len(folders)).to(dtypes[name]) for name, total in sums.items()}
     unfinished = output / f"{WEIGHTS}.unfinished"
-    save_file(mean, unfinished, metadata={"format": "pt"})
-    unfinished.replace(output / WEIGHTS)
+    try:
+        save_file(mean, unfinished, metadata={"format": "pt"})
+        unfinished.replace(output / WEIGHTS)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The command line `vanilla-transformer`: train, average, evaluate, translate and export.
+"""The command line `vanilla-transformer`: train, average, evaluate, translate, export, push and demo.
 
 Each verb imports what it needs when it runs. Results go to stdout, everything else to stderr. Exit status: 0 on
 success, 2 for wrong use, 1 for failure with one clear line.
@@ -6,15 +6,18 @@ success, 2 for wrong use, 1 for failure with one clear line.
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from queue import Queue
+from threading import Thread
+from typing import Any
 
 from . import __version__
 
-LINES_AT_A_TIME = 2000  # translate reads, sorts and writes this many lines before it goes on
+LINES_AT_A_TIME = 2000  # translate sorts and batches no more lines at once than this
 
 
 class UsageError(Exception):
@@ -38,15 +41,15 @@ def _load(folder: str, backend: str) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    from .export import SETTINGS, load_ctranslate2
+    from .export import export_format, load_export
     from .tokenizer import check_tokenizer
 
-    if backend == "ctranslate2":
-        exported = load_ctranslate2(folder)
+    if backend != "torch":
+        exported = load_export(folder, backend)
         return exported, exported.tokenizer
 
-    if Path(folder, SETTINGS).is_dir():
-        raise UsageError(f"{folder} is an export: give --backend ctranslate2.")
+    if export_format(folder):
+        raise UsageError(f"{folder} is an export: give --backend {export_format(folder)}.")
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     try:
         model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
@@ -70,6 +73,7 @@ def evaluate(args: argparse.Namespace) -> None:
 
     model, tokenizer = _load(args.model, args.backend)
     unseen: list[int] = []
+    text = "built-in phrases"
     if not (args.test_file or args.dataset_name):
         from .phrases import splits
 
@@ -87,9 +91,10 @@ def evaluate(args: argparse.Namespace) -> None:
         if source_lang is None or target_lang is None:
             raise UsageError("The model does not say its languages: give --source_lang and --target_lang.")
         if args.test_file:
-            pairs = load_pairs(args.test_file, source_lang, target_lang)
+            pairs, text = load_pairs(args.test_file, source_lang, target_lang), Path(args.test_file).name
         else:
             name, split = args.dataset_name, args.split
+            text = f"{name}, {split}"
             pairs = load_hub_pairs(name, args.dataset_config_name, source_lang, target_lang, (split,))[split]
         sources, references = ([text or "" for text in pairs[name]] for name in ("source", "target"))
     start = time.perf_counter()
@@ -106,23 +111,38 @@ def evaluate(args: argparse.Namespace) -> None:
         )
         return {**scores, "sentences": len(chosen)}
 
-    result = {**score(range(len(sources))), "seconds": round(seconds, 2)}
+    result = {**score(range(len(sources))), "text": text, "seconds": round(seconds, 2)}
     if unseen:
         result["unseen_combinations"] = score(unseen)
     print(json.dumps(result, indent=2))
 
 
-def _chunks(lines: TextIO) -> Iterator[list[str]]:
-    """Lines without their ends, many at a time; one at a time from a terminal."""
-    size = 1 if lines.isatty() else LINES_AT_A_TIME
-    chunk: list[str] = []
-    for line in lines:
-        chunk.append(line.rstrip("\r\n"))
-        if len(chunk) == size:
+def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Lines without their ends: as many as have come by now, but at least one and at most `LINES_AT_A_TIME`."""
+    waiting: Queue[str | BaseException | None] = Queue(LINES_AT_A_TIME)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                waiting.put(line.rstrip("\r\n"))
+            waiting.put(None)
+        except BaseException as error:  # for whoever asks for the next line
+            waiting.put(error)
+
+    Thread(target=read, daemon=True).start()
+    item: str | BaseException | None = ""
+    while item is not None:
+        chunk: list[str] = []
+        item = waiting.get()
+        while isinstance(item, str):
+            chunk.append(item)
+            if len(chunk) == LINES_AT_A_TIME or waiting.empty():
+                break
+            item = waiting.get()
+        if chunk:
             yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+        if isinstance(item, BaseException):
+            raise item
 
 
 def translate(args: argparse.Namespace) -> None:
@@ -147,21 +167,46 @@ def translate(args: argparse.Namespace) -> None:
 def average(args: argparse.Namespace) -> None:
     """`vanilla-transformer average`: the mean of a run's last checkpoints, as a model folder."""
     from .checkpoints import average_checkpoints, checkpoint_folders
+    from .hub import record_average
 
     folders = checkpoint_folders(args.run)
     if len(folders) < args.last:
         raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}.")
     chosen = folders[-args.last :]
     average_checkpoints(chosen, args.output_dir)
+    record_average(args.run, args.output_dir, args.last)
     say(f"The mean of {', '.join(folder.name for folder in chosen)} is in {args.output_dir}")
 
 
 def export(args: argparse.Namespace) -> None:
     """`vanilla-transformer export`: a model for another runtime."""
-    from .export import export_ctranslate2
+    from .export import export_ctranslate2, export_onnx
 
-    export_ctranslate2(args.model, args.output_dir, args.quantization)
-    say(f"{args.output_dir} has the model for CTranslate2; its README.md says how to run it")
+    if args.format == "ctranslate2":
+        export_ctranslate2(args.model, args.output_dir, args.quantization or "float32")
+    elif args.quantization:
+        raise UsageError("--quantization is for --format ctranslate2.")
+    else:
+        export_onnx(args.model, args.output_dir)
+    say(f"{args.output_dir} has the model for {args.format}; its README.md says how to run it")
+
+
+def push(args: argparse.Namespace) -> None:
+    """`vanilla-transformer push`: the model with its card to the Hub; its address on stdout."""
+    from .hub import push, push_space, read_scores
+
+    scores = read_scores(args.scores) if args.scores else None
+    print(push(args.model, args.repo_id, args.private or None, license=args.license, scores=scores))
+    if args.space:
+        print(push_space(args.repo_id, args.private or None))
+
+
+def demo(args: argparse.Namespace) -> None:
+    """`vanilla-transformer demo`: a page in the browser, until Ctrl-C."""
+    from .demo import build_page
+
+    page = build_page(args.model)
+    page.launch(server_name=args.host, server_port=args.port)
 
 
 def _positive(text: str) -> int:
@@ -182,7 +227,9 @@ def _parser() -> argparse.ArgumentParser:
 
     decoding = argparse.ArgumentParser(add_help=False)
     decoding.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")
-    decoding.add_argument("--backend", default="torch", choices=["torch", "ctranslate2"], help="what runs the model")
+    decoding.add_argument(
+        "--backend", default="torch", choices=["torch", "ctranslate2", "onnx"], help="what runs the model"
+    )
     decoding.add_argument("--num_beams", type=_positive, help="beam size (default: the model's, 4 in the paper)")
     decoding.add_argument("--length_penalty", type=float, help="alpha (default: the model's, 0.6 in the paper)")
     decoding.add_argument("--max_tokens", type=_positive, default=2048, help="tokens of a batch (default: 2048)")
@@ -208,9 +255,24 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("export", help="write a model for a faster runtime")
     verb.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")
     verb.add_argument("output_dir", metavar="OUT", help="a new folder")
-    verb.add_argument("--format", required=True, choices=["ctranslate2"])
-    verb.add_argument("--quantization", default="float32", help="int8, float16, ... (default: float32)")
+    verb.add_argument("--format", required=True, choices=["ctranslate2", "onnx"])
+    verb.add_argument("--quantization", help="CTranslate2's: int8, float16, ... (default: float32)")
     verb.set_defaults(act=export)
+
+    verb = verbs.add_parser("push", help="upload a trained model, its tokenizer and its card to the Hub")
+    verb.add_argument("model", metavar="D", help="folder of a trained model")
+    verb.add_argument("repo_id", metavar="REPOSITORY", help="your-name/your-model; made if it is not there")
+    verb.add_argument("--scores", metavar="FILE", help="what `evaluate` printed, for the card")
+    verb.add_argument("--license", help="of the model, for the card, such as apache-2.0")
+    verb.add_argument("--private", action="store_true", help="a new repository is private")
+    verb.add_argument("--space", action="store_true", help="also make a Space, the page that `demo` shows")
+    verb.set_defaults(act=push)
+
+    verb = verbs.add_parser("demo", help="a page in the browser: translate, n-best, attention")
+    verb.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")
+    verb.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    verb.add_argument("--port", type=_positive, help="default: the first free one from 7860")
+    verb.set_defaults(act=demo)
 
     verb = verbs.add_parser("average", help="average the last checkpoints of a training run into one model")
     verb.add_argument("run", metavar="D", help="the output folder of the training run")
@@ -233,6 +295,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         say(f"vanilla-transformer: {error}")
         return 2
+    except BrokenPipeError:  # whoever read the output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError, ImportError) as error:
         say("vanilla-transformer:", " ".join(str(error).split()))
         return 1

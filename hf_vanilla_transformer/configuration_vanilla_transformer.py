@@ -1,7 +1,25 @@
 """Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762)."""
 
+from copy import deepcopy
+from typing import Any
+
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
+
+# Of a saved model: where transformers finds its code, for those who have not installed this package. The files are
+# copied beside the weights, since `_auto_class` names the classes (here and in the modeling file).
+_AUTO_MAP = {
+    "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
+    "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+    "AutoModelForSeq2SeqLM": "modeling_vanilla_transformer.VanillaTransformerForConditionalGeneration",
+}
+_CUSTOM_PIPELINES = {
+    "translation": {
+        "impl": "pipeline_vanilla_transformer.TranslationPipeline",
+        "pt": ["AutoModelForSeq2SeqLM"],
+        "type": "text",
+    }
+}
 
 
 @strict
@@ -43,6 +61,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     """
 
     model_type = "vanilla_transformer"
+    _auto_class = "AutoConfig"
     keys_to_ignore_at_inference = ["past_key_values"]
     attribute_map = {
         "hidden_size": "d_model",
@@ -96,7 +115,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if self.d_v is None:
             self.d_v = self.d_model // self.num_heads
         self.validate_architecture()
-        super().__post_init__(**kwargs)
+        for name in ("auto_map", "custom_pipelines"):  # written anew on saving
+            kwargs.pop(name, None)
+        if __name__.startswith("transformers_modules"):
+            # Only a copy from a saved model shows its pipeline: where it shows, transformers demands
+            # trust_remote_code, which the installed package does not need.
+            kwargs["custom_pipelines"] = deepcopy(_CUSTOM_PIPELINES)  # transformers writes into it
+        super().__post_init__(auto_map=dict(_AUTO_MAP), **kwargs)
 
     def validate_architecture(self):
         """Called at construction, and by `@strict` on saving: the fields must describe a model that can be built."""
@@ -113,6 +138,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, got {self.d_model}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As saved: with the names of the code that travels along."""
+        return {**super().to_dict(), "custom_pipelines": _CUSTOM_PIPELINES}
 
 
 __all__ = ["VanillaTransformerConfig"]

@@ -1,27 +1,46 @@
-"""Models for other runtimes: CTranslate2, which decodes fast on CPUs and GPUs without torch."""
+"""Models for other runtimes: CTranslate2, which decodes fast on CPUs and GPUs, and ONNX, which runs nearly anywhere.
+
+Imported by `--backend` too: a model of either kind has a `generate`, so that everything else need not know.
+"""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .generation_vanilla_transformer import OUTPUT_MARGIN, gnmt_length_penalty
+from .generation_vanilla_transformer import OUTPUT_MARGIN, VanillaTransformerGenerationMixin, gnmt_length_penalty
 from .layers_vanilla_transformer import sinusoids
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 SETTINGS = "vanilla_transformer"  # folder of an export that holds the model's own configuration
 
-_README = """# A CTranslate2 export of a Transformer
+_MANIFEST = "export.json"  # what transformers writes beside ONNX graphs
 
-Made by hf-vanilla-transformer from {name}, quantisation {quantization}. To run it:
+_README = """# A {runtime} export of a Transformer
+
+Made by hf-vanilla-transformer from {name}{details}. To run it:
 
     pip install "hf-vanilla-transformer[export]"
-    vanilla-transformer translate THIS_FOLDER --backend ctranslate2 < in.txt > out.txt
+    vanilla-transformer translate THIS_FOLDER --backend {backend} < in.txt > out.txt
 
-`ctranslate2.Translator(THIS_FOLDER)` loads it directly; its input are the tokens of `tokenizer.json`, with `</s>`.
+{inside}
 """
+_INSIDE_CTRANSLATE2 = """`ctranslate2.Translator(THIS_FOLDER)` loads it directly; its input are the tokens of
+`tokenizer.json`, with `</s>`."""
+_INSIDE_ONNX = """Any ONNX Runtime can run the graphs: `encoder.onnx` once for a sentence (tokens of `tokenizer.json`,
+with `</s>`), `prefill.onnx` for the first token, which gives the keys and values of the attention as well, and
+`decode.onnx` for each further token, with those. `export.json` names all inputs and outputs. From Python,
+`transformers.exporters` runs them:
+
+    from transformers.exporters import ExportedModel
+    exported = ExportedModel.from_pretrained("THIS_FOLDER", trust_remote_code=True)  # for its configuration
+    exported.runners["encoder"](input_ids=..., attention_mask=...)"""
 
 
 def _ctranslate2() -> Any:
@@ -81,30 +100,57 @@ def export_ctranslate2(folder: str, output_dir: str, quantization: str = "float3
     _ctranslate2()
     from ctranslate2.converters import TransformersConverter
 
-    target = Path(output_dir)
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"There is no quantisation {quantization!r}; choose one of {', '.join(QUANTIZATIONS)}.")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target} is in use; give a new folder.")
     _register_loader()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as place:
-        made = Path(place, "export")
+    with _new_folder(output_dir) as made:
         TransformersConverter(str(folder)).convert(str(made), quantization=quantization)
         AutoTokenizer.from_pretrained(folder).save_pretrained(made)
         AutoConfig.from_pretrained(folder).save_pretrained(made / SETTINGS)
         GenerationConfig.from_pretrained(folder).save_pretrained(made / SETTINGS)
-        (made / "README.md").write_text(_README.format(name=folder, quantization=quantization), encoding="utf-8")
-        made.replace(target)
+        about = {"runtime": "CTranslate2", "backend": "ctranslate2", "inside": _INSIDE_CTRANSLATE2}
+        text = _README.format(name=folder, details=f", quantisation {quantization}", **about)
+        (made / "README.md").write_text(text, encoding="utf-8")
 
 
-def load_ctranslate2(folder: str) -> "CTranslate2Model":
-    """An export, or a saved model by way of a temporary one."""
+@contextmanager
+def _new_folder(output_dir: str) -> Iterator[Path]:
+    """A place to write, which becomes `output_dir` once all is written."""
+    target = Path(output_dir)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"{target} is in use; give a new folder.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as place:
+        yield Path(place, "export")
+        Path(place, "export").replace(target)
+
+
+def export_format(folder: str) -> str | None:
+    """What `folder` is an export for ("ctranslate2", "onnx"), or None."""
     if Path(folder, SETTINGS).is_dir():
-        return CTranslate2Model(folder)
+        return "ctranslate2"
+    return "onnx" if Path(folder, _MANIFEST).is_file() else None
+
+
+def load_export(folder: str, backend: str) -> "CTranslate2Model | OnnxModel":
+    """An export for `backend`, or a saved model by way of a temporary one.
+
+    Raises:
+        ImportError: where the runtime is missing.
+        ValueError: for an export for something else.
+    """
+    export, load = {
+        "ctranslate2": (export_ctranslate2, CTranslate2Model),
+        "onnx": (export_onnx, OnnxModel),
+    }[backend]
+    found = export_format(folder)
+    if found == backend:
+        return load(folder)
+    if found:
+        raise ValueError(f"{folder} is an export for {found}, not for {backend}.")
     with tempfile.TemporaryDirectory() as place:
-        export_ctranslate2(folder, str(Path(place, "export")))
-        return CTranslate2Model(str(Path(place, "export")))
+        export(folder, str(Path(place, "export")))
+        return load(str(Path(place, "export")))
 
 
 class CTranslate2Model:
@@ -184,3 +230,103 @@ class CTranslate2Model:
             tokens: Any = self.tokenizer.convert_tokens_to_ids(hypotheses[best])
             outputs.append((tokens, max(map(len, hypotheses))))
         return outputs
+
+
+def _onnx() -> Any:
+    try:
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+        from transformers import exporters
+    except ImportError as error:
+        raise ImportError(
+            'ONNX needs transformers 5.23 and the extra: pip install "hf-vanilla-transformer[export]".'
+        ) from error
+    return exporters
+
+
+def export_onnx(folder: str, output_dir: str) -> None:
+    """Writes the model saved in `folder` as ONNX graphs, with its tokenizer, into the new folder `output_dir`.
+
+    Raises:
+        ImportError: where ONNX or its runtime is missing.
+        ValueError: for a folder that is in use.
+    """
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    exporters = _onnx()
+    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+
+    with _new_folder(output_dir) as made:
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        exporter, config = OnnxExporter(), OnnxConfig(dynamic=True)
+        sample: dict[str, Any] = {"input_ids": torch.tensor([[4, 5, 6, 2], [4, 5, 2, 0]])}
+        sample["attention_mask"] = sample["input_ids"].ne(0).long()
+        encoder = exporter.export(model.get_encoder(), sample, config)
+        search = type(model.generation_config)(num_beams=1, return_dict_in_generate=True)  # transformers' own loop
+        steps = exporter.export_for_generation(model, sample, config, generation_config=search)
+        exporters.ExportedModel(
+            {"encoder": encoder.components["model"], **steps.components},
+            "onnx",
+            config=model.config,
+            generation_config=model.generation_config,
+        ).save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        text = _README.format(runtime="ONNX", backend="onnx", name=folder, details="", inside=_INSIDE_ONNX)
+        (made / "README.md").write_text(text, encoding="utf-8")
+
+
+class OnnxModel(VanillaTransformerGenerationMixin):
+    """An ONNX export as something with a `generate`: transformers' own, with each step run by ONNX Runtime.
+
+    Args:
+        folder: what `export_onnx` wrote.
+    """
+
+    main_input_name = "input_ids"
+    training = False
+    _is_stateful = False
+
+    def __init__(self, folder: str):
+        from transformers import AutoTokenizer
+
+        exported = _onnx().ExportedModel.from_pretrained(folder)
+        self.config, self.generation_config = exported.config, exported.generation_config
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.runners, self.device, self.dtype = exported.runners, exported.device, torch.float32
+
+    def eval(self) -> "OnnxModel":
+        return self
+
+    def train(self, mode: bool = True) -> "OnnxModel":
+        return self
+
+    def _is_plain(self, *search: Any) -> bool:
+        return False  # the faster loops need torch's layers
+
+    def get_encoder(self, modality: str | None = None) -> Any:
+        def forward(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput:
+            return self._run("encoder", input_ids=input_ids, attention_mask=attention_mask)
+
+        return _Callable(forward)
+
+    def forward(self, past_key_values: Any = None, **inputs: Any) -> Seq2SeqLMOutput:
+        """One step: `decoder_input_ids` (B, 1) to logits (B, 1, vocab_size), and keys and values for the next."""
+        first = past_key_values is None or past_key_values.get_seq_length() == 0
+        return self._run("prefill" if first else "decode", past_key_values=past_key_values, **inputs)
+
+    __call__ = forward
+
+    def _run(self, name: str, **inputs: Any) -> Any:
+        runner = self.runners[name]
+        return runner(**{key: value for key, value in inputs.items() if key in runner.metadata.kwargs})
+
+
+class _Callable(SimpleNamespace):
+    """An encoder, as transformers' `generate` looks at it: its `forward` has a signature."""
+
+    def __init__(self, forward: Any):
+        super().__init__(forward=forward)
+
+    def __call__(self, **inputs: Any) -> BaseModelOutput:
+        inputs.pop("return_dict", None)
+        return self.forward(**inputs)

@@ -5,7 +5,9 @@ use B sentences, S source tokens and T target tokens.
 """
 
 import math
-from typing import Any
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -35,6 +37,9 @@ from .layers_vanilla_transformer import (
     VanillaTransformerEncoderLayer,
 )
 
+if TYPE_CHECKING:  # transformers copies what is imported here beside a saved model, and so the pipeline travels along
+    from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401
+
 
 def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
     """The decoder's input for `labels`: the start token, then every label but the last; -100 becomes padding.
@@ -57,6 +62,13 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+        """As transformers' own, with this package's card; where only this file is there, with the stock one."""
+        hub = f"{__package__}.hub"
+        if find_spec(hub) is None:
+            return super().push_to_hub(repo_id, **kwargs)
+        return import_module(hub).push_model(self, repo_id, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -193,6 +205,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     """Encoder and decoder over one shared embedding matrix, without the output projection."""
 
+    _auto_class = "AutoModel"
     _tied_weights_keys = {
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
@@ -268,6 +281,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
     """The whole of Figure 1: the model, and the output projection that shares the embedding matrix (section 3.4)."""
 
+    _auto_class = "AutoModelForSeq2SeqLM"
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
 
     def __init__(self, config: VanillaTransformerConfig):

@@ -14,7 +14,7 @@ _FREE_PREFIXES = ("eval_", "logging_", "log_", "save_", "dataloader_", "hub_", "
 _FREE = {
     *("output_dir", "validation_file", "report_to", "run_name", "disable_tqdm", "use_cpu", "generation_num_beams"),
     *("num_beams", "length_penalty", "bleu_tokenize", "early_stopping_patience", "load_best_model_at_end"),
-    *("metric_for_best_model", "greater_is_better", "preset"),
+    *("metric_for_best_model", "greater_is_better", "preset", "license"),
 }
 _LENGTH = {"max_steps", "num_train_epochs"}
 _ENDLESS_SCHEDULES = ("noam", "constant", "constant_with_warmup")  # their rates do not depend on when training ends

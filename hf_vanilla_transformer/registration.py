@@ -1,7 +1,7 @@
-"""Registers the model with transformers' Auto classes, as soon as somebody uses them.
+"""Registers the model with transformers' Auto classes, and translation as a pipeline, as soon as somebody uses them.
 
-Those classes take seconds to import, and so does the model. `vanilla-transformer --help` needs neither, so
-registration follows whichever of the two is imported last.
+Those take seconds to import, and so does the model. `vanilla-transformer --help` needs neither, so registration
+follows whichever of the two is imported last.
 """
 
 import sys
@@ -12,14 +12,15 @@ from types import ModuleType
 from typing import Any
 
 _CONFIG_AUTO, _MODEL_AUTO = (f"transformers.models.auto.{name}_auto" for name in ("configuration", "modeling"))
+_PIPELINES = "transformers.pipelines"
 _OURS = {
     f"{__package__}.{name}_vanilla_transformer"
-    for name in ("configuration", "layers", "decoding", "generation", "modeling")
+    for name in ("configuration", "layers", "decoding", "generation", "modeling", "pipeline")
 }
 
 
 def _register() -> None:
-    """Registers with those of the two modules of Auto classes that are there in full."""
+    """Registers with those of transformers' modules that are there in full."""
     config_auto: Any = sys.modules.get(_CONFIG_AUTO)
     if hasattr(config_auto, "AutoConfig"):
         config = import_module(f"{__package__}.configuration_vanilla_transformer").VanillaTransformerConfig
@@ -30,6 +31,14 @@ def _register() -> None:
         generative = modeling.VanillaTransformerForConditionalGeneration
         auto.AutoModel.register(generative.config_class, modeling.VanillaTransformerModel, exist_ok=True)
         auto.AutoModelForSeq2SeqLM.register(generative.config_class, generative, exist_ok=True)
+    pipelines: Any = sys.modules.get(_PIPELINES)
+    if hasattr(pipelines, "PIPELINE_REGISTRY"):
+        translation = import_module(f"{__package__}.pipeline_vanilla_transformer").TranslationPipeline
+        if "translation" not in pipelines.PIPELINE_REGISTRY.supported_tasks:
+            # transformers 5 refuses the names of removed tasks before it looks at what is registered
+            pipelines.REMOVED_TASKS.pop("translation", None)
+            model = import_module(_MODEL_AUTO).AutoModelForSeq2SeqLM
+            pipelines.PIPELINE_REGISTRY.register_pipeline("translation", translation, pt_model=model, type="text")
 
 
 class _AfterImport(MetaPathFinder):
@@ -62,5 +71,5 @@ class _AfterImport(MetaPathFinder):
 
 def register() -> None:
     """Registers now what is imported already, and the rest when it is."""
-    sys.meta_path.insert(0, _AfterImport({_CONFIG_AUTO, _MODEL_AUTO, *_OURS} - sys.modules.keys()))
+    sys.meta_path.insert(0, _AfterImport({_CONFIG_AUTO, _MODEL_AUTO, _PIPELINES, *_OURS} - sys.modules.keys()))
     _register()

@@ -12,9 +12,10 @@ from tqdm import tqdm
 from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_callback import ProgressCallback
 
+from . import hub
 from .arguments import NOAM
 from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator
-from .evaluation import Bleu
+from .evaluation import Bleu, evaluate_translations
 from .loss import smoothed_cross_entropy
 from .schedule import get_noam_schedule
 from .translation import translate_ids
@@ -31,16 +32,18 @@ class _SetEpoch(TrainerCallback):
 
 
 class TrainingSpeed(TrainerCallback):
-    """Real target tokens a second; time spent on validation and checkpoints does not count."""
+    """Real target tokens a second, and the seconds of the whole run; validation and checkpoints do not count."""
 
     def __init__(self):
         self.tokens: int | torch.Tensor = 0
+        self.total_seconds = 0.0  # with those before a resume, as the log has them
         self._seconds = 0.0
         self._since = 0.0
 
     def tokens_per_second(self) -> float:
         """The rate since the last call."""
         rate = float(self.tokens) / self._seconds if self._seconds else 0.0
+        self.total_seconds += self._seconds
         self.tokens, self._seconds = 0, 0.0
         return rate
 
@@ -51,7 +54,11 @@ class TrainingSpeed(TrainerCallback):
     def _restart(self, args, state, control, **kwargs):
         self._since = time.perf_counter()
 
-    on_train_begin = on_evaluate = on_save = _restart
+    on_evaluate = on_save = _restart
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._restart(args, state, control)
+        self.total_seconds = max((log.get("seconds", 0.0) for log in state.log_history), default=0.0)
 
 
 class _ProgressBar(ProgressCallback):
@@ -142,9 +149,10 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds real target tokens a second, over all processes, to what training reports."""
+        """Adds real target tokens a second, over all processes, and the run's seconds to what training reports."""
         if "loss" in logs:
             logs["tokens_per_second"] = round(self.speed.tokens_per_second(), 1)
+            logs["seconds"] = round(self.speed.total_seconds, 1)
         super().log(logs, start_time)
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
@@ -184,22 +192,30 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700.0)),
         }
         if self.args.eval_bleu:
-            metrics[f"{metric_key_prefix}_bleu"] = self._bleu(model, dataset)
+            settings = {"num_beams": self.args.generation_num_beams} if self.args.generation_num_beams else {}
+            predictions, references = self._translate(model, dataset, **settings)
+            tokenize = self.args.bleu_tokenize
+            bleu = Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)
+            metrics[f"{metric_key_prefix}_bleu"] = bleu["bleu"]
         metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _bleu(self, model: torch.nn.Module, dataset: Any) -> float:
-        """BLEU of the data set's translations; each process translates its share."""
+    def score(self) -> dict[str, Any]:
+        """BLEU, chrF and TER of the validation text with the model's own decoding, as `evaluate` prints them."""
+        predictions, references = self._translate(self.accelerator.unwrap_model(self.model), self.eval_dataset)
+        scores = evaluate_translations(predictions, references, self.args.bleu_tokenize)
+        return {"text": "validation text", "sentences": len(predictions), **scores}
+
+    def _translate(self, model: torch.nn.Module, dataset: Any, **settings: Any) -> tuple[list[str], list[str]]:
+        """The data set's translations and references, on every process; each translates its share."""
         if self.processing_class is None:
             raise ValueError("BLEU in validation needs the tokenizer: give processing_class, or eval_bleu=False.")
         mine = [
             dataset[i] for i in range(self.accelerator.process_index, len(dataset), self.accelerator.num_processes)
         ]
         sources, labels = ([row[name] for row in mine] for name in ("input_ids", "labels"))
-        beams = self.args.generation_num_beams
-        settings = {} if beams is None else {"num_beams": beams}
         hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
         with (
             self.compute_loss_context_manager(),
@@ -211,8 +227,31 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         if self.accelerator.num_processes > 1:
             pairs = gather_object(pairs)
         predictions, references = map(list, zip(*pairs, strict=True))
-        tokenize = self.args.bleu_tokenize
-        return Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)["bleu"]
+        return predictions, references
+
+    def init_hf_repo(self, *args, **kwargs) -> None:
+        """Before training starts, so that a missing token or permission is known then."""
+        with hub.explained(self.args.hub_model_id or self.args.output_dir):
+            super().init_hf_repo(*args, **kwargs)
+
+    def push_to_hub(self, commit_message=None, blocking=True, token=None, revision=None, private=None, **kwargs):
+        """Uploads the model, its tokenizer and this package's card; gives the address.
+
+        Raises:
+            OSError: if that fails, saying what is missing; the model is saved in the output folder before.
+        """
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        if self.is_world_process_zero():
+            return hub.push(
+                self.args.output_dir,
+                self.hub_model_id,
+                token=token or self.args.hub_token,
+                revision=revision or self.args.hub_revision,
+                commit_message=commit_message,
+            )
+        return None
 
     def _save_checkpoint(self, model, trial):
         """Keeps the best checkpoint beside the newest `save_total_limit`, so that these can be averaged."""

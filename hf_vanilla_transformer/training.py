@@ -21,7 +21,7 @@ from transformers import (
     set_seed,
 )
 
-from . import __version__
+from . import __version__, hub
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from .checkpoints import newest_checkpoint
 from .data import Cleaning, describe_drops, load_hub_pairs, load_pairs, tokenize_pairs
@@ -195,20 +195,70 @@ def run_train(
         processing_class=tokenizer,
     )
     if args.process_index == 0:
-        versions = (
-            f"hf_vanilla_transformer {__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
-        )
+        versions = f"hf_vanilla_transformer {__version__}, {_versions()}"
         write_settings(settings, folder, f"The resolved settings of this run, a recipe of their own ({versions})")
     if checkpoint:
         report(f"Going on from {checkpoint}")
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    trainer.save_model()
+    trainer.save_model(_internal_call=True)
     trainer.save_state()
+    record = _record(trainer, settings, data, model_arguments, len(tokens["train"]))
+    record["example"] = next((text for text in pairs["train"]["source"][:1000] if text and len(text) < 80), "Hello!")
+    if args.process_index == 0:
+        hub.write_record(folder, record)
+        hub.write_card(folder)
     state = trainer.state
     if state.best_metric is not None:
         report(f"Best {args.metric_for_best_model}: {state.best_metric:.4g}, after {state.best_global_step:,} updates")
-    report(f"The model and its tokenizer are in {folder}")
+    report(f"The model, its tokenizer and its card are in {folder}")
+    if args.push_to_hub:
+        report(f"Uploaded to {trainer.push_to_hub()}")
     return trainer
+
+
+def _record(
+    trainer: VanillaTransformerTrainer,
+    settings: dict[str, Any],
+    data: DataArguments,
+    model: ModelArguments,
+    pairs: int,
+) -> dict[str, Any]:
+    """What the card says about a training run; nothing in it tells of the machine's folders."""
+    args: Any = trainer.args
+    state = trainer.state
+    private: tuple[str, ...] = ("output_dir", "train_file", "validation_file", "model_name_or_path", "tokenizer_name")
+    private += ("hub_", "push_to_hub", "license", "run_name", "disable_tqdm")
+    public = {name: value for name, value in settings.items() if not name.startswith(private)}
+    validation = [
+        {
+            "updates": log["step"],
+            "perplexity": round(log["eval_perplexity"], 2),
+            "bleu": round(log["eval_bleu"], 2) if "eval_bleu" in log else None,
+        }
+        for log in state.log_history
+        if "eval_perplexity" in log
+    ]
+    name = data.dataset_name or (Path(data.train_file).name if data.train_file else "the built-in phrases")
+    record = {
+        "data": name,
+        "dataset_name": data.dataset_name,
+        "base_model": model.model_name_or_path and Path(model.model_name_or_path).name,
+        "pairs": pairs,
+        "updates": state.global_step,
+        "seconds": round(trainer.speed.total_seconds),
+        "hardware": hub.hardware(args.world_size),
+        "software": f"hf_vanilla_transformer {__version__}, {_versions()}",
+        "license": model.license,
+        "settings": public,
+        "validation": validation,
+    }
+    if validation and args.eval_bleu:
+        record["scores"] = trainer.score()
+    return record
+
+
+def _versions() -> str:
+    return f"transformers {transformers.__version__}, torch {torch.__version__}"
 
 
 def _load(auto_class: Any, name: str, **kwargs: Any) -> Any:

@@ -1,7 +1,10 @@
 import io
 import json
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import datasets
 import pytest
@@ -188,3 +191,72 @@ def test_the_module_is_the_command():
         [sys.executable, "-m", "hf_vanilla_transformer", "--help"], capture_output=True, text=True, check=True
     )
     assert all(verb in run.stdout for verb in ("train", "evaluate", "translate"))
+
+
+def command(*words, **how):
+    return subprocess.Popen(
+        [sys.executable, "-m", "hf_vanilla_transformer", *map(str, words)], text=True, stderr=subprocess.PIPE, **how
+    )
+
+
+@pytest.mark.slow
+def test_translate_answers_each_line_as_soon_as_it_comes(saved):
+    folder, model, tokenizer = saved
+    with command("translate", folder / "model", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        for line in ("a dog runs", "", "two men sit"):
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            expected = " ".join(translate(model, tokenizer, [line])[0].splitlines())
+            assert process.stdout.readline() == f"{expected}\n"
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+@pytest.mark.slow
+def test_output_that_nobody_reads_ends_translation_quietly(saved):
+    folder, *_ = saved
+    with command("translate", folder / "model", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write("a dog runs\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write("two men sit\n" * 10)
+        process.stdin.close()
+        process.stdin = None
+        errors = process.stderr.read()
+        assert process.wait() == 1
+    assert "Traceback" not in errors
+    assert "Broken pipe" not in errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["export", "average"])
+def test_ctrl_c_leaves_no_half_file(verb, saved):
+    folder, *_ = saved
+    before = set(folder.iterdir())
+    if verb == "average":
+        for step in range(1, 40):
+            shutil.copytree(folder / "model", folder / "run" / f"checkpoint-{step}")
+        words = ["average", folder / "run", "--last", 39, "--output_dir", folder / "out"]
+    else:
+        words = ["export", folder / "model", folder / "out", "--format", "ctranslate2"]
+    before = set(folder.iterdir())
+    with command(*words) as process:
+        while process.poll() is None and set(folder.iterdir()) == before:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode in (0, 130)
+    left = {file.name for place in set(folder.iterdir()) - before for file in place.rglob("*")}
+    assert not [name for name in left if "unfinished" in name]
+    assert process.returncode == 0 or not left & {"model.safetensors", "model.bin"}
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "translate", "export", "average", "push", "demo"])
+def test_each_verb_explains_itself(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert f"vanilla-transformer {verb}" in text
+    assert max(map(len, text.splitlines())) <= 119

@@ -1,4 +1,4 @@
-"""CTranslate2 exports, run by CTranslate2 itself, against `generate`."""
+"""Exports, run by CTranslate2 and ONNX Runtime themselves, against `generate`."""
 
 import io
 import json
@@ -11,7 +11,7 @@ import torch
 from hf_vanilla_transformer import train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.evaluation import evaluate_translations
-from hf_vanilla_transformer.export import CTranslate2Model, export_ctranslate2, load_ctranslate2
+from hf_vanilla_transformer.export import CTranslate2Model, OnnxModel, export_ctranslate2, export_onnx, load_export
 from hf_vanilla_transformer.phrases import splits
 from hf_vanilla_transformer.translation import translate_ids
 
@@ -70,7 +70,7 @@ def test_an_export_translates_as_generate_does(save, tokenizer, tmp_path, name, 
 
 def test_an_export_of_a_gnmt_model_scores_by_the_gnmt_formula(save, tokenizer, tmp_path):
     model, folder = save()
-    exported = load_ctranslate2(folder)
+    exported = load_export(folder, "ctranslate2")
     sources = tokenizer(PHRASES)["input_ids"]
     for alpha in (0.0, 0.6, 2.0):
         settings = {"num_beams": 4, "length_penalty": alpha, "max_new_tokens": 15}
@@ -84,7 +84,7 @@ def test_a_sentences_limit_is_its_own_length_plus_50_in_any_company(save, tokeni
     model, folder = save()
     model.lm_head.bias.data[2] = -1e4  # never ends by itself
     model.save_pretrained(folder)
-    exported = load_ctranslate2(folder)
+    exported = load_export(folder, "ctranslate2")
     sources = tokenizer(PHRASES[:12])["input_ids"]
     together = translate_ids(exported, sources, num_beams=2)
     for source, output in zip(sources, together, strict=True):
@@ -121,7 +121,7 @@ def test_what_cannot_be_exported_is_a_clear_error(save, tmp_path, monkeypatch, c
 
 def test_a_text_beyond_the_table_of_positions_is_a_clear_error(save, tokenizer):
     _, folder = save()
-    exported = load_ctranslate2(folder)  # 64 positions, twice that in the export
+    exported = load_export(folder, "ctranslate2")  # 64 positions, twice that in the export
     assert exported.generate(torch.full((1, 100), 5), max_new_tokens=3).shape[1] <= 4
     with pytest.raises(ValueError, match=r"CTranslate2: .*position"):
         exported.generate(torch.full((1, 200), 5), max_new_tokens=3)
@@ -188,3 +188,46 @@ def test_a_trained_model_translates_the_same_and_int8_costs_little(trained_on_mu
             assert sum(a == b for a, b in zip(given, expected, strict=True)) >= 0.99 * len(sources)
     assert bleu["float32"] > 3
     assert abs(bleu["float32"] - bleu["int8"]) < 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_onnx_runtime_translates_as_generate_does(save, tokenizer, tmp_path, name):
+    model, folder = save(**VARIANTS[name])
+    export_onnx(folder, tmp_path / "onnx")
+    exported = OnnxModel(tmp_path / "onnx")
+    sources = tokenizer(PHRASES)["input_ids"]
+    for settings in ({"num_beams": 1}, {"num_beams": 4}, {"num_beams": 2, "length_penalty": 1.5, "max_new_tokens": 7}):
+        expected = real(translate_ids(model, sources, **settings))
+        assert real(translate_ids(exported, sources, **settings)) == expected
+    assert len({len(output) for output in expected}) > 1
+
+
+@pytest.mark.slow
+def test_the_onnx_graphs_alone_decode_prefill_first_and_then_with_the_cache(save, tokenizer, tmp_path):
+    """As another program would: ONNX Runtime's own sessions, fed by the names in the graphs."""
+    import onnxruntime
+
+    model, folder = save()
+    export_onnx(folder, tmp_path / "onnx")
+    names = ("encoder", "prefill", "decode")
+    graphs = {name: onnxruntime.InferenceSession(tmp_path / "onnx" / f"{name}.onnx") for name in names}
+    for n, g in graphs.items():
+        print(n, [(x.name, x.shape) for x in g.get_inputs()], [(x.name, x.shape) for x in g.get_outputs()])
+
+
+@pytest.mark.slow
+def test_a_trained_model_translates_the_same_in_onnx_runtime(trained_on_multi30k, tmp_path, monkeypatch, capsys):
+    model, tokenizer, folder, sources, _ = trained_on_multi30k
+    assert main(["export", str(folder), str(tmp_path / "onnx"), "--format", "onnx"]) == 0
+    exported = OnnxModel(tmp_path / "onnx")
+    ids = tokenizer(sources[:200])["input_ids"]
+    expected, found = (real(translate_ids(m, ids, num_beams=1)) for m in (model, exported))
+    assert sum(a == b for a, b in zip(expected, found, strict=True)) >= 198
+    assert "--backend onnx" in (tmp_path / "onnx" / "README.md").read_text()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(sources[:20]).encode())))
+    capsys.readouterr()
+    assert main(["translate", str(tmp_path / "onnx"), "--backend", "onnx", "--num_beams", "1"]) == 0
+    assert capsys.readouterr().out.splitlines() == translate(model, tokenizer, sources[:20], num_beams=1)
+    assert main(["translate", str(tmp_path / "onnx"), "--backend", "ctranslate2"]) == 1
+    assert "is an export for onnx, not for ctranslate2" in capsys.readouterr().err

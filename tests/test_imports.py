@@ -14,9 +14,12 @@ MODULES = {file.stem: ast.parse(file.read_text()) for file in PACKAGE.glob("[!_]
 HUB_MODULES = {name for name in MODULES if name.endswith("_vanilla_transformer")}
 ORDER = [
     "cli",
+    "demo",
+    "plots",
     "training",
     "recipes",
     "trainer",
+    "hub",
     "translation",
     "evaluation",
     "checkpoints",
@@ -32,6 +35,7 @@ ORDER = [
     "presets",
     "registration",
     "modeling_vanilla_transformer",
+    "pipeline_vanilla_transformer",
     "generation_vanilla_transformer",
     "decoding_vanilla_transformer",
     "layers_vanilla_transformer",
