@@ -16,6 +16,8 @@ def _field(help: str, default: Any = None) -> Any:
 class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     """`Seq2SeqTrainingArguments` with the defaults of section 5 of the paper (its base model)."""
 
+    _argument_group_name = "training: this package's flags, and all of transformers' Seq2SeqTrainingArguments"
+
     max_tokens: int = _field("Most tokens of a batch's source, and of its target, with padding (section 5.1).", 25_000)
     max_steps: int = _field("Updates to make; -1 leaves it to --num_train_epochs.", 100_000)
     lr_scheduler_type: str = _field("The paper's 'noam' (section 5.3), or a schedule of transformers' own.", NOAM)
@@ -70,6 +72,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
 class ModelArguments:
     """What to train. A field left out is the preset's, or that of the model to start from."""
 
+    _argument_group_name = "the model"
+
     preset: str = _field("Model and training settings: tiny, base, big or a row of the paper's Table 3.", "base")
     model_name_or_path: str | None = _field("A trained model to go on from, with its tokenizer; else from nothing.")
     tokenizer_name: str | None = _field("A tokenizer to use; else one is learned from the training text.")
@@ -103,6 +107,8 @@ class ModelArguments:
 @dataclass
 class DataArguments:
     """What to train on; with neither a file nor a data set, the built-in English-German phrases."""
+
+    _argument_group_name = "the text"
 
     train_file: str | None = _field(
         "Training text: a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de."

@@ -94,7 +94,7 @@ def evaluate(args: argparse.Namespace) -> None:
             pairs, text = load_pairs(args.test_file, source_lang, target_lang), Path(args.test_file).name
         else:
             name, split = args.dataset_name, args.split
-            text = f"{name}, {split}"
+            text = f"{Path(name).name if Path(name).exists() else name}, {split}"
             pairs = load_hub_pairs(name, args.dataset_config_name, source_lang, target_lang, (split,))[split]
         sources, references = ([text or "" for text in pairs[name]] for name in ("source", "target"))
     start = time.perf_counter()

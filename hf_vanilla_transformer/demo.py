@@ -1,5 +1,6 @@
 """A page in the browser, with Gradio (the extra `demo`): translate, see the n best, and look at the attention."""
 
+from html import escape
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ _INTRODUCTION = """# {title}
 The Transformer of [Attention Is All You Need](https://arxiv.org/abs/1706.03762). Type a sentence, translate it, and
 see below which tokens each head attends to."""
 
+_TABLE = "<table style='width: 100%'><tr><th align='left'>score</th><th align='left'>the n best</th></tr>{}</table>"
+_ROW = "<tr><td>{}</td><td>{}</td></tr>"
+
 
 class Explorer:
     """What the page does, apart from its looks.
@@ -28,9 +32,9 @@ class Explorer:
     def __init__(self, name: str):
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-        self.model = AutoModelForSeq2SeqLM.from_pretrained(name).eval()
+        # only the eager attention has weights to look at
+        self.model = AutoModelForSeq2SeqLM.from_pretrained(name, attn_implementation="eager").eval()
         self.tokenizer = AutoTokenizer.from_pretrained(name)
-        self.shown = AutoModelForSeq2SeqLM.from_pretrained(name, attn_implementation="eager").eval()
 
     @torch.inference_mode()
     def translate(self, text: str, num_beams: int, alpha: float) -> list[tuple[float, str, list[int]]]:
@@ -65,7 +69,7 @@ class Explorer:
     def attention(self, text: str, target: list[int]) -> dict[str, Any]:
         """All attention weights of the model that reads `text` and writes `target`, and the tokens of both."""
         source = self.tokenizer(text, return_tensors="pt")["input_ids"]
-        outputs = self.shown(input_ids=source, decoder_input_ids=torch.tensor([target[:-1]]), output_attentions=True)
+        outputs = self.model(input_ids=source, decoder_input_ids=torch.tensor([target[:-1]]), output_attentions=True)
         weights = {kind: torch.stack(outputs[name]).squeeze(1) for kind, (name, _, _) in _KINDS.items()}
         tokens = {"source": self._names(source[0].tolist()), "target": self._names(target[:-1])}
         return {"weights": weights, "tokens": tokens}  # weights: (layers, heads, queries, keys)
@@ -99,13 +103,13 @@ def build_page(name: str) -> Any:
     config, saved = explorer.model.config, explorer.model.generation_config
     layers = {kind: config.num_encoder_layers if kind == "encoder" else config.num_decoder_layers for kind in _KINDS}
 
-    def translate(text: str, num_beams: int, alpha: float) -> tuple[str, list[list[Any]], dict[str, Any]]:
+    def translate(text: str, num_beams: int, alpha: float) -> tuple[str, str, dict[str, Any]]:
         try:
             candidates = explorer.translate(text, int(num_beams), alpha)
         except ValueError as error:
             raise gr.Error(str(error), title="Nothing to translate") from None
-        table = [[f"{score:.3f}", words] for score, words, _ in candidates]
-        return candidates[0][1], table, explorer.attention(text, candidates[0][2])
+        rows = "".join(_ROW.format(f"{score:.3f}", escape(words)) for score, words, _ in candidates)
+        return candidates[0][1], _TABLE.format(rows), explorer.attention(text, candidates[0][2])
 
     def show(attention: dict[str, Any] | None, kind: str, layer: int, head: int) -> Any:
         return attention and explorer.picture(attention, kind, min(int(layer), layers[kind]), int(head))
@@ -122,15 +126,13 @@ def build_page(name: str) -> Any:
                 button = gr.Button("Translate", variant="primary")
             with gr.Column():
                 best = gr.Textbox(label=f"Translation ({config.target_lang or 'any language'})", lines=3)
-                table = gr.Dataframe(
-                    headers=["score", "translation"], label="The n best", wrap=True, column_widths=["6em", "auto"]
-                )
-        gr.Markdown("## Attention")
+                table = gr.HTML()
+        gr.Markdown("## Attention\n\nEach row shows how one token spreads its attention over the columns.")
         with gr.Row():
             kind = gr.Radio(list(_KINDS), value="cross", label="Which")
             layer = gr.Slider(1, max(layers.values()), max(layers.values()), step=1, label="Layer")
             head = gr.Slider(1, config.num_heads, 1, step=1, label="Head")
-        picture = gr.Plot(label="Rows attend to columns")
+        picture = gr.Plot(show_label=False)
         attention = gr.State()
         chosen = [attention, kind, layer, head]
         for event in (button.click, source.submit):

@@ -3,19 +3,22 @@
 Imported by `--backend` too: a model of either kind has a `generate`, so that everything else need not know.
 """
 
+import logging
 import tempfile
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .generation_vanilla_transformer import OUTPUT_MARGIN, VanillaTransformerGenerationMixin, gnmt_length_penalty
+from .generation_vanilla_transformer import OUTPUT_MARGIN, gnmt_length_penalty
 from .layers_vanilla_transformer import sinusoids
+from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 SETTINGS = "vanilla_transformer"  # folder of an export that holds the model's own configuration
@@ -49,6 +52,11 @@ def _ctranslate2() -> Any:
     except ImportError as error:
         raise ImportError('CTranslate2 is not installed: pip install "hf-vanilla-transformer[export]".') from error
     return ctranslate2
+
+
+def _positions(config: Any) -> int:
+    """How many positions an export has: sinusoids go on for ever, and it has room beyond what training saw."""
+    return config.max_position_embeddings * (2 if config.position_embedding == "sinusoidal" else 1)
 
 
 def _register_loader() -> None:
@@ -256,12 +264,15 @@ def export_onnx(folder: str, output_dir: str) -> None:
     exporters = _onnx()
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
-    with _new_folder(output_dir) as made:
+    with _new_folder(output_dir) as made, _quietly():
         model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        for stack in (model.get_encoder(), model.get_decoder()):
+            stack.embed_positions(0, _positions(model.config))  # tables that long
         exporter, config = OnnxExporter(), OnnxConfig(dynamic=True)
         sample: dict[str, Any] = {"input_ids": torch.tensor([[4, 5, 6, 2], [4, 5, 2, 0]])}
         sample["attention_mask"] = sample["input_ids"].ne(0).long()
         encoder = exporter.export(model.get_encoder(), sample, config)
+        sample["decoder_input_ids"] = torch.tensor([[1, 4, 5], [1, 6, 7]])  # lengths of 1 would be taken for constants
         search = type(model.generation_config)(num_beams=1, return_dict_in_generate=True)  # transformers' own loop
         steps = exporter.export_for_generation(model, sample, config, generation_config=search)
         exporters.ExportedModel(
@@ -275,58 +286,74 @@ def export_onnx(folder: str, output_dir: str) -> None:
         (made / "README.md").write_text(text, encoding="utf-8")
 
 
-class OnnxModel(VanillaTransformerGenerationMixin):
-    """An ONNX export as something with a `generate`: transformers' own, with each step run by ONNX Runtime.
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keeps back what torch and transformers tell their own developers while they trace a model."""
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+class OnnxModel(VanillaTransformerForConditionalGeneration):
+    """An ONNX export: transformers' own `generate`, with each step run by ONNX Runtime. It has no weights itself.
 
     Args:
         folder: what `export_onnx` wrote.
     """
 
-    main_input_name = "input_ids"
-    training = False
-    _is_stateful = False
-
     def __init__(self, folder: str):
         from transformers import AutoTokenizer
 
         exported = _onnx().ExportedModel.from_pretrained(folder)
-        self.config, self.generation_config = exported.config, exported.generation_config
+        with torch.device("meta"):
+            super().__init__(exported.config)
+        self.generation_config, self.runners = exported.generation_config, exported.runners
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.runners, self.device, self.dtype = exported.runners, exported.device, torch.float32
+        self.eval()
 
-    def eval(self) -> "OnnxModel":
-        return self
-
-    def train(self, mode: bool = True) -> "OnnxModel":
-        return self
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")  # of the ids that go in and out
 
     def _is_plain(self, *search: Any) -> bool:
-        return False  # the faster loops need torch's layers
+        return False  # the faster loops need the weights
 
-    def get_encoder(self, modality: str | None = None) -> Any:
-        def forward(input_ids: torch.Tensor, attention_mask: torch.Tensor) -> BaseModelOutput:
-            return self._run("encoder", input_ids=input_ids, attention_mask=attention_mask)
+    def generate(  # type: ignore[override]
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **settings: Any
+    ) -> Any:
+        """Tokens (B, T) for the sources (B, S); settings as for every model of transformers."""
+        self._check(input_ids.shape[1])
+        padding: Any = self.config.pad_token_id
+        mask = input_ids.ne(padding).long() if attention_mask is None else attention_mask
+        states = self._run("encoder", input_ids=input_ids, attention_mask=mask)
+        return super().generate(input_ids, attention_mask=mask, encoder_outputs=states, **settings)
 
-        return _Callable(forward)
-
-    def forward(self, past_key_values: Any = None, **inputs: Any) -> Seq2SeqLMOutput:
+    def forward(
+        self,
+        decoder_input_ids: torch.Tensor,
+        encoder_outputs: BaseModelOutput,
+        past_key_values: Any,
+        attention_mask: torch.Tensor,
+        **others: Any,
+    ) -> Seq2SeqLMOutput:
         """One step: `decoder_input_ids` (B, 1) to logits (B, 1, vocab_size), and keys and values for the next."""
-        first = past_key_values is None or past_key_values.get_seq_length() == 0
-        return self._run("prefill" if first else "decode", past_key_values=past_key_values, **inputs)
+        self._check(past_key_values.get_seq_length() + decoder_input_ids.shape[1])
+        return self._run(
+            "decode" if past_key_values.get_seq_length() else "prefill",
+            decoder_input_ids=decoder_input_ids,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            attention_mask=attention_mask,
+        )
 
-    __call__ = forward
+    def _check(self, length: int) -> None:
+        if length > _positions(self.config):
+            raise ValueError(f"The export has {_positions(self.config)} positions, but the text needs {length}.")
 
     def _run(self, name: str, **inputs: Any) -> Any:
         runner = self.runners[name]
         return runner(**{key: value for key, value in inputs.items() if key in runner.metadata.kwargs})
-
-
-class _Callable(SimpleNamespace):
-    """An encoder, as transformers' `generate` looks at it: its `forward` has a signature."""
-
-    def __init__(self, forward: Any):
-        super().__init__(forward=forward)
-
-    def __call__(self, **inputs: Any) -> BaseModelOutput:
-        inputs.pop("return_dict", None)
-        return self.forward(**inputs)

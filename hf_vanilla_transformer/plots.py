@@ -29,7 +29,7 @@ def attention_map(
     height, width = (max(3.0, 1.6 + _INCHES_A_TOKEN * len(tokens)) for tokens in (queries, keys))
     figure = Figure(figsize=(width + 0.8, height), layout="constrained")
     axes = figure.add_subplot()
-    image = axes.imshow(weights, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    image = axes.imshow(weights.numpy(), cmap="viridis", vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(keys)), keys, rotation=90)
     axes.set_yticks(range(len(queries)), queries)
     axes.set_xlabel(of[1])

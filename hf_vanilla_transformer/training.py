@@ -1,5 +1,6 @@
 """What `vanilla-transformer train` and `accelerate launch scripts/train.py` run: from text to a model folder."""
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,20 @@ from .tokenizer import check_tokenizer, train_tokenizer
 from .trainer import VanillaTransformerTrainer
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Each flag under its one name, without the many aliases and choices of transformers' flags."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=34, width=119)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        value = "" if action.nargs == 0 else f" {action.dest.rpartition('_')[2].upper()}"
+        return (action.option_strings or [action.dest])[0] + value
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default in (None, [], argparse.SUPPRESS) else super()._get_help_string(action)
+
+
 class _Parser(HfArgumentParser):
     """Wrong flags end the program with status 2 and one line, not with a page of usage."""
 
@@ -57,6 +72,7 @@ def parse_arguments(
         usage="%(prog)s [RECIPE.yaml] [flags]",
         description="Train the original Transformer on parallel text. A recipe is a YAML file of flags; flags win.",
         allow_abbrev=False,
+        formatter_class=_Help,
     )
     next(action for action in parser._actions if action.dest == "output_dir").required = True
     words = list(argv)

@@ -166,6 +166,7 @@ def test_evaluate_reads_a_data_set_of_the_hub(saved, capsys):
     for text in (["--dataset_name", str(folder / "set")], ["--test_file", str(folder / "test")]):
         assert main(["evaluate", str(folder / "model"), *text]) == 0
         scores.append({**json.loads(capsys.readouterr().out), "seconds": 0})
+    assert [score.pop("text") for score in scores] == ["set, test", "test"]
     assert scores[0] == scores[1]
 
 

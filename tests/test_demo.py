@@ -96,20 +96,22 @@ def browser():
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
 def test_a_person_translates_and_looks_at_attention(address, browser, explorer, width, height, tmp_path):
+    from playwright.sync_api import expect
+
     page = browser.new_page(viewport={"width": width, "height": height})
     page.goto(address)
     page.get_by_label("Source (en)").fill(SENTENCE)
     page.get_by_role("button", name="Translate").click()
     expected = explorer.translate(SENTENCE, 4, 0.6)
-    best = page.get_by_label("Translation (de)")
-    page.wait_for_function("box => box.value.length > 0", arg=best.element_handle())
-    assert best.input_value() == expected[0][1]
-    page.get_by_text(f"{expected[3][0]:.3f}").first.wait_for()  # the last of the n best, with its score
-    picture = page.locator("[data-testid=matplotlib] img, .gradio-container img").first
-    picture.wait_for()
-    first = picture.get_attribute("src")
+    expect(page.get_by_label("Translation (de)")).to_have_value(expected[0][1], timeout=30_000)
+    for score, text, _ in expected:
+        expect(page.locator("table")).to_contain_text(f"{score:.3f}")
+        expect(page.locator("table")).to_contain_text(text)
+    picture = page.locator("[data-testid=matplotlib] img, .matplotlib img").first
+    expect(picture).to_be_visible()
+    before = picture.get_attribute("src")
     page.get_by_label("encoder").check()
-    page.wait_for_function("([image, before]) => image.src !== before", arg=[picture.element_handle(), first])
+    expect(picture).not_to_have_attribute("src", before)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     page.close()
