@@ -192,15 +192,17 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700.0)),
         }
         if self.args.eval_bleu:
-            settings = {"num_beams": self.args.generation_num_beams} if self.args.generation_num_beams else {}
-            predictions, references = self._translate(model, dataset, **settings)
-            tokenize = self.args.bleu_tokenize
-            bleu = Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)
-            metrics[f"{metric_key_prefix}_bleu"] = bleu["bleu"]
+            metrics[f"{metric_key_prefix}_bleu"] = self._bleu(model, dataset)
         metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _bleu(self, model: torch.nn.Module, dataset: Any) -> float:
+        beams = self.args.generation_num_beams
+        predictions, references = self._translate(model, dataset, **({} if beams is None else {"num_beams": beams}))
+        tokenize = self.args.bleu_tokenize
+        return Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)["bleu"]
 
     def score(self) -> dict[str, Any]:
         """BLEU, chrF and TER of the validation text with the model's own decoding, as `evaluate` prints them."""

@@ -211,7 +211,7 @@ def test_untied_matrices_stay_apart(small_model, tmp_path):
 def test_saving_and_loading_gives_bit_equal_logits(small_model, tmp_path, position_embedding):
     model, inputs = small_model(position_embedding=position_embedding, lm_head_bias=True), batch()
     model.save_pretrained(tmp_path)
-    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
+    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".py", ".safetensors"}
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert type(loaded) is VanillaTransformerForConditionalGeneration
     assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)

@@ -231,7 +231,7 @@ def test_what_is_saved_holds_no_pickles(trainer, tmp_path):
     run = trainer()
     run.train()
     run.save_model()
-    assert {file.suffix for file in tmp_path.iterdir() if file.is_file()} == {".json", ".safetensors"}
+    assert {file.suffix for file in tmp_path.iterdir() if file.is_file()} == {".json", ".py", ".safetensors"}
 
 
 def test_a_resumed_run_ends_with_the_same_parameters_to_the_bit(trainer, small_model, tmp_path):
