@@ -35,8 +35,8 @@ def _register() -> None:
     if hasattr(pipelines, "PIPELINE_REGISTRY"):
         translation = import_module(f"{__package__}.pipeline_vanilla_transformer").TranslationPipeline
         if "translation" not in pipelines.PIPELINE_REGISTRY.supported_tasks:
-            # transformers 5 refuses the names of removed tasks before it looks at what is registered
-            pipelines.REMOVED_TASKS.pop("translation", None)
+            # later releases refuse the names of removed tasks before they look at what is registered
+            getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
             model = import_module(_MODEL_AUTO).AutoModelForSeq2SeqLM
             pipelines.PIPELINE_REGISTRY.register_pipeline("translation", translation, pt_model=model, type="text")
 
