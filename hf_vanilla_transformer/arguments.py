@@ -111,7 +111,8 @@ class DataArguments:
     _argument_group_name = "the text"
 
     train_file: str | None = _field(
-        "Training text: a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de."
+        "Training text: a .jsonl, .tsv, .csv or .parquet file, the prefix P of a Moses pair P.en and P.de, or a "
+        "folder that scripts/prepare_data.py made."
     )
     validation_file: str | None = _field("The same for the validation text.")
     dataset_name: str | None = _field("A data set of the Hub instead, with splits 'train' and perhaps 'validation'.")

@@ -3,12 +3,14 @@
 "a single model obtained by averaging the last 5 checkpoints" (section 6.1).
 """
 
+import hashlib
 import json
 import re
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,7 +18,9 @@ from safetensors.torch import load_file, save_file
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
-STATE = "trainer_state.json"  # what the trainer writes last
+STATE = "trainer_state.json"
+CHECKSUMS = "checksums.json"
+UNFINISHED = "checkpoint-unfinished"  # where a checkpoint is written before it gets its name
 
 
 def checkpoint_folders(folder: str | Path) -> list[Path]:
@@ -25,27 +29,52 @@ def checkpoint_folders(folder: str | Path) -> list[Path]:
     return sorted((path for path in found if (path / WEIGHTS).is_file()), key=lambda path: int(path.name[11:]))
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether training can go on from this checkpoint: one cut off while it was written misses files or their ends."""
+def _checksum(file: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as content:
+        while block := content.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write_checksums(folder: Path) -> None:
+    """Writes what `fault_of` compares with: the checksum of every file in `folder`."""
+    sums = {file.name: _checksum(file) for file in sorted(folder.iterdir()) if file.is_file()}
+    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=2), "utf-8")
+
+
+def fault_of(folder: Path) -> str | None:
+    """Why training cannot go on from this checkpoint (files that are missing or not as they were written), or None."""
     try:
+        if (folder / CHECKSUMS).is_file():
+            sums = json.loads((folder / CHECKSUMS).read_text("utf-8"))
+            missing = [name for name in sums if not (folder / name).is_file()]
+            if missing:
+                return f"{missing[0]} is missing"
+            broken = [name for name, checksum in sums.items() if _checksum(folder / name) != checksum]
+            return f"{broken[0]} is corrupt" if broken else None
         json.loads((folder / STATE).read_text())
         with safe_open(folder / WEIGHTS, "pt"):
-            return zipfile.is_zipfile(folder / OPTIMIZER)
-    except (OSError, ValueError, SafetensorError):
-        return False
+            return None if zipfile.is_zipfile(folder / OPTIMIZER) else f"{OPTIMIZER} is torn"
+    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+        return f"it cannot be read ({error})"
 
 
-def newest_checkpoint(folder: str | Path) -> Path | None:
+def newest_checkpoint(folder: str | Path, report: Callable[[str], Any] = print) -> Path | None:
     """The newest whole checkpoint of a training run, or None if it has not come to its first.
 
     Raises:
         ValueError: if there are checkpoints, but none that training can go on from.
     """
     found = checkpoint_folders(folder)
-    whole = [checkpoint for checkpoint in found if _is_whole(checkpoint)]
-    if found and not whole:
+    for checkpoint in reversed(found):
+        fault = fault_of(checkpoint)
+        if fault is None:
+            return checkpoint
+        report(f"{checkpoint} is of no use: {fault}")
+    if found:
         raise ValueError(f"{folder} has checkpoints, but none is whole; move them away to start again.")
-    return whole[-1] if whole else None
+    return None
 
 
 def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -> None:

@@ -298,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read the output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, ArithmeticError) as error:
         say("vanilla-transformer:", " ".join(str(error).split()))
         return 1
     except KeyboardInterrupt:

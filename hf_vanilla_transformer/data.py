@@ -1,23 +1,27 @@
 """Parallel text: from files or the Hub to the token ids that training reads, through `datasets` (Arrow, on disk).
 
-Text comes as a Moses pair, .jsonl, .tsv or .csv, plain or .gz, as .parquet, or as a data set of the Hub. Cleaning
-drops what no model should learn from, and counts it by reason.
+Text comes as a Moses pair, .jsonl, .tsv or .csv, plain, .gz or .zst, as .parquet, or as a data set of the Hub.
+Cleaning drops what no model should learn from, and counts it by reason.
 """
 
 import csv
 import gzip
 import hashlib
+import io
+import itertools
 import json
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from datasets import Dataset, Features, Value, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 PAIRS_A_PROCESS = 50_000  # fewer are tokenised sooner than another process has started
 
+MAX_LINE_BYTES = 1 << 20
+COMPRESSIONS = (".gz", ".zst")
 TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
 
 Row = dict[str, str]
@@ -38,8 +44,15 @@ class DataError(ValueError):
 def _lines(path: str) -> Iterator[str]:
     """The file's lines. Only a newline ends one: a stray U+2028 or form feed must not shift the two sides apart."""
     try:
-        with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+        with _open(path) as file:
+            for number in itertools.count(1):
+                line = file.readline(MAX_LINE_BYTES + 1)
+                if not line:
+                    return
+                if len(line) > MAX_LINE_BYTES:
+                    raise DataError(
+                        f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; that is no sentence."
+                    )
                 try:
                     text = line.rstrip(b"\r\n").decode("utf-8")
                 except UnicodeDecodeError as error:
@@ -47,8 +60,17 @@ def _lines(path: str) -> Iterator[str]:
                         f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file."
                     ) from None
                 yield text.removeprefix("\ufeff") if number == 1 else text  # Windows' mark of UTF-8 is no text
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}); fetch it again.") from None
+    except (EOFError, OSError, zlib.error) as error:
+        if not path.endswith(COMPRESSIONS):
+            raise
+        raise DataError(f"{path} is not a whole compressed file ({error}); fetch it again.") from None
+
+
+def _open(path: str) -> Any:
+    """The bytes of a file, plain or compressed."""
+    if path.endswith(".gz"):
+        return gzip.open(path)
+    return io.BufferedReader(pa.input_stream(path, compression="zstd")) if path.endswith(".zst") else open(path, "rb")
 
 
 def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
@@ -127,6 +149,55 @@ READERS: dict[str, Callable[[tuple[str, ...], tuple[str, str]], Iterator[Row]]] 
 }
 
 
+def _files_of(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+    """The format of parallel text and its files, the prefix of a Moses pair being two.
+
+    Raises:
+        DataError: if one is missing or empty.
+    """
+    format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
+    if format in READERS or format == ".parquet":
+        files: tuple[str, ...] = (path,)
+    else:
+        format = "moses"
+        plain = [f"{path}.{language}" for language in languages]
+        files = tuple(
+            next((f"{file}{end}" for end in ("", *COMPRESSIONS) if Path(f"{file}{end}").is_file()), file)
+            for file in plain
+        )
+    for file in files:
+        if not Path(file).is_file():
+            hint = "" if format != "moses" else f"; a prefix {path} needs one ending in each language"
+            raise DataError(f"There is no file {file}{hint}.")
+        if Path(file).stat().st_size == 0:
+            raise DataError(f"{file} is empty.")
+    return format, files
+
+
+def stamps_of(files: Iterable[str]) -> tuple[tuple[int, int], ...]:
+    """Size and time of each file, which tell whether it has changed."""
+    return tuple((Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files)
+
+
+def read_rows(path: str, source_lang: str, target_lang: str) -> tuple[Iterator[Row], tuple[str, ...]]:
+    """The pairs of a file or Moses prefix one by one, in constant memory, and the files they come from.
+
+    Raises:
+        DataError: as `load_pairs` does, while reading as well.
+    """
+    languages = (source_lang, target_lang)
+    format, files = _files_of(path, languages)
+    if format != ".parquet":
+        return READERS[format](files, languages), files
+    batches = (batch for batch in _columns(_read_parquet(path), path, languages).iter(1000))
+    rows = (
+        {"source": source, "target": target}
+        for batch in batches
+        for source, target in zip(batch["source"], batch["target"], strict=True)
+    )
+    return rows, files
+
+
 def _read_rows(format: str, files: tuple[str, ...], languages: tuple[str, str], stamps: tuple) -> Iterator[Row]:
     """`stamps` only make the cache notice a changed file."""
     empty = True
@@ -161,7 +232,7 @@ def _read_parquet(path: str) -> Dataset:
 def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
     """Reads parallel text, UTF-8: a .jsonl, .tsv, .csv or .parquet file, or else the Moses pair of this prefix.
 
-    The prefix P means P.en and P.de, one sentence a line. All but .parquet may end in .gz as well.
+    The prefix P means P.en and P.de, one sentence a line. All but .parquet may end in .gz or .zst as well.
 
     Returns:
         A data set with the string columns "source" and "target", cached on disk.
@@ -171,27 +242,12 @@ def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
             or the two of a pair differ in length.
     """
     languages = (source_lang, target_lang)
-    format = Path(path.removesuffix(".gz")).suffix
-    if format in READERS or format == ".parquet":
-        files: tuple[str, ...] = (path,)
-    else:
-        format = "moses"
-        plain = [f"{path}.{language}" for language in languages]
-        files = tuple(
-            f"{file}.gz" if Path(f"{file}.gz").is_file() and not Path(file).exists() else file for file in plain
-        )
-    for file in files:
-        if not Path(file).is_file():
-            hint = "" if format != "moses" else f"; a prefix {path} needs one ending in each language"
-            raise DataError(f"There is no file {file}{hint}.")
-        if Path(file).stat().st_size == 0:
-            raise DataError(f"{file} is empty.")
+    format, files = _files_of(path, languages)
     try:
         if format == ".parquet":
             pairs = _columns(_read_parquet(path), path, languages)
         else:
-            stamps = tuple((Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files)
-            settings = {"format": format, "files": files, "languages": languages, "stamps": stamps}
+            settings = {"format": format, "files": files, "languages": languages, "stamps": stamps_of(files)}
             pairs = Dataset.from_generator(_read_rows, features=TEXT_PAIR, gen_kwargs=settings)
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
@@ -244,6 +300,34 @@ class Cleaning:
     max_length_ratio: float
 
 
+def tokenize_batch(
+    batch: dict[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_tokens: int, cleaning: Cleaning | None
+) -> dict[str, list[Any]]:
+    """What `tokenize_pairs` does to some pairs: ids, lengths, "drop" (a place in `DROPS`, or -1) and a digest."""
+    longest = min(max_tokens, cleaning.max_sentence_tokens) if cleaning else max_tokens
+
+    def reason(texts: tuple[str, str], lengths: tuple[int, int]) -> str | None:
+        if not (texts[0].strip() and texts[1].strip()):
+            return "blank side"
+        if max(lengths) > longest:
+            return "too long"
+        if cleaning and max(lengths) > cleaning.max_length_ratio * min(lengths):
+            return "length ratio"
+        return "markup" if cleaning and any(map(_MARKUP.search, texts)) else None
+
+    texts = [(source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True)]
+    sources, targets = zip(*texts, strict=True)
+    rows = {"input_ids": tokenizer(list(sources))["input_ids"]}
+    rows["labels"] = tokenizer(text_target=list(targets))["input_ids"]
+    rows["source_length"], rows["target_length"] = (list(map(len, rows[name])) for name in ("input_ids", "labels"))
+    lengths = zip(rows["source_length"], rows["target_length"], strict=True)
+    reasons = map(reason, texts, lengths)
+    rows["drop"] = [-1 if found is None else DROPS.index(found) for found in reasons]
+    digests = (hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in texts)
+    rows["digest"] = [int.from_bytes(digest, "big", signed=True) for digest in digests]
+    return rows
+
+
 def tokenize_pairs(
     pairs: Dataset, tokenizer: "PreTrainedTokenizerBase", max_tokens: int, cleaning: Cleaning | None = None
 ) -> tuple[Dataset, Counter[str]]:
@@ -261,33 +345,9 @@ def tokenize_pairs(
     Raises:
         DataError: if nothing is left.
     """
-    longest = min(max_tokens, cleaning.max_sentence_tokens) if cleaning else max_tokens
-
-    def reason(texts: tuple[str, str], lengths: tuple[int, int]) -> str | None:
-        if not (texts[0].strip() and texts[1].strip()):
-            return "blank side"
-        if max(lengths) > longest:
-            return "too long"
-        if cleaning and max(lengths) > cleaning.max_length_ratio * min(lengths):
-            return "length ratio"
-        return "markup" if cleaning and any(map(_MARKUP.search, texts)) else None
-
-    def tokenize(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        texts = [(source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True)]
-        sources, targets = zip(*texts, strict=True)
-        rows = {"input_ids": tokenizer(list(sources))["input_ids"]}
-        rows["labels"] = tokenizer(text_target=list(targets))["input_ids"]
-        rows["source_length"], rows["target_length"] = (list(map(len, rows[name])) for name in ("input_ids", "labels"))
-        lengths = zip(rows["source_length"], rows["target_length"], strict=True)
-        reasons = map(reason, texts, lengths)
-        rows["drop"] = [-1 if found is None else DROPS.index(found) for found in reasons]
-        digests = (hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in texts)
-        rows["digest"] = [int.from_bytes(digest, "big", signed=True) for digest in digests]
-        return rows
-
     processes = min(os.cpu_count() or 1, len(pairs) // PAIRS_A_PROCESS)
     tokens = pairs.map(
-        tokenize,
+        partial(tokenize_batch, tokenizer=tokenizer, max_tokens=max_tokens, cleaning=cleaning),
         batched=True,
         remove_columns=pairs.column_names,
         num_proc=processes if processes > 1 else None,

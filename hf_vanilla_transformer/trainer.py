@@ -1,6 +1,7 @@
 """`Seq2SeqTrainer` with the paper's training (section 5): batches by tokens, the Noam schedule, label smoothing."""
 
 import math
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_utils import rotate_checkpoints
 
 from . import hub
 from .arguments import NOAM
 from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator
+from .checkpoints import STATE, UNFINISHED, write_checksums
 from .evaluation import Bleu, evaluate_translations
 from .loss import smoothed_cross_entropy
+from .safeguards import Safeguards
 from .schedule import get_noam_schedule
 from .translation import translate_ids
 
@@ -84,8 +88,11 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         if data_collator is None and model is not None:
             data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
         super().__init__(model, args, data_collator, **kwargs)
+        self._saving = False
         self.speed = TrainingSpeed()
         self.add_callback(self.speed)
+        self.safeguards = Safeguards(self.accelerator, self.processing_class)
+        self.add_callback(self.safeguards)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(_ProgressBar)
         if self.args.early_stopping_patience is not None:
@@ -145,6 +152,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             if self.args.average_tokens_across_devices:
                 loss = loss * self.accelerator.num_processes  # DDP takes the mean over processes
             if model.training:
+                self.safeguards.look_at(loss.detach(), labels)
                 self.speed.tokens += num_items_in_batch / self.current_gradient_accumulation_steps
         return (loss, outputs) if return_outputs else loss
 
@@ -255,15 +263,38 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             )
         return None
 
+    def _get_output_dir(self, trial) -> str:
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder, UNFINISHED)) if self._saving else folder
+
     def _save_checkpoint(self, model, trial):
-        """Keeps the best checkpoint beside the newest `save_total_limit`, so that these can be averaged."""
-        limit = self.args.save_total_limit
-        if limit and self.state.best_global_step:
-            self.args.save_total_limit = limit + 1
+        """Writes a checkpoint under another name and then gives it its own, so that what bears a name is whole.
+
+        Keeps the best checkpoint beside the newest `save_total_limit`, so that these can be averaged.
+        """
+        folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
+        unfinished, best = folder / UNFINISHED / name, self.state.best_global_step
+        self._saving = True
         try:
             super()._save_checkpoint(model, trial)
+            if best:
+                self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                self.state.save_to_json(str(unfinished / STATE))
+                write_checksums(unfinished)
+                shutil.rmtree(folder / name, ignore_errors=True)  # of no use, or training had not come here again
+                unfinished.replace(folder / name)
+        except Exception as error:
+            raise OSError(f"Cannot write {folder / name}: {error}. The checkpoints before it are whole.") from error
         finally:
-            self.args.save_total_limit = limit
+            self._saving = False
+            if self.args.should_save:
+                shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save and self.args.save_total_limit:
+            limit = self.args.save_total_limit + bool(best)
+            rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def _save(self, output_dir: str | None = None, state_dict=None):
         """Leaves out transformers' pickled copy of the arguments: what may be shared holds no pickles."""

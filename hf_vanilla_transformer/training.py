@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
@@ -30,6 +31,8 @@ from .modeling_vanilla_transformer import VanillaTransformerForConditionalGenera
 from .phrases import splits
 from .presets import paper_config, preset
 from .recipes import check_same_run, read_recipe, write_settings
+from .safeguards import explained, one_run
+from .shards import is_prepared, load_shards
 from .tokenizer import check_tokenizer, train_tokenizer
 from .trainer import VanillaTransformerTrainer
 
@@ -107,9 +110,9 @@ def read_pairs(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dat
             source, target = ([getattr(phrase, language) for phrase in phrases[name]] for language in languages)
             pairs[name] = Dataset.from_dict({"source": source, "target": target})
     for name, file in {"train": data.train_file, "validation": data.validation_file}.items():
-        if file:
+        if file and not is_prepared(file):
             pairs[name] = load_pairs(file, *languages)
-    if "train" not in pairs:
+    if "train" not in pairs and not is_prepared(data.train_file):
         raise ValueError(f"{data.dataset_name} has no split train.")
     return pairs
 
@@ -162,12 +165,19 @@ def run_train(
         ValueError: for data or settings that cannot be used, saying which and why; the folder is as it was.
     """
 
+    assert args.output_dir is not None  # transformers has set it where nobody else has
+    with one_run(args.output_dir) if args.process_index == 0 else nullcontext(), explained():
+        return _run(model_arguments, data, args, args.output_dir)
+
+
+def _run(
+    model_arguments: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments, folder: str
+) -> VanillaTransformerTrainer | None:
     def report(message: str) -> None:
         if args.process_index == 0:
             print(message, file=sys.stderr, flush=True)
 
-    assert args.output_dir is not None  # transformers has set it where nobody else has
-    folder, pretrained = args.output_dir, model_arguments.model_name_or_path
+    pretrained = model_arguments.model_name_or_path
     set_seed(args.seed)
     config, data = _resolve(model_arguments, data)
     settings = _settings(config, model_arguments, data, args)
@@ -175,16 +185,20 @@ def run_train(
     if goes_on and _is_finished(folder, args):
         report(f"The run in {folder} is finished; there is nothing left to do.")
         return None
-    checkpoint = newest_checkpoint(folder) if goes_on else None
+    checkpoint = newest_checkpoint(folder, report) if goes_on else None
     cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None
+    prepared = data.train_file if is_prepared(data.train_file) else None
     with args.main_process_first(desc="reading the text"):
         pairs = read_pairs(data, (config.source_lang, config.target_lang))
-        named = folder if goes_on else model_arguments.tokenizer_name or pretrained
+        named = folder if goes_on else prepared or model_arguments.tokenizer_name or pretrained
         if args.process_index == 0 and not named:
             asked_for = model_arguments.vocab_size is not None
             _learn_tokenizer(pairs["train"], config.vocab_size, asked_for, report).save_pretrained(folder)
         tokenizer = _load(AutoTokenizer, named or folder)
         tokens = {}
+        if prepared:
+            tokens["train"] = load_shards(prepared)
+            report(f"train: {len(tokens['train']):,} prepared pairs")
         for name, split in pairs.items():
             tokens[name], drops = tokenize_pairs(
                 split, tokenizer, args.max_tokens, cleaning if name == "train" else None
@@ -216,14 +230,18 @@ def run_train(
     if checkpoint:
         report(f"Going on from {checkpoint}")
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    state = trainer.state
+    if trainer.safeguards.stopped and state.global_step < state.max_steps:
+        report(f"Stopped by SIGTERM after {state.global_step:,} updates; the same command goes on from there.")
+        return trainer
     trainer.save_model(_internal_call=True)
     trainer.save_state()
     record = _record(trainer, settings, data, model_arguments, len(tokens["train"]))
-    record["example"] = next((text for text in pairs["train"]["source"][:1000] if text and len(text) < 80), "Hello!")
+    examples = (tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens["train"]["input_ids"][:100])
+    record["example"] = next((text for text in examples if len(text) < 80), "Hello!")
     if args.process_index == 0:
         hub.write_record(folder, record)
         hub.write_card(folder)
-    state = trainer.state
     if state.best_metric is not None:
         report(f"Best {args.metric_for_best_model}: {state.best_metric:.4g}, after {state.best_global_step:,} updates")
     report(f"The model, its tokenizer and its card are in {folder}")

@@ -1,0 +1,162 @@
+"""Prepared shards against the text they come from and against what training makes of that text by itself."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data import Cleaning, DataError, load_pairs, tokenize_pairs
+from hf_vanilla_transformer.phrases import splits
+from hf_vanilla_transformer.shards import load_shards, prepare
+
+PAIRS = [(phrase.en, phrase.de) for phrase in splits()["train"][:300]]
+PAIRS[10:12] = [("", "nichts"), ("a <b>tag</b>", "ein Tag")]
+PAIRS[15] = PAIRS[14]
+CLEANING = Cleaning(256, 4.0)
+LANGUAGES = ("en", "de")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([text for pair in PAIRS for text in pair], 400)
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    """The pairs in two Moses pairs, one of them compressed."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    for i, language in enumerate(LANGUAGES):
+        lines = [f"{pair[i]}\n" for pair in PAIRS]
+        (tmp_path / f"all.{language}").write_text("".join(lines), encoding="utf-8")
+        (tmp_path / f"first.{language}").write_text("".join(lines[:180]), encoding="utf-8")
+        with pa.output_stream(str(tmp_path / f"second.{language}.zst"), compression="zstd") as file:
+            file.write("".join(lines[180:]).encode())
+    return tmp_path
+
+
+def build(text: Path, tokenizer, folder: str = "prepared", **settings) -> tuple[Path, dict]:
+    sources = settings.pop("sources", [str(text / "first"), str(text / "second")])
+    defaults = {"cleaning": CLEANING, "shard_pairs": 64, "processes": 2}
+    return text / folder, prepare(sources, LANGUAGES, str(text / folder), tokenizer, **{**defaults, **settings})
+
+
+def test_shards_hold_what_training_makes_of_the_same_text_in_its_order(text, tokenizer):
+    folder, manifest = build(text, tokenizer)
+    expected, drops = tokenize_pairs(load_pairs(str(text / "all"), *LANGUAGES), tokenizer, 25_000, CLEANING)
+    shards = load_shards(str(folder))
+    assert shards["input_ids"][:] == expected["input_ids"][:]
+    assert shards["labels"][:] == expected["labels"][:]
+    assert shards["source_length"][:] == expected["source_length"][:]
+    assert manifest["drops"] == dict(drops) == {"blank side": 1, "markup": 1, "duplicate": 1}
+    assert (manifest["read"], manifest["pairs"]) == (300, 297)
+    assert manifest["target_tokens"] == sum(map(len, expected["labels"][:]))
+    assert len(manifest["shards"]) == 5
+
+
+def test_a_cut_off_preparation_goes_on_and_ends_the_same(text, tokenizer, monkeypatch):
+    folder, whole = build(text, tokenizer, "whole")
+    broken = iter([{"source": en, "target": de} for en, de in PAIRS[:150]])
+
+    def stream():
+        yield from broken
+        raise OSError("the network is gone")
+
+    with pytest.raises(OSError, match="the network is gone"):
+        build(text, tokenizer, sources=stream())
+    done = {file: file.stat().st_mtime_ns for file in (text / "prepared").glob("shard-*.json")}
+    assert 1 <= len(done) <= 2
+    with pytest.raises(DataError, match="is not finished; give the command that began it again"):
+        load_shards(str(text / "prepared"))
+    _, manifest = build(text, tokenizer, sources=iter([{"source": en, "target": de} for en, de in PAIRS]))
+    assert {file: file.stat().st_mtime_ns for file in done} == done  # not made twice
+    assert manifest["shards"] == whole["shards"]
+    for name in manifest["shards"]:
+        assert (text / "prepared" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_other_settings_or_changed_text_in_the_same_folder_are_refused(text, tokenizer):
+    _, manifest = build(text, tokenizer)
+    assert build(text, tokenizer)[1] == manifest
+    with pytest.raises(ValueError, match="other text or settings"):
+        build(text, tokenizer, shard_pairs=65)
+    with (text / "first.en").open("a") as file, (text / "first.de").open("a") as other:
+        file.write("more\n"), other.write("mehr\n")
+    with pytest.raises(ValueError, match="other text or settings"):
+        build(text, tokenizer)
+
+
+@pytest.mark.parametrize("damage", ["missing", "torn"])
+def test_a_damaged_shard_is_named(text, tokenizer, damage):
+    folder, _ = build(text, tokenizer)
+    shard = folder / "shard-00001.arrow"
+    if damage == "missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(DataError, match=f"shard-00001.arrow is {damage}"):
+        load_shards(str(folder))
+
+
+def test_training_reads_a_prepared_folder_with_its_tokenizer(text, tokenizer, capsys):
+    folder, _ = build(text, tokenizer)
+    flags = [
+        "--preset",
+        "tiny",
+        "--d_model",
+        "16",
+        "--num_heads",
+        "2",
+        "--d_ff",
+        "32",
+        "--max_steps",
+        "2",
+        "--use_cpu",
+    ]
+    flags += ["--max_tokens", "256", "--train_file", str(folder), "--output_dir", str(text / "run")]
+    assert main(["train", *flags, "--disable_tqdm", "true"]) == 0
+    assert "train: 297 prepared pairs" in capsys.readouterr().err
+    assert json.loads((text / "run" / "tokenizer.json").read_text()) == json.loads(
+        (folder / "tokenizer.json").read_text()
+    )
+    assert json.loads((text / "run" / "config.json").read_text())["vocab_size"] == len(tokenizer)
+
+
+@pytest.mark.slow
+def test_the_script_prepares_compressed_text_and_learns_a_vocabulary(text):
+    for language in LANGUAGES:
+        with gzip.open(text / f"packed.{language}.gz", "wb") as file:
+            file.write((text / f"all.{language}").read_bytes())
+    script = Path(__file__).parent.parent / "scripts" / "prepare_data.py"
+    words = [
+        str(text / "packed"),
+        "--source_lang",
+        "en",
+        "--target_lang",
+        "de",
+        "--output_dir",
+        str(text / "prepared"),
+    ]
+    command = [
+        sys.executable,
+        str(script),
+        *words,
+        "--vocab_size",
+        "400",
+        "--shard_pairs",
+        "100",
+        "--num_workers",
+        "2",
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout)["pairs"] == 297
+    assert len(load_shards(str(text / "prepared"))) == 297
+    (text / "all.de").write_text("eine Zeile\n")
+    failed = subprocess.run([*command[:2], str(text / "all"), *command[3:]], capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "other text or settings" in failed.stderr.splitlines()[-1]
