@@ -33,6 +33,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     save_total_limit: int | None = _field("Newest checkpoints to keep beside the best; the paper averages 5.", 5)
     eval_bleu: bool = _field("Translate the validation text at each evaluation and report its BLEU.", True)
     bleu_tokenize: str = _field("sacreBLEU's tokenisation for it; 'none' for text that is tokenised already.", "13a")
+    ddp_find_unused_parameters: bool | None = _field("Only for models some of whose weights rest in a step.", False)
     hub_strategy: str = _field("Only 'end': the finished model is uploaded, with its card.", "end")
     early_stopping_patience: int | None = _field(
         "Evaluations without a better metric_for_best_model after which training stops; the best model is then kept."

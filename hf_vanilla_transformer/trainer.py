@@ -294,7 +294,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()
         if self.args.should_save and self.args.save_total_limit:
             limit = self.args.save_total_limit + bool(best)
-            rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
+            rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict=None):
         """Leaves out transformers' pickled copy of the arguments: what may be shared holds no pickles."""

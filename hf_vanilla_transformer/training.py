@@ -125,7 +125,8 @@ def _texts(pairs: Dataset) -> Iterator[str]:
 
 def _settings(config: Any, *arguments: Any) -> dict[str, Any]:
     """The resolved settings of a run: this package's own, and those of `Trainer`'s that are not its defaults."""
-    defaults = vars(Seq2SeqTrainingArguments("."))
+    # making arguments sets up the processes of the run anew: on a CPU they must stay there
+    defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=arguments[-1].use_cpu)) | {"use_cpu": False}
     own = set(vars(VanillaTransformerTrainingArguments)["__annotations__"])
     settings: dict[str, Any] = {}
     for group in arguments:

@@ -1,5 +1,6 @@
 """Real training processes, to be killed: each test here starts what a user would start."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -28,6 +29,21 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
+def descendants(pid: int) -> list[int]:
+    """All processes that a process started, and they in turn; torchrun's are in sessions of their own."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return []
+    return [each for child in map(int, children) for each in (child, *descendants(child))]
+
+
+def kill(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 class Run:
     """A training run in `folder`, on text that all runs share; `extra` flags win."""
 
@@ -43,8 +59,7 @@ class Run:
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             self.command,
-            **{"cwd": ROOT, "env": environment, "text": True, "start_new_session": True},
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+            **{"cwd": ROOT, "env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
         )
         return self.process
 
@@ -58,7 +73,7 @@ class Run:
     def end(self, number: int | None = None) -> str:
         """Sends a signal to all its processes, if a number is given, and waits; gives what it printed."""
         if number is not None:
-            os.killpg(self.process.pid, number)
+            kill([self.process.pid, *descendants(self.process.pid)], number)
         return self.process.communicate(timeout=200)[0]
 
     def kill_after(self, path: str) -> None:
@@ -99,7 +114,7 @@ def run(text, tmp_path):
     yield make
     for each in runs:
         if each.process is not None and each.process.poll() is None:
-            os.killpg(each.process.pid, signal.SIGKILL)
+            kill([each.process.pid, *descendants(each.process.pid)], signal.SIGKILL)
             each.process.communicate()
 
 
