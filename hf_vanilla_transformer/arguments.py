@@ -115,6 +115,7 @@ class DataArguments:
         "Training text: a .jsonl, .tsv, .csv or .parquet file, the prefix P of a Moses pair P.en and P.de, or a "
         "folder that scripts/prepare_data.py made."
     )
+    streaming: bool = _field("Read a prepared folder from start to end, instead of mapping it into memory.", False)
     validation_file: str | None = _field("The same for the validation text.")
     dataset_name: str | None = _field("A data set of the Hub instead, with splits 'train' and perhaps 'validation'.")
     dataset_config_name: str | None = _field("Its configuration, such as 'de-en'.")

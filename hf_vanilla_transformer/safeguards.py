@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +106,11 @@ def explained() -> Iterator[None]:
     """Says in one line what it means when a process of the run has been lost."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        with suppress(RuntimeError):  # torch reports a lost worker by a signal too, which must not come later
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         text = str(error)
-        if "DataLoader worker" in text:
+        if "DataLoader worker" in text or not isinstance(error, RuntimeError):
             raise OSError(
                 "A process that reads data was lost, perhaps for want of memory; the same command goes on from the "
                 "newest checkpoint."

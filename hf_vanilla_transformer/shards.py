@@ -9,14 +9,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain, count, islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
+from torch.utils.data import IterableDataset, get_worker_info
 
+from .batching import MaxTokensBatchSampler
 from .data import DROPS, Cleaning, DataError, Row, read_rows, stamps_of, tokenize_batch
 from .tokenizer import train_tokenizer
 
@@ -167,12 +170,7 @@ def is_prepared(folder: str | None) -> bool:
     return folder is not None and Path(folder, MANIFEST).is_file()
 
 
-def load_shards(folder: str) -> Dataset:
-    """The pairs of a folder of shards, mapped into memory: only what is read takes room.
-
-    Raises:
-        DataError: if the folder is not whole, or a shard is missing or torn, naming it.
-    """
+def _manifest(folder: str) -> dict[str, Any]:
     manifest = json.loads(Path(folder, MANIFEST).read_text("utf-8"))
     if not manifest["whole"]:
         raise DataError(f"{folder} is not finished; give the command that began it again.")
@@ -180,8 +178,72 @@ def load_shards(folder: str) -> Dataset:
         file = Path(folder, name)
         if not file.is_file():
             raise DataError(f"{file} is missing; make the folder anew.")
-        if file.stat().st_size != about["bytes"]:
-            raise DataError(
-                f"{file} is torn: {file.stat().st_size} bytes, not {about['bytes']}; make the folder anew."
-            )
-    return concatenate_datasets([Dataset.from_file(str(Path(folder, name))) for name in manifest["shards"]])
+        size = file.stat().st_size
+        if size != about["bytes"]:
+            raise DataError(f"{file} is torn: {size} bytes, not {about['bytes']}; make the folder anew.")
+    return manifest
+
+
+def load_shards(folder: str) -> Dataset:
+    """The pairs of a folder of shards, mapped into memory: only what is read takes room.
+
+    Raises:
+        DataError: if the folder is not whole, or a shard is missing or torn, naming it.
+    """
+    return concatenate_datasets([Dataset.from_file(str(Path(folder, name))) for name in _manifest(folder)["shards"]])
+
+
+class ShardStream(IterableDataset):
+    """Batches by tokens from a folder of shards that is read from start to end, over and over, in constant memory.
+
+    A buffer of pairs is filled, cut into batches of at most `max_tokens` tokens a side, and given out in random order.
+    Shards come in another order in each pass. Of each shard every process, and each of its workers, reads pairs of its
+    own. The same arguments give the same batches.
+
+    Raises:
+        DataError: as `load_shards` does, and where a shard vanishes or is torn later on.
+    """
+
+    def __init__(
+        self, folder: str, max_tokens: int, seed: int = 0, rank: int = 0, world: int = 1, buffer_pairs: int = 50_000
+    ):
+        manifest = _manifest(folder)
+        self.pairs, self.shards = (
+            manifest["pairs"],
+            {name: about["pairs"] for name, about in manifest["shards"].items()},
+        )
+        self.folder, self.max_tokens, self.seed = folder, max_tokens, seed
+        self.rank, self.world, self.buffer_pairs = rank, world, buffer_pairs
+
+    def __iter__(self) -> Iterator[list[dict[str, list[int]]]]:
+        worker = get_worker_info()
+        workers, number = (worker.num_workers, worker.id) if worker else (1, 0)
+        part, parts = self.rank * workers + number, self.world * workers
+        pairs = self._pairs(part, parts)
+        for fill in count():
+            buffer = list(islice(pairs, self.buffer_pairs))
+            source, target = ([len(pair[side]) for pair in buffer] for side in ("input_ids", "labels"))
+            sampler = MaxTokensBatchSampler(source, target, self.max_tokens, seed=self.seed)
+            sampler.set_epoch(fill)
+            for batch in sampler:
+                yield [buffer[i] for i in batch]
+
+    def _pairs(self, part: int, parts: int) -> Iterator[dict[str, list[int]]]:
+        names = list(self.shards)
+        for epoch in count():
+            for i in np.random.default_rng((self.seed, epoch)).permutation(len(names)):
+                yield from self._read(names[i], part, parts)
+
+    def _read(self, name: str, part: int, parts: int) -> Iterator[dict[str, list[int]]]:
+        """Every `parts`-th pair of a shard, from `part` on."""
+        file, found = Path(self.folder, name), 0
+        try:
+            with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
+                for batch in batches:
+                    mine = range((part - found) % parts, batch.num_rows, parts)
+                    yield from batch.select(["input_ids", "labels"]).take(pa.array(mine, pa.int64())).to_pylist()
+                    found += batch.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{file} cannot be read any more: {error}") from None
+        if found != self.shards[name]:
+            raise DataError(f"{file} is torn: {found:,} pairs, not {self.shards[name]:,}; make the folder anew.")

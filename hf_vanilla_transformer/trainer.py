@@ -22,6 +22,7 @@ from .evaluation import Bleu, evaluate_translations
 from .loss import smoothed_cross_entropy
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
+from .shards import ShardStream
 from .translation import translate_ids
 
 
@@ -108,21 +109,21 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens` tokens a side, sharded over the processes by accelerate."""
+        settings = {
+            "collate_fn": self.data_collator,
+            "num_workers": self.args.dataloader_num_workers,
+            "pin_memory": self.args.dataloader_pin_memory and self.args.device.type != "cpu",
+            "persistent_workers": self.args.dataloader_persistent_workers,
+            "prefetch_factor": self.args.dataloader_prefetch_factor,
+        }
+        if isinstance(self.train_dataset, ShardStream):  # whole batches already, other ones on each process
+            return DataLoader(self.train_dataset, batch_size=None, **settings)
         if not hasattr(self.train_dataset, "__len__"):
             return super().get_train_dataloader()
         sampler = self._batch_sampler(self.train_dataset, shuffle=True)
         self.remove_callback(_SetEpoch)
         self.add_callback(_SetEpoch(sampler))
-        loader = DataLoader(
-            self.train_dataset,
-            batch_sampler=sampler,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory and self.args.device.type != "cpu",
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
-        return self.accelerator.prepare(loader)
+        return self.accelerator.prepare(DataLoader(self.train_dataset, batch_sampler=sampler, **settings))
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         """The Noam schedule, or transformers' own by its name."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from .phrases import splits
 from .presets import paper_config, preset
 from .recipes import check_same_run, read_recipe, write_settings
 from .safeguards import explained, one_run
-from .shards import is_prepared, load_shards
+from .shards import ShardStream, is_prepared, load_shards
 from .tokenizer import check_tokenizer, train_tokenizer
 from .trainer import VanillaTransformerTrainer
 
@@ -178,6 +179,9 @@ def _run(
         if args.process_index == 0:
             print(message, file=sys.stderr, flush=True)
 
+    def pairs_of(tokens: Any) -> int:
+        return tokens.pairs if isinstance(tokens, ShardStream) else len(tokens)
+
     pretrained = model_arguments.model_name_or_path
     set_seed(args.seed)
     config, data = _resolve(model_arguments, data)
@@ -196,10 +200,14 @@ def _run(
             asked_for = model_arguments.vocab_size is not None
             _learn_tokenizer(pairs["train"], config.vocab_size, asked_for, report).save_pretrained(folder)
         tokenizer = _load(AutoTokenizer, named or folder)
-        tokens = {}
-        if prepared:
+        tokens: dict[str, Any] = {}
+        if prepared and data.streaming:
+            seed = args.seed if args.data_seed is None else args.data_seed
+            tokens["train"] = ShardStream(prepared, args.max_tokens, seed, args.process_index, args.world_size)
+        elif prepared:
             tokens["train"] = load_shards(prepared)
-            report(f"train: {len(tokens['train']):,} prepared pairs")
+        if prepared:
+            report(f"train: {pairs_of(tokens['train']):,} prepared pairs")
         for name, split in pairs.items():
             tokens[name], drops = tokenize_pairs(
                 split, tokenizer, args.max_tokens, cleaning if name == "train" else None
@@ -237,8 +245,9 @@ def _run(
         return trainer
     trainer.save_model(_internal_call=True)
     trainer.save_state()
-    record = _record(trainer, settings, data, model_arguments, len(tokens["train"]))
-    examples = (tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens["train"]["input_ids"][:100])
+    record = _record(trainer, settings, data, model_arguments, pairs_of(tokens["train"]))
+    rows = islice(load_shards(prepared) if prepared else tokens["train"], 100)
+    examples = (tokenizer.decode(row["input_ids"], skip_special_tokens=True) for row in rows)
     record["example"] = next((text for text in examples if len(text) < 80), "Hello!")
     if args.process_index == 0:
         hub.write_record(folder, record)

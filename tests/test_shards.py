@@ -1,6 +1,7 @@
 """Prepared shards against the text they come from and against what training makes of that text by itself."""
 
 import gzip
+import itertools
 import json
 import subprocess
 import sys
@@ -8,12 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from torch.utils.data import DataLoader
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data import Cleaning, DataError, load_pairs, tokenize_pairs
 from hf_vanilla_transformer.phrases import splits
-from hf_vanilla_transformer.shards import load_shards, prepare
+from hf_vanilla_transformer.shards import ShardStream, load_shards, prepare
 
 PAIRS = [(phrase.en, phrase.de) for phrase in splits()["train"][:300]]
 PAIRS[10:12] = [("", "nichts"), ("a <b>tag</b>", "ein Tag")]
@@ -125,6 +127,78 @@ def test_training_reads_a_prepared_folder_with_its_tokenizer(text, tokenizer, ca
         (folder / "tokenizer.json").read_text()
     )
     assert json.loads((text / "run" / "config.json").read_text())["vocab_size"] == len(tokenizer)
+
+
+def stream(folder: Path, batches: int, **settings) -> list[list[dict]]:
+    return list(itertools.islice(ShardStream(str(folder), 200, **settings), batches))
+
+
+def contents(batches: list[list[dict]]) -> list[tuple]:
+    return sorted((tuple(pair["input_ids"]), tuple(pair["labels"])) for batch in batches for pair in batch)
+
+
+def test_a_stream_gives_each_pair_once_a_pass_in_batches_within_the_budget(text, tokenizer):
+    folder, _ = build(text, tokenizer)
+    endless = iter(ShardStream(str(folder), 200, buffer_pairs=297))
+    passes = []
+    for _ in range(2):
+        batches = []
+        while sum(map(len, batches)) < 297:
+            batches.append(next(endless))
+        passes.append(batches)
+    whole = contents([list(load_shards(str(folder)))])
+    assert contents(passes[0]) == contents(passes[1]) == whole
+    assert passes[0] != passes[1]
+    for batch in passes[0]:
+        assert max(len(pair[side]) for pair in batch for side in ("input_ids", "labels")) * len(batch) <= 200
+
+
+def test_a_stream_repeats_itself_and_changes_with_the_seed(text, tokenizer):
+    folder, _ = build(text, tokenizer)
+    first, again = (stream(folder, 80, buffer_pairs=50) for _ in range(2))
+    assert first == again
+    assert first != stream(folder, 80, buffer_pairs=50, seed=1)
+
+
+@pytest.mark.parametrize(("world", "workers"), [(2, 0), (1, 2), (3, 2)])
+def test_processes_and_workers_read_pairs_of_their_own(text, tokenizer, world, workers):
+    folder, _ = build(text, tokenizer, max_tokens=200)
+    pairs = []
+    for rank in range(world):
+        parts = max(1, workers)
+        for worker in range(parts):
+            source = ShardStream(str(folder), 200, rank=rank, world=world)
+            shares = [len(range(rank * parts + worker, n, world * parts)) for n in source.shards.values()]
+            pairs += itertools.islice(source._pairs(rank * parts + worker, world * parts), sum(shares))
+    assert contents([pairs]) == contents([list(load_shards(str(folder)))])
+    if workers:
+        loader = DataLoader(ShardStream(str(folder), 200, world=world), None, num_workers=workers, collate_fn=list)
+        given = list(itertools.islice(loader, 4))
+        assert given[0] != given[1]
+
+
+@pytest.mark.parametrize("damage", ["vanished", "torn"])
+def test_a_shard_that_is_lost_while_it_is_read_is_named(text, tokenizer, damage):
+    folder, _ = build(text, tokenizer)
+    batches = iter(ShardStream(str(folder), 200, buffer_pairs=20))
+    next(batches)
+    for shard in folder.glob("*.arrow"):
+        if damage == "torn":
+            shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
+        else:
+            shard.unlink()
+    with pytest.raises(DataError, match=r"shard-0000\d.arrow (cannot be read any more|is torn)"):
+        list(itertools.islice(batches, 500))
+
+
+def test_training_streams_a_prepared_folder(text, tokenizer):
+    folder, _ = build(text, tokenizer)
+    flags = ["--preset", "tiny", "--d_model", "16", "--num_heads", "2", "--d_ff", "32", "--max_steps", "60"]
+    flags += ["--max_tokens", "256", "--train_file", str(folder), "--streaming", "--use_cpu", "--learning_rate", "0.1"]
+    assert main(["train", *flags, "--output_dir", str(text / "run"), "--disable_tqdm", "true"]) == 0
+    state = json.loads((text / "run" / "trainer_state.json").read_text())
+    assert state["global_step"] == 60
+    assert json.loads((text / "run" / "training.json").read_text())["pairs"] == 297
 
 
 @pytest.mark.slow

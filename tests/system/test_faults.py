@@ -29,13 +29,15 @@ def checkpoints_are_whole(folder: Path) -> bool:
 
 
 def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on(run):
-    first, second = run(), run()
+    long = ("run", "--max_steps", "100000", "--save_steps", "200")
+    first, second = run(*long), run(*long)
     first.start()
-    first.wait_for("checkpoint-7")
+    first.wait_for("checkpoint-200")
     assert "Another run is under way in" in last_line(second.finish(status=1))
-    first.end()
-    assert first.process.returncode == 0
-    assert (first.folder / "model.safetensors").is_file()
+    assert first.process.poll() is None
+    newest = max(int(path.name[11:]) for path in first.folder.glob("checkpoint-[0-9]*"))
+    first.wait_for(f"checkpoint-{newest + 200}")
+    assert checkpoints_are_whole(first.folder)
 
 
 def test_a_full_disk_is_said_and_the_checkpoints_before_it_stay(run, tmp_path):
