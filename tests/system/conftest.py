@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from hf_vanilla_transformer.data import Cleaning
 from hf_vanilla_transformer.phrases import splits
+from hf_vanilla_transformer.shards import prepare
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = [
@@ -100,6 +102,15 @@ def text(tmp_path_factory) -> Path:
         lines = [getattr(phrase, language) for phrase in splits()["train"][:400]]
         (folder / f"train.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return folder / "train"
+
+
+@pytest.fixture(scope="session")
+def prepared(text, tmp_path_factory) -> Path:
+    """The text as a folder of shards."""
+    folder = tmp_path_factory.mktemp("prepared") / "shards"
+    settings = {"vocab_size": 500, "cleaning": Cleaning(256, 4.0), "shard_pairs": 100, "processes": 1}
+    prepare([str(text)], ("en", "de"), str(folder), **settings)
+    return folder
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 import torch
+from conftest import descendants, kill
 
 
 def same(first: dict, second: dict) -> bool:
@@ -15,12 +16,16 @@ KINDS = {
     "one process": ((), 1),
     "accumulation": (("--gradient_accumulation_steps", "3"), 1),
     "two processes": ((), 2),
+    "streamed": (("--streaming",), 1),
+    "streamed, two processes": (("--streaming",), 2),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_run_goes_on_and_ends_with_the_same_bits(run, undisturbed, kind):
+def test_a_killed_run_goes_on_and_ends_with_the_same_bits(run, undisturbed, prepared, kind):
     extra, processes = KINDS[kind]
+    if "--streaming" in extra:
+        extra = (*extra, "--train_file", str(prepared))
     disturbed = run("run", *extra, processes=processes)
     disturbed.kill_after("checkpoint-14")
     disturbed.kill_after("checkpoint-35")
@@ -29,6 +34,18 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(run, undisturbed, kind
     assert step >= 35  # it did not start over
     assert f"'step': {step}" not in output
     assert same(disturbed.weights(), undisturbed(*extra, processes=processes))
+
+
+def test_sigterm_to_two_processes_saves_once_and_all_end_well(run, undisturbed):
+    told = run(processes=2)
+    told.start()
+    told.wait_for("checkpoint-14")
+    kill(descendants(told.process.pid), signal.SIGTERM)  # torchrun itself would end its processes sooner
+    output = told.end()
+    assert told.process.returncode == 0, output
+    assert output.count("Stopped by SIGTERM after") == 1
+    told.finish()
+    assert same(told.weights(), undisturbed(processes=2))
 
 
 def test_sigterm_saves_and_ends_well_and_the_run_goes_on_from_there(run, undisturbed):

@@ -1,0 +1,65 @@
+"""Lower precision, less memory and compilation through the trainer, beside the same training without them."""
+
+import pytest
+import torch
+
+from hf_vanilla_transformer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+
+ROWS = [{"input_ids": [5 + i, 6, 7 + i, 2], "labels": [8, 9 + i, 2]} for i in range(12)] + [
+    {"input_ids": [6, 5 + i, 2], "labels": [9, 8, 7 + i, 2]} for i in range(12)
+]
+
+
+@pytest.fixture
+def train(small_model, tmp_path):
+    """A function that trains for 12 updates with extra arguments; the model, and its losses."""
+
+    def run(**settings):
+        args = VanillaTransformerTrainingArguments(
+            str(tmp_path),
+            **{"max_tokens": 32, "max_steps": 12, "warmup_steps": 4, "use_cpu": True, "logging_steps": 1},
+            **{"disable_tqdm": True, "save_strategy": "no", **settings},
+        )
+        torch.manual_seed(0)
+        trainer = VanillaTransformerTrainer(small_model(dropout=0.0), args, train_dataset=ROWS)
+        trainer.train()
+        return trainer, [log["loss"] for log in trainer.state.log_history if "loss" in log]
+
+    return run
+
+
+@pytest.fixture
+def plain(train):
+    return train()[1]
+
+
+def test_bf16_autocast_trains_alike_and_keeps_its_weights_in_float32(train, plain):
+    trainer, losses = train(bf16=True)
+    assert {weight.dtype for weight in trainer.model.parameters()} == {torch.float32}
+    assert losses == pytest.approx(plain, abs=0.08)
+    assert losses != plain
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_gradient_checkpointing_trains_exactly_alike(train, plain):
+    name = "activation_checkpointing"  # gradient_checkpointing before transformers 5.2x
+    known = hasattr(VanillaTransformerTrainingArguments, name)
+    trainer, losses = train(**{name if known else "gradient_checkpointing": True})
+    assert trainer.model.model.encoder.gradient_checkpointing
+    assert losses == pytest.approx(plain, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_trains_alike_and_is_saved_under_its_own_names(train, plain, tmp_path):
+    trainer, losses = train(torch_compile=True)
+    assert losses == pytest.approx(plain, abs=1e-4)
+    trainer.save_model(str(tmp_path / "saved"))
+    again = type(trainer.model).from_pretrained(tmp_path / "saved")
+    assert torch.equal(again.model.shared.weight, trainer.model.model.shared.weight)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="fp16 needs a GPU")
+def test_fp16_trains_alike_on_a_gpu(train, plain):
+    _, losses = train(fp16=True, use_cpu=False)
+    assert losses == pytest.approx(plain, abs=0.02)
