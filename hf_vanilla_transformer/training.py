@@ -234,6 +234,7 @@ def _run(
         processing_class=tokenizer,
     )
     if args.process_index == 0:
+        tokenizer.save_pretrained(folder)  # from wherever it came: whoever goes on finds it there
         versions = f"hf_vanilla_transformer {__version__}, {_versions()}"
         write_settings(settings, folder, f"The resolved settings of this run, a recipe of their own ({versions})")
     if checkpoint:

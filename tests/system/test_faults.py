@@ -1,6 +1,7 @@
 """What can go wrong around a run, done to real processes: one clear line, and nothing that was saved is lost."""
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -103,3 +104,29 @@ def test_a_run_leaves_its_folder_to_the_next_even_when_killed(run):
     assert "Another run" not in killed.finish()
     assert time.monotonic() - start < 150
     assert not (killed.folder / "run.lock").exists()
+
+
+@pytest.mark.parametrize("damage", ["vanished", "truncated"])
+@pytest.mark.parametrize("way", ["streamed", "mapped"])
+def test_a_shard_lost_under_a_run_is_named_and_nothing_saved_is_lost(run, prepared, tmp_path, way, damage):
+    shards = tmp_path / "shards"
+    shutil.copytree(prepared, shards)
+    flags = ["--train_file", str(shards), "--max_steps", "100000", "--save_steps", "100"]
+    lost = run("run", *flags, *(["--streaming"] if way == "streamed" else []))
+    lost.start()
+    lost.wait_for("checkpoint-100")
+    for shard in shards.glob("*.arrow"):
+        if damage == "truncated":
+            os.truncate(shard, 100)
+        else:
+            shard.unlink()
+    if way == "streamed":
+        assert "shard-0000" in last_line(lost.end())
+    elif damage == "truncated":
+        lost.end()
+        assert lost.process.returncode == -signal.SIGBUS  # the system's answer to reading what is mapped and gone
+    else:
+        lost.end(signal.SIGKILL)  # what is mapped stays readable, and the run goes on
+    assert checkpoints_are_whole(lost.folder)
+    problem = "is torn" if damage == "truncated" else "is missing"
+    assert problem in last_line(lost.finish(status=1))
