@@ -106,7 +106,7 @@ def explained() -> Iterator[None]:
     """Says in one line what it means when a process of the run has been lost."""
     try:
         yield
-    except (RuntimeError, ConnectionError, EOFError) as error:
+    except (RuntimeError, ConnectionResetError, EOFError) as error:
         with suppress(RuntimeError):  # torch reports a lost worker by a signal too, which must not come later
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         text = str(error)

@@ -7,7 +7,7 @@ import json
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import chain, count, islice
 from multiprocessing import get_context
@@ -35,8 +35,18 @@ def _begin(folder: str) -> None:
     from transformers import AutoTokenizer
 
     global _tokenizer
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are parallel
     _tokenizer = AutoTokenizer.from_pretrained(folder)
+
+
+def _pool(processes: int, folder: str) -> Executor:
+    if processes == 1:  # here, where the tokenizer uses all cores itself
+        return ThreadPoolExecutor(1, initializer=_begin, initargs=(folder,))
+    return ProcessPoolExecutor(processes, get_context("spawn"), _begin_alone, (folder,))
+
+
+def _begin_alone(folder: str) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are parallel
+    _begin(folder)
 
 
 def _write_shard(file: Path, rows: list[Row], max_tokens: int, cleaning: Cleaning | None) -> dict[str, Any]:
@@ -138,7 +148,7 @@ def prepare(
         shards[name] = future.result()
         progress(count)
 
-    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (str(folder),)) as pool:
+    with _pool(processes, str(folder)) as pool:
         pairs = rows()
         number = 0
         while part := list(islice(pairs, shard_pairs)):

@@ -44,12 +44,13 @@ def text(tmp_path, monkeypatch):
 
 def build(text: Path, tokenizer, folder: str = "prepared", **settings) -> tuple[Path, dict]:
     sources = settings.pop("sources", [str(text / "first"), str(text / "second")])
-    defaults = {"cleaning": CLEANING, "shard_pairs": 64, "processes": 2}
+    defaults = {"cleaning": CLEANING, "shard_pairs": 64, "processes": 1}
     return text / folder, prepare(sources, LANGUAGES, str(text / folder), tokenizer, **{**defaults, **settings})
 
 
-def test_shards_hold_what_training_makes_of_the_same_text_in_its_order(text, tokenizer):
-    folder, manifest = build(text, tokenizer)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_shards_hold_what_training_makes_of_the_same_text_in_its_order(text, tokenizer, processes):
+    folder, manifest = build(text, tokenizer, processes=processes)
     expected, drops = tokenize_pairs(load_pairs(str(text / "all"), *LANGUAGES), tokenizer, 25_000, CLEANING)
     shards = load_shards(str(folder))
     assert shards["input_ids"][:] == expected["input_ids"][:]
