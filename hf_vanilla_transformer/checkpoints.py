@@ -29,7 +29,8 @@ def checkpoint_folders(folder: str | Path) -> list[Path]:
     return sorted((path for path in found if (path / WEIGHTS).is_file()), key=lambda path: int(path.name[11:]))
 
 
-def _checksum(file: Path) -> str:
+def checksum(file: Path) -> str:
+    """BLAKE2b of a file's content, 16 bytes in hexadecimal."""
     digest = hashlib.blake2b(digest_size=16)
     with file.open("rb") as content:
         while block := content.read(1 << 20):
@@ -39,7 +40,7 @@ def _checksum(file: Path) -> str:
 
 def write_checksums(folder: Path) -> None:
     """Writes what `fault_of` compares with: the checksum of every file in `folder`."""
-    sums = {file.name: _checksum(file) for file in sorted(folder.iterdir()) if file.is_file()}
+    sums = {file.name: checksum(file) for file in sorted(folder.iterdir()) if file.is_file()}
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=2), "utf-8")
 
 
@@ -51,7 +52,7 @@ def fault_of(folder: Path) -> str | None:
             missing = [name for name in sums if not (folder / name).is_file()]
             if missing:
                 return f"{missing[0]} is missing"
-            broken = [name for name, checksum in sums.items() if _checksum(folder / name) != checksum]
+            broken = [name for name, before in sums.items() if checksum(folder / name) != before]
             return f"{broken[0]} is corrupt" if broken else None
         json.loads((folder / STATE).read_text())
         with safe_open(folder / WEIGHTS, "pt"):

@@ -20,6 +20,7 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .batching import MaxTokensBatchSampler
+from .checkpoints import checksum
 from .data import DROPS, Cleaning, DataError, Row, read_rows, stamps_of, tokenize_batch
 from .tokenizer import train_tokenizer
 
@@ -75,7 +76,7 @@ def _write_shard(file: Path, rows: list[Row], max_tokens: int, cleaning: Cleanin
             for side in ("source", "target"):
                 counts[f"{side}_tokens"] += sum(tokens[f"{side}_length"][i] for i in kept)
     unfinished.replace(file)
-    about = {**counts, "drops": dict(drops), "bytes": file.stat().st_size}
+    about = {**counts, "drops": dict(drops), "bytes": file.stat().st_size, "blake2b": checksum(file)}
     _write_json(file.with_suffix(".json"), about)
     return about
 
@@ -170,7 +171,8 @@ def prepare(
         totals.update({name: about[name] for name in ("read", "pairs", "source_tokens", "target_tokens")})
     if not totals["pairs"]:
         raise DataError(f"No pair is left of {totals['read']:,}: {dict(drops)}.")
-    counts = {**totals, "drops": dict(drops), "shards": dict(sorted(shards.items()))}
+    counts = {**totals, "drops": dict(drops), "tokenizer": {"blake2b": checksum(folder / "tokenizer.json")}}
+    counts["shards"] = dict(sorted(shards.items()))
     _write_json(folder / MANIFEST, {"settings": settings, "whole": True, **counts})
     return {"settings": settings, "whole": True, **counts}
 

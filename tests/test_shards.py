@@ -1,6 +1,7 @@
 """Prepared shards against the text they come from and against what training makes of that text by itself."""
 
 import gzip
+import hashlib
 import itertools
 import json
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from hf_vanilla_transformer import train_tokenizer
@@ -60,6 +62,8 @@ def test_shards_hold_what_training_makes_of_the_same_text_in_its_order(text, tok
     assert (manifest["read"], manifest["pairs"]) == (300, 297)
     assert manifest["target_tokens"] == sum(map(len, expected["labels"][:]))
     assert len(manifest["shards"]) == 5
+    for name, about in manifest["shards"].items():
+        assert about["blake2b"] == hashlib.blake2b((folder / name).read_bytes(), digest_size=16).hexdigest()
 
 
 def test_a_cut_off_preparation_goes_on_and_ends_the_same(text, tokenizer, monkeypatch):
@@ -235,3 +239,19 @@ def test_the_script_prepares_compressed_text_and_learns_a_vocabulary(text):
     failed = subprocess.run([*command[:2], str(text / "all"), *command[3:]], capture_output=True, text=True)
     assert failed.returncode == 1
     assert "other text or settings" in failed.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_the_script_streams_a_data_set_of_the_hub(text, tokenizer):
+    rows = [{"en": en, "de": de} for en, de in PAIRS]
+    (text / "set").mkdir()
+    Dataset.from_dict({"translation": rows}).to_parquet(text / "set" / "train.parquet")
+    tokenizer.save_pretrained(text / "tokenizer")
+    script = Path(__file__).parent.parent / "scripts" / "prepare_data.py"
+    words = ["--dataset_name", str(text / "set"), "--source_lang", "en", "--target_lang", "de", "--shard_pairs", "64"]
+    words += ["--tokenizer_name", str(text / "tokenizer"), "--output_dir", str(text / "streamed")]
+    subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, check=True)
+    _, manifest = build(text, tokenizer)
+    streamed = json.loads((text / "streamed" / "manifest.json").read_text())
+    assert streamed["shards"] == manifest["shards"]
+    assert streamed["tokenizer"] == manifest["tokenizer"]
