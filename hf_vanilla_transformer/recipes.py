@@ -74,7 +74,10 @@ def check_same_run(settings: dict[str, Any], folder: str) -> bool:
         if Path(folder, "config.json").exists():
             raise ValueError(f"{folder} holds a model already; choose another --output_dir.")
         return False
-    before = yaml.safe_load(file.read_text("utf-8"))
+    try:
+        before = dict(yaml.safe_load(file.read_text("utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError):
+        raise ValueError(f"{file} is damaged; choose another --output_dir, or write it again as it was.") from None
     free = _FREE | (_LENGTH if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
     names = [name for name in {**before, **settings} if name not in free and not name.startswith(_FREE_PREFIXES)]
     changes = [

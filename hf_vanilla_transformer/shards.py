@@ -102,7 +102,8 @@ def prepare(
     """Writes a folder of shards and gives its manifest. Cut off and started again, it goes on where it was.
 
     Args:
-        sources: files or Moses prefixes as `data.load_pairs` takes them, or pairs as they come (a streamed data set).
+        sources: files or Moses prefixes as `data.load_pairs` takes them, or pairs that can be read more than once (a
+            streamed data set).
         tokenizer: else one of `vocab_size` tokens is learned from the first `SAMPLE_PAIRS` pairs.
         progress: called with the number of pairs of each shard that is done.
 
@@ -123,7 +124,7 @@ def prepare(
     settings = {
         "source_lang": languages[0],
         "target_lang": languages[1],
-        "files": {Path(file).name: stamp for file, stamp in zip(files, stamps_of(files), strict=True)},
+        "files": [(Path(file).name, *stamp) for file, stamp in zip(files, stamps_of(files), strict=True)],
         "max_tokens": max_tokens,
         "cleaning": cleaning and asdict(cleaning),
         "shard_pairs": shard_pairs,

@@ -166,7 +166,6 @@ def run_train(
     Raises:
         ValueError: for data or settings that cannot be used, saying which and why; the folder is as it was.
     """
-
     assert args.output_dir is not None  # transformers has set it where nobody else has
     with one_run(args.output_dir) if args.process_index == 0 else nullcontext(), explained():
         return _run(model_arguments, data, args, args.output_dir)
@@ -193,6 +192,8 @@ def _run(
     checkpoint = newest_checkpoint(folder, report) if goes_on else None
     cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None
     prepared = data.train_file if is_prepared(data.train_file) else None
+    if data.streaming and not prepared:
+        raise ValueError("--streaming reads a folder that scripts/prepare_data.py made: give it as --train_file.")
     with args.main_process_first(desc="reading the text"):
         pairs = read_pairs(data, (config.source_lang, config.target_lang))
         named = folder if goes_on else prepared or model_arguments.tokenizer_name or pretrained

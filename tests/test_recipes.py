@@ -64,6 +64,14 @@ def test_settings_are_a_recipe_that_gives_them_back(tmp_path):
     assert words == ["--learning_rate", "1.0e-09", "--report_to", "a", "b", "--bf16", "false"]
 
 
+@pytest.mark.parametrize("content", [b"d_model: [", b"\xff", b"- a", b"words"])
+def test_damaged_settings_are_named(tmp_path, content):
+    write_settings(SETTINGS, str(tmp_path), "head")
+    (tmp_path / "settings.yaml").write_bytes(content)
+    with pytest.raises(ValueError, match=r"settings\.yaml is damaged"):
+        check_same_run(SETTINGS, str(tmp_path))
+
+
 def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
     folder = str(tmp_path)
     assert not check_same_run(SETTINGS, folder)
