@@ -110,3 +110,13 @@ def test_the_toy_run_copies_and_reverses_without_a_mistake():
     output = run("train_copy.py").stdout
     assert re.findall(r"(copy|reverse): 100\.0% exact matches", output) == ["copy", "reverse"], output
     assert len((ROOT / "scripts" / "train_copy.py").read_text().splitlines()) < 80
+
+
+@pytest.mark.slow
+def test_preparing_planning_and_streaming_are_measured():
+    if not sys.platform.startswith("linux"):
+        pytest.skip("memory is measured on Linux only")
+    result = json.loads(run("benchmark_data.py", "--pairs", "4000", "--vocab_size", "600").stdout)
+    assert result["pairs"] == 4000
+    assert result["prepared, peak MB of all processes"] > 50
+    assert result["streamed, pairs/s"] > 1000
