@@ -85,8 +85,9 @@ class Safeguards(TrainerCallback):
             self._bad_updates = 0
             return
         self._bad_updates += 1
-        for parameter in model.parameters():
-            parameter.grad = None
+        if self.accelerator.scaler is None:  # which would skip the update itself, and miss the gradients
+            for parameter in model.parameters():
+                parameter.grad = None
         what = f"Update {state.global_step + 1} is left out: {self._bad_batch or 'bad loss on another process'}."
         self._bad_batch = None
         if self._bad_updates == MAX_BAD_UPDATES:

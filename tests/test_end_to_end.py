@@ -52,15 +52,6 @@ def test_accelerate_launch_trains_the_same_way_as_the_command(tmp_path):
     assert histories[0][0]["loss"] > histories[0][3]["loss"]
 
 
-def test_two_processes_train_on_disjoint_batches(tmp_path):
-    run(*module("torch.distributed.run"), "--nproc_per_node", "2", "scripts/train.py", *flags(tmp_path))
-    state = json.loads((tmp_path / "trainer_state.json").read_text())
-    losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
-    assert len(losses) == 4
-    assert losses[0] > losses[3]
-    assert load_file(tmp_path / "model.safetensors")
-
-
 def test_real_text_is_trained_evaluated_and_translated(tmp_path):
     run(*module("hf_vanilla_transformer"), "train", *flags(tmp_path))
     evaluated = run(*module("hf_vanilla_transformer"), "evaluate", str(tmp_path), "--test_file", str(TEXT))
