@@ -3,7 +3,6 @@
 "a single model obtained by averaging the last 5 checkpoints" (section 6.1).
 """
 
-import hashlib
 import json
 import re
 import shutil
@@ -16,6 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from .files import checksum
+
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
 STATE = "trainer_state.json"
@@ -27,15 +28,6 @@ def checkpoint_folders(folder: str | Path) -> list[Path]:
     """The `checkpoint-N` folders of a training run that hold weights, the oldest first."""
     found = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted((path for path in found if (path / WEIGHTS).is_file()), key=lambda path: int(path.name[11:]))
-
-
-def checksum(file: Path) -> str:
-    """BLAKE2b of a file's content, 16 bytes in hexadecimal."""
-    digest = hashlib.blake2b(digest_size=16)
-    with file.open("rb") as content:
-        while block := content.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def write_checksums(folder: Path) -> None:

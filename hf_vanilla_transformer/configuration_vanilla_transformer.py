@@ -141,7 +141,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """As saved: with the names of the code that travels along."""
-        return {**super().to_dict(), "custom_pipelines": _CUSTOM_PIPELINES}
+        return {**super().to_dict(), "custom_pipelines": deepcopy(_CUSTOM_PIPELINES)}
 
 
 __all__ = ["VanillaTransformerConfig"]

@@ -74,6 +74,7 @@ def _register_loader() -> None:
                 raise ValueError("CTranslate2 has only heads that are d_model / num_heads wide.")
             if config.activation_function not in _SUPPORTED_ACTIVATIONS:
                 raise ValueError(f"CTranslate2 does not know the activation {config.activation_function!r}.")
+            self.positions = _positions(config)
             spec = TransformerSpec.from_config(
                 (config.num_encoder_layers, config.num_decoder_layers),
                 config.num_heads,
@@ -86,8 +87,8 @@ def _register_loader() -> None:
             return spec
 
         def set_position_encodings(self, spec, module):
-            if hasattr(module, "table"):  # sinusoids go on for ever: with room beyond what training saw
-                spec.encodings = sinusoids(2 * module.table.shape[0], module.table.shape[1]).float()
+            if hasattr(module, "table"):
+                spec.encodings = sinusoids(self.positions, module.table.shape[1]).float()
             else:
                 spec.encodings = module.weight
 

@@ -19,6 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from safetensors import safe_open
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .files import write_whole
 
 CARD = "README.md"
 TRAINING = "training.json"  # of a trained model: what its card says about the training
@@ -50,10 +51,8 @@ Translate with [{repo_id}](https://huggingface.co/{repo_id}) and look at its att
 def _template() -> str:
     """The card's template: inside an installed package, or beside it in a checkout."""
     package = Path(__file__).parent
-    places = (package / "model_cards", package.parent / "model_cards")
-    return (
-        next(place for place in places if (place / "template.md").is_file()).joinpath("template.md").read_text("utf-8")
-    )
+    files = (folder / "model_cards" / "template.md" for folder in (package, package.parent))
+    return next(file for file in files if file.is_file()).read_text("utf-8")
 
 
 def hardware(processes: int = 1) -> str:
@@ -102,7 +101,11 @@ def read_scores(file: str) -> dict[str, Any]:
 
 
 def model_card(
-    folder: str | Path, name: str | None = None, license: str | None = None, scores: dict[str, Any] | None = None
+    folder: str | Path,
+    name: str | None = None,
+    license: str | None = None,
+    scores: dict[str, Any] | None = None,
+    tags: list[str] | None = None,
 ) -> ModelCard:
     """The card of the model saved in `folder`.
 
@@ -110,6 +113,7 @@ def model_card(
         name: the repository it is for; else the folder's.
         license: of the model; else what `train` was told.
         scores: of `vanilla-transformer evaluate`; else those on the validation text.
+        tags: for the Hub's search, beside its own.
     """
     folder = Path(folder)
     config, generation = VanillaTransformerConfig.from_pretrained(folder), _read(folder / "generation_config.json")
@@ -136,7 +140,7 @@ def model_card(
         license=license,
         library_name="transformers",
         pipeline_tag="translation",
-        tags=["vanilla_transformer", "translation"],
+        tags=["vanilla_transformer", "translation", *(tags or ())],
         datasets=training.get("dataset_name"),
         metrics=list(_METRICS)[:2] if scores else None,
         model_name=title,
@@ -158,7 +162,7 @@ def model_card(
         settings=yaml.safe_dump(training.get("settings", {}), sort_keys=False, allow_unicode=True).strip(),
         time=_duration(training.get("seconds", 0)),
         license=license,
-        validation=validation[:: max(1, len(validation) // 10)],
+        validation=validation[::-1][:: max(1, len(validation) // 10)][::-1],  # about ten, the last among them
         example=json.dumps(training.get("example", "Hello!"), ensure_ascii=False),
         scores=scores
         and {
@@ -173,9 +177,7 @@ def model_card(
 
 def write_record(folder: str | Path, record: dict[str, Any]) -> None:
     """Writes what the card says about the training into `folder`."""
-    unfinished = Path(folder, f"{TRAINING}.unfinished")
-    unfinished.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    unfinished.replace(Path(folder, TRAINING))
+    write_whole(Path(folder, TRAINING), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 def record_average(run: str | Path, output_dir: str | Path, count: int) -> None:
@@ -188,9 +190,7 @@ def record_average(run: str | Path, output_dir: str | Path, count: int) -> None:
 
 def write_card(folder: str | Path, **about: Any) -> None:
     """Writes the card of the model in `folder` there; arguments as for `model_card`."""
-    unfinished = Path(folder, f"{CARD}.unfinished")
-    unfinished.write_text(str(model_card(folder, **about)), encoding="utf-8")
-    unfinished.replace(Path(folder, CARD))
+    write_whole(Path(folder, CARD), str(model_card(folder, **about)))
 
 
 @contextmanager
@@ -227,6 +227,7 @@ def push(
     revision: str | None = None,
     create_pr: bool = False,
     commit_message: str | None = None,
+    commit_description: str | None = None,
     **about: Any,
 ) -> str:
     """Uploads the model saved in `folder` to the Hub in one commit, with its card; gives the address.
@@ -234,7 +235,7 @@ def push(
     A card that somebody wrote by hand, in the folder or else in the repository, is the one that counts.
 
     Args:
-        about: `license` and `scores`, as for `model_card`.
+        about: `license`, `scores` and `tags`, as for `model_card`.
 
     Raises:
         OSError: if the upload fails, saying what is missing; the folder stays as it is in any case.
@@ -257,15 +258,14 @@ def push(
             repo_id=repo_id,
             operations=[CommitOperationAdd(name, content) for name, content in files.items()],
             commit_message=commit_message or "Upload the model, its tokenizer and its card",
+            commit_description=commit_description,
             revision=revision,
             create_pr=create_pr,
         )
     return f"{api.endpoint}/{repo_id}"
 
 
-def push_model(
-    model: Any, repo_id: str, max_shard_size: int | str = "50GB", commit_description: str | None = None, **kwargs: Any
-) -> str:
+def push_model(model: Any, repo_id: str, max_shard_size: int | str = "50GB", **kwargs: Any) -> str:
     """What `model.push_to_hub` does: `push` of a model in memory. Other arguments as there."""
     with tempfile.TemporaryDirectory() as place:
         model.save_pretrained(place, max_shard_size=max_shard_size)

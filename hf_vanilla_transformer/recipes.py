@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from .files import write_whole
+
 SETTINGS = "settings.yaml"  # in the output folder of a run
 
 # What may change when a run goes on: it decides where and how long, not which model training leads to
@@ -58,9 +60,7 @@ def write_settings(settings: dict[str, Any], folder: str, head: str) -> None:
     """Writes `settings` as a recipe into `folder`, under the comment `head`."""
     file = Path(folder, SETTINGS)
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".unfinished")
-    unfinished.write_text(f"# {head}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}", "utf-8")
-    unfinished.replace(file)
+    write_whole(file, f"# {head}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}")
 
 
 def check_same_run(settings: dict[str, Any], folder: str) -> bool:

@@ -92,7 +92,7 @@ class Safeguards(TrainerCallback):
         self._bad_batch = None
         if self._bad_updates == MAX_BAD_UPDATES:
             raise FloatingPointError(
-                f"{what} That were {MAX_BAD_UPDATES} in a row. The last checkpoint is from before them; try a lower "
+                f"{what} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint is from before them; try a lower "
                 "--learning_rate or a longer --warmup_steps, or --bf16 instead of --fp16."
             )
         tqdm.write(what, file=sys.stderr)  # not into a progress bar

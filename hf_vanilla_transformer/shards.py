@@ -20,8 +20,8 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .batching import MaxTokensBatchSampler
-from .checkpoints import checksum
 from .data import DROPS, Cleaning, DataError, Row, read_rows, stamps_of, tokenize_batch
+from .files import checksum, write_whole
 from .tokenizer import train_tokenizer
 
 MANIFEST = "manifest.json"
@@ -82,9 +82,7 @@ def _write_shard(file: Path, rows: list[Row], max_tokens: int, cleaning: Cleanin
 
 
 def _write_json(file: Path, content: dict[str, Any]) -> None:
-    unfinished = file.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    unfinished.replace(file)
+    write_whole(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def prepare(
@@ -172,10 +170,16 @@ def prepare(
         totals.update({name: about[name] for name in ("read", "pairs", "source_tokens", "target_tokens")})
     if not totals["pairs"]:
         raise DataError(f"No pair is left of {totals['read']:,}: {dict(drops)}.")
-    counts = {**totals, "drops": dict(drops), "tokenizer": {"blake2b": checksum(folder / "tokenizer.json")}}
-    counts["shards"] = dict(sorted(shards.items()))
-    _write_json(folder / MANIFEST, {"settings": settings, "whole": True, **counts})
-    return {"settings": settings, "whole": True, **counts}
+    manifest = {
+        "settings": settings,
+        "whole": True,
+        **totals,
+        "drops": dict(drops),
+        "tokenizer": {"blake2b": checksum(folder / "tokenizer.json")},
+        "shards": dict(sorted(shards.items())),
+    }
+    _write_json(folder / MANIFEST, manifest)
+    return manifest
 
 
 def is_prepared(folder: str | None) -> bool:
@@ -221,10 +225,8 @@ class ShardStream(IterableDataset):
         self, folder: str, max_tokens: int, seed: int = 0, rank: int = 0, world: int = 1, buffer_pairs: int = 50_000
     ):
         manifest = _manifest(folder)
-        self.pairs, self.shards = (
-            manifest["pairs"],
-            {name: about["pairs"] for name, about in manifest["shards"].items()},
-        )
+        self.pairs = manifest["pairs"]
+        self.shards = {name: about["pairs"] for name, about in manifest["shards"].items()}
         self.folder, self.max_tokens, self.seed = folder, max_tokens, seed
         self.rank, self.world, self.buffer_pairs = rank, world, buffer_pairs
 

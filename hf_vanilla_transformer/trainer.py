@@ -48,13 +48,14 @@ class TrainingSpeed(TrainerCallback):
     def tokens_per_second(self) -> float:
         """The rate since the last call."""
         rate = float(self.tokens) / self._seconds if self._seconds else 0.0
-        self.total_seconds += self._seconds
         self.tokens, self._seconds = 0, 0.0
         return rate
 
     def on_step_end(self, args, state, control, **kwargs):
-        self._seconds += time.perf_counter() - self._since
-        self._since = time.perf_counter()
+        now = time.perf_counter()
+        self._seconds += now - self._since
+        self.total_seconds += now - self._since
+        self._since = now
 
     def _restart(self, args, state, control, **kwargs):
         self._since = time.perf_counter()
@@ -284,7 +285,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             if self.args.should_save:
                 self.state.save_to_json(str(unfinished / STATE))
                 write_checksums(unfinished)
-                shutil.rmtree(folder / name, ignore_errors=True)  # of no use, or training had not come here again
+                shutil.rmtree(folder / name, ignore_errors=True)  # a damaged one from before
                 unfinished.replace(folder / name)
         except Exception as error:
             raise OSError(f"Cannot write {folder / name}: {error}. The checkpoints before it are whole.") from error

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import transformers
 
+from hf_vanilla_transformer.hub import hardware
+
 
 def say(*words: Any) -> None:
     print(*words, file=sys.stderr, flush=True)
@@ -63,16 +65,9 @@ def take_turns(repeats: int, **contenders: Callable[[], Any]) -> dict[str, float
 
 
 def machine() -> str:
-    """The processor, threads and versions."""
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").is_file():
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        model = names[0].split(":")[1].strip() if names else model
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return (
-        f"{model}, {torch.get_num_threads()} threads{gpu}; Python {platform.python_version()}, "
-        f"torch {torch.__version__}, transformers {transformers.__version__}"
-    )
+    """The GPU or the processor's threads, and the versions."""
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    return f"{hardware()}; Python {platform.python_version()}, {versions}"
 
 
 def ceiling() -> float:
@@ -81,26 +76,29 @@ def ceiling() -> float:
     return 2 * 2048**3 / take_turns(10, product=lambda: a @ b)["product"]
 
 
-def _resident() -> float:
-    """Megabytes of this process."""
-    status = Path("/proc/self/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+def resident(process: int | str = "self") -> float:
+    """Megabytes of a process, 0 if it has gone."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0.0)
 
 
 def peak_during(act: Callable[[], Any]) -> float:
     """Megabytes that `act` needs at its peak beyond what is there before, looked at every 2 ms."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what was freed before counts as new when it is used again
-    before, peak, done = _resident(), 0.0, threading.Event()
+    before, peak, done = resident(), 0.0, threading.Event()
 
     def watch():
         nonlocal peak
         while not done.wait(0.002):
-            peak = max(peak, _resident())
+            peak = max(peak, resident())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     act()
     done.set()
     watcher.join()
-    return max(peak, _resident()) - before
+    return max(peak, resident()) - before

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
-from hf_vanilla_transformer.data import Cleaning, DataError, Row
+from hf_vanilla_transformer.data import Cleaning, Row
 from hf_vanilla_transformer.shards import prepare
 
 
@@ -79,7 +79,7 @@ def main() -> None:
                 args.num_workers,
                 bar.update,
             )
-    except (DataError, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"prepare_data.py: {error}")
     print(
         json.dumps({name: value for name, value in manifest.items() if name not in ("settings", "shards")}, indent=2)

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import torch
+from measuring import resident
 from safetensors.torch import load_file
 
 from hf_vanilla_transformer.phrases import splits
@@ -31,15 +32,6 @@ SETTINGS = [
     *("--max_steps", "600", "--save_steps", "40", "--save_total_limit", "2", "--warmup_steps", "100"),
     *("--disable_tqdm", "true", "--logging_steps", "10"),
 ]
-
-
-def resident_megabytes(pid: int) -> float:
-    """Of a process, 0 if it has gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0.0
-    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0.0)
 
 
 def checkpoint(folder: Path) -> int:
@@ -58,15 +50,14 @@ class Training:
     def start(self, seconds: float, number: int) -> tuple[bool, str]:
         """Runs it for `seconds`, then sends the signal; whether it ended by itself, and what it printed."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with (
             tempfile.TemporaryFile("w+") as log,
-            subprocess.Popen(self.command, env=environment, **{**pipes, "stdout": log}) as process,
+            subprocess.Popen(self.command, env=environment, stdout=log, stderr=subprocess.STDOUT) as process,
         ):
             end = time.monotonic() + seconds
             while process.poll() is None and time.monotonic() < end:
                 if checkpoint(self.folder):
-                    self.memory.append(resident_megabytes(process.pid))
+                    self.memory.append(resident(process.pid))
                 time.sleep(0.25)
             finished = process.poll() is not None
             if not finished:

@@ -235,7 +235,6 @@ def test_output_that_nobody_reads_ends_translation_quietly(saved):
 @pytest.mark.parametrize("verb", ["export", "average"])
 def test_ctrl_c_leaves_no_half_file(verb, saved):
     folder, *_ = saved
-    before = set(folder.iterdir())
     if verb == "average":
         for step in range(1, 40):
             shutil.copytree(folder / "model", folder / "run" / f"checkpoint-{step}")

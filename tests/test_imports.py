@@ -34,6 +34,7 @@ ORDER = [
     "arguments",
     "phrases",
     "tokenizer",
+    "files",
     "presets",
     "registration",
     "modeling_vanilla_transformer",

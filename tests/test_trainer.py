@@ -227,6 +227,12 @@ def test_the_speed_in_the_log_is_real_target_tokens_a_second(trainer, monkeypatc
     assert speeds[1:] == pytest.approx([sum(target for _, target in UNEQUAL)] * 2, abs=0.1)
 
 
+def test_a_runs_seconds_count_between_logs_too(trainer):
+    run = trainer(logging_steps=10**6)
+    run.train()
+    assert run.speed.total_seconds > 0
+
+
 def test_what_is_saved_holds_no_pickles(trainer, tmp_path):
     run = trainer()
     run.train()
