@@ -28,6 +28,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     adam_beta2: float = _field("Adam's beta2 (section 5.3).", 0.98)
     adam_epsilon: float = _field("Adam's epsilon (section 5.3).", 1e-9)
     label_smoothing_factor: float = _field("The paper's epsilon_ls (section 5.4).", 0.1)
+    r_drop_alpha: float = _field("Weight of R-Drop (arXiv:2106.14448), each pair passing twice; 0 for none.", 0.0)
+    ema_decay: float = _field("Validate and keep a moving average of the weights, such as 0.999's; 0 for none.", 0.0)
     max_grad_norm: float = _field("Gradients are clipped to this norm; 0, the paper's way, leaves them alone.", 0.0)
     save_steps: float = _field("Updates between checkpoints; below 1, a share of all updates.", 1500)
     save_total_limit: int | None = _field("Newest checkpoints to keep beside the best; the paper averages 5.", 5)
@@ -44,6 +46,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self):
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}.")
+        if self.r_drop_alpha < 0:
+            raise ValueError(f"r_drop_alpha must not be negative, got {self.r_drop_alpha}.")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"ema_decay must be at least 0 and below 1, got {self.ema_decay}.")
         noam = self.lr_scheduler_type == NOAM
         if self.learning_rate is None:
             self.learning_rate = 1.0 if noam else 5e-5

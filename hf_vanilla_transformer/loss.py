@@ -1,4 +1,5 @@
-"""Cross-entropy with the paper's label smoothing (section 5.4), lean enough not to rule a small model's step."""
+"""Cross-entropy with the paper's label smoothing (section 5.4), lean enough not to rule a small model's step; R-Drop's
+term beside it."""
 
 from typing import Any
 
@@ -54,3 +55,16 @@ def smoothed_cross_entropy(
         smoothing: epsilon_ls, 0.1 in the paper; 0.0 gives the plain cross-entropy in nats.
     """
     return _SmoothedCrossEntropy.apply(logits.flatten(0, -2), labels.flatten(), smoothing, pad_token_id)
+
+
+def symmetric_divergence(first: torch.Tensor, second: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Sum over real labels of (KL(P1 || P2) + KL(P2 || P1)) / 2, in nats.
+
+    Args:
+        first, second: (..., V) logits of P1 and of P2.
+        labels: (...), -100 where there is none.
+    """
+    dtype = torch.float32 if first.dtype.itemsize < 4 else None
+    first, second = (logits.log_softmax(-1, dtype=dtype) for logits in (first, second))
+    divergence = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2
+    return divergence.masked_fill(labels == IGNORED_LABEL, 0.0).sum()

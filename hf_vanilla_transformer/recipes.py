@@ -2,11 +2,13 @@
 
 import difflib
 from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from .arguments import DataArguments, VanillaTransformerTrainingArguments
 from .files import write_whole
 
 SETTINGS = "settings.yaml"  # in the output folder of a run
@@ -79,6 +81,9 @@ def check_same_run(settings: dict[str, Any], folder: str) -> bool:
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError):
         raise ValueError(f"{file} is damaged; choose another --output_dir, or write it again as it was.") from None
     free = _FREE | (_LENGTH if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
+    types: tuple[Any, ...] = (DataArguments, VanillaTransformerTrainingArguments)
+    defaults = {field.name: field.default for group in types for field in fields(group)}
+    before = {**{name: defaults[name] for name in settings if name in defaults}, **before}  # from an earlier version
     names = [name for name in {**before, **settings} if name not in free and not name.startswith(_FREE_PREFIXES)]
     changes = [
         f"{name} {before.get(name)} there, {settings.get(name)} now"

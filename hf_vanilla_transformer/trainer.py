@@ -18,8 +18,9 @@ from . import hub
 from .arguments import NOAM
 from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator
 from .checkpoints import STATE, UNFINISHED, write_checksums
+from .ema import MovingAverage
 from .evaluation import Bleu, evaluate_translations
-from .loss import smoothed_cross_entropy
+from .loss import smoothed_cross_entropy, symmetric_divergence
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
 from .shards import ShardStream
@@ -95,6 +96,11 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         self.add_callback(self.speed)
         self.safeguards = Safeguards(self.accelerator, self.processing_class)
         self.add_callback(self.safeguards)
+        self.average = MovingAverage(self.args.ema_decay) if self.args.ema_decay else None
+        if self.average:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError("--ema_decay needs whole weights on every process: not with FSDP or DeepSpeed.")
+            self.add_callback(self.average)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(_ProgressBar)
         if self.args.early_stopping_patience is not None:
@@ -141,12 +147,21 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         """Smoothed cross-entropy a real target token in training, the plain one in evaluation.
 
         `num_items_in_batch` are the real target tokens of the whole update, over all its batches and processes, so
-        that one batch of 8 and 8 accumulated batches of 1 give the same gradient.
+        that one batch of 8 and 8 accumulated batches of 1 give the same gradient. With R-Drop it is half of equation 4
+        of arXiv:2106.14448: the mean of two passes under different dropout, and alpha / 2 times how far they differ.
         """
-        labels = inputs["labels"]
-        outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        smoothing = self.args.label_smoothing_factor if model.training else 0.0
-        loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, self.model.config.pad_token_id)
+        labels, inputs = inputs["labels"], {name: value for name, value in inputs.items() if name != "labels"}
+        smoothing, r_drop = self.args.label_smoothing_factor, self.args.r_drop_alpha
+        if not model.training:
+            smoothing = r_drop = 0.0
+        if not r_drop:
+            outputs = model(**inputs)
+            loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, self.model.config.pad_token_id)
+        else:
+            outputs = model(**{name: torch.cat((value, value)) for name, value in inputs.items()})
+            twice, (first, second) = torch.cat((labels, labels)), outputs.logits.chunk(2)
+            loss = smoothed_cross_entropy(outputs.logits, twice, smoothing, self.model.config.pad_token_id)
+            loss = (loss + r_drop * symmetric_divergence(first, second, labels)) / 2
         if num_items_in_batch is None:
             loss = loss / labels.ne(IGNORED_LABEL).sum()
         else:
@@ -182,7 +197,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
         )
-        model = self.accelerator.unwrap_model(self.model)
+        model = self._validated_model()
         was_training = model.training
         model.eval()
         totals = torch.zeros(2, dtype=torch.float32 if self.args.device.type == "mps" else torch.float64)
@@ -208,6 +223,11 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def _validated_model(self) -> torch.nn.Module:
+        if self.average and self.average.model:
+            return self.average.model
+        return self.accelerator.unwrap_model(self.model)
+
     def _bleu(self, model: torch.nn.Module, dataset: Any) -> float:
         beams = self.args.generation_num_beams
         predictions, references = self._translate(model, dataset, **({} if beams is None else {"num_beams": beams}))
@@ -216,7 +236,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
 
     def score(self) -> dict[str, Any]:
         """BLEU, chrF and TER of the validation text with the model's own decoding, as `evaluate` prints them."""
-        predictions, references = self._translate(self.accelerator.unwrap_model(self.model), self.eval_dataset)
+        predictions, references = self._translate(self._validated_model(), self.eval_dataset)
         scores = evaluate_translations(predictions, references, self.args.bleu_tokenize)
         return {"text": "validation text", "sentences": len(predictions), **scores}
 
@@ -284,6 +304,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 self.state.save_to_json(str(unfinished / STATE))
+                if self.average:
+                    self.average.save(unfinished)
                 write_checksums(unfinished)
                 shutil.rmtree(folder / name, ignore_errors=True)  # a damaged one from before
                 unfinished.replace(folder / name)
@@ -297,6 +319,11 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         if self.args.should_save and self.args.save_total_limit:
             limit = self.args.save_total_limit + bool(best)
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self.average:
+            self.average.start(self.accelerator.unwrap_model(self.model), checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict=None):
         """Leaves out transformers' pickled copy of the arguments: what may be shared holds no pickles."""

@@ -7,9 +7,16 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoTokenizer
 
-from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+    train_tokenizer,
+)
 from hf_vanilla_transformer.cli import main
 
 MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "tok"
@@ -36,6 +43,45 @@ def small_model():
             "max_position_embeddings": 64,
         }
         return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**fields, **changes})).eval()
+
+    return build
+
+
+def pairs(lengths: list[tuple[int, int]]) -> Dataset:
+    generator = torch.Generator().manual_seed(1)
+    rows: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
+    for lengths_of_pair in lengths:
+        for name, length in zip(rows, lengths_of_pair, strict=True):
+            rows[name].append([*torch.randint(4, 50, (length - 1,), generator=generator).tolist(), 2])
+    return Dataset.from_dict(rows)
+
+
+UNEQUAL = [(9, 16), (16, 9), (10, 14), (12, 12), (11, 15), (15, 13), (14, 10), (13, 11)]  # no two fit in 16 tokens
+
+
+@pytest.fixture
+def trainer(small_model, tmp_path):
+    """A function that builds a trainer of a small model, from changes to its arguments."""
+
+    def build(model=None, train_dataset=None, **changes) -> VanillaTransformerTrainer:
+        settings = {
+            "output_dir": str(tmp_path),
+            "use_cpu": True,
+            "max_steps": 3,
+            "max_tokens": 128,
+            "warmup_steps": 4,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        }
+        torch.manual_seed(0)
+        return VanillaTransformerTrainer(
+            model or small_model(dropout=0.0),
+            VanillaTransformerTrainingArguments(**{**settings, **changes}),
+            train_dataset=train_dataset or pairs(UNEQUAL),
+            eval_dataset=pairs([(5, 9), (7, 3), (12, 12), (4, 4)]),
+            processing_class=train_tokenizer([""], 260),
+        )
 
     return build
 

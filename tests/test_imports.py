@@ -21,6 +21,7 @@ ORDER = [
     "trainer",
     "hub",
     "safeguards",
+    "ema",
     "translation",
     "shards",
     "evaluation",

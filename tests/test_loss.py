@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_vanilla_transformer.loss import smoothed_cross_entropy
+from hf_vanilla_transformer.loss import smoothed_cross_entropy, symmetric_divergence
 
 PAD, VOCAB_SIZE = 3, 11
 
@@ -49,6 +49,14 @@ def test_the_gradient_is_the_numerical_one(smoothing):
         )
         numerical[i] = rise / 2e-6
     torch.testing.assert_close(logits.grad, numerical.view_as(logits), rtol=1e-5, atol=1e-7)
+
+
+def test_the_divergence_is_torchs():
+    (first, labels), (second, _) = example(), example()
+    second = second.detach().flip(0)
+    p, q = (torch.distributions.Categorical(logits=logits[labels != -100]) for logits in (first, second))
+    expected = (torch.distributions.kl_divergence(p, q) + torch.distributions.kl_divergence(q, p)).sum() / 2
+    torch.testing.assert_close(symmetric_divergence(first, second, labels), expected)
 
 
 def test_a_second_backward_is_torchs_usual_error():

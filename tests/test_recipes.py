@@ -86,6 +86,13 @@ def test_a_run_goes_on_only_with_its_own_settings(tmp_path):
         check_same_run({name: value for name, value in SETTINGS.items() if name != "learning_rate"}, folder)
 
 
+def test_settings_that_came_later_had_their_defaults_before(tmp_path):
+    write_settings(SETTINGS, str(tmp_path), "head")
+    assert check_same_run({**SETTINGS, "ema_decay": 0.0, "streaming": False}, str(tmp_path))
+    with pytest.raises(ValueError, match=r"ema_decay 0\.0 there, 0\.9 now"):
+        check_same_run({**SETTINGS, "ema_decay": 0.9}, str(tmp_path))
+
+
 def test_a_schedule_that_ends_fixes_the_length(tmp_path):
     linear = {**SETTINGS, "lr_scheduler_type": "linear"}
     write_settings(linear, str(tmp_path), "head")

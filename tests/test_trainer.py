@@ -3,57 +3,19 @@ import math
 import pytest
 import sacrebleu
 import torch
+from conftest import UNEQUAL, pairs
 from datasets import Dataset
 from torch import nn
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
 from hf_vanilla_transformer import (
     VanillaTransformerTrainer,
-    VanillaTransformerTrainingArguments,
     noam,
     train_tokenizer,
     translate,
 )
 from hf_vanilla_transformer.batching import Seq2SeqCollator
-
-
-def pairs(lengths: list[tuple[int, int]]) -> Dataset:
-    generator = torch.Generator().manual_seed(1)
-    rows: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
-    for lengths_of_pair in lengths:
-        for name, length in zip(rows, lengths_of_pair, strict=True):
-            rows[name].append([*torch.randint(4, 50, (length - 1,), generator=generator).tolist(), 2])
-    return Dataset.from_dict(rows)
-
-
-UNEQUAL = [(9, 16), (16, 9), (10, 14), (12, 12), (11, 15), (15, 13), (14, 10), (13, 11)]  # no two fit in 16 tokens
-
-
-@pytest.fixture
-def trainer(small_model, tmp_path):
-    """A function that builds a trainer of a small model, from changes to its arguments."""
-
-    def build(model=None, train_dataset=None, **changes) -> VanillaTransformerTrainer:
-        settings = {
-            "output_dir": str(tmp_path),
-            "use_cpu": True,
-            "max_steps": 3,
-            "max_tokens": 128,
-            "warmup_steps": 4,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "disable_tqdm": True,
-        }
-        torch.manual_seed(0)
-        return VanillaTransformerTrainer(
-            model or small_model(dropout=0.0),
-            VanillaTransformerTrainingArguments(**{**settings, **changes}),
-            train_dataset=train_dataset or pairs(UNEQUAL),
-            eval_dataset=pairs([(5, 9), (7, 3), (12, 12), (4, 4)]),
-            processing_class=train_tokenizer([""], 260),
-        )
-
-    return build
+from hf_vanilla_transformer.loss import smoothed_cross_entropy
 
 
 def parameters(trainer: VanillaTransformerTrainer) -> torch.Tensor:
@@ -111,6 +73,30 @@ def test_the_training_loss_is_smoothed_over_real_tokens(trainer):
     target.scatter_add_(2, labels.clamp(min=0)[..., None], torch.full((*labels.shape, 1), 0.8))
     expected = nn.functional.cross_entropy(logits[labels != -100], target[labels != -100])
     torch.testing.assert_close(run.compute_loss(run.model, batch), expected)
+
+
+def test_r_drop_brings_two_passes_together(trainer, small_model):
+    run = trainer(small_model(dropout=0.3), r_drop_alpha=5.0)
+    inputs = run.data_collator([run.train_dataset[i] for i in range(4)])
+    labels, tokens = inputs["labels"], inputs["labels"].ne(-100).sum()
+    seen = []
+    run.model.register_forward_hook(lambda module, args, output: seen.append(output.logits.detach()))
+    loss = run.compute_loss(run.model.train(), inputs)
+    (logits,) = seen
+    first, second = logits.chunk(2)
+    assert not torch.equal(first, second)
+    p, q = (torch.distributions.Categorical(logits=part[labels != -100].double()) for part in (first, second))
+    divergence = sum(torch.distributions.kl_divergence(*pair).sum() for pair in ((p, q), (q, p)))
+    entropies = sum(smoothed_cross_entropy(part, labels, 0.1, 0) for part in (first, second))
+    torch.testing.assert_close(loss.double(), (entropies + 5.0 * divergence / 2) / 2 / tokens, rtol=1e-5, atol=0.0)
+
+
+def test_r_drop_rests_in_validation_and_without_dropout(trainer):
+    run, plain = trainer(r_drop_alpha=5.0), trainer()
+    assert run.evaluate()["eval_loss"] == plain.evaluate()["eval_loss"]
+    inputs = run.data_collator([run.train_dataset[i] for i in range(4)])
+    losses = [each.compute_loss(each.model.train(), dict(inputs)) for each in (run, plain)]
+    torch.testing.assert_close(*losses)
 
 
 def test_validation_is_unsmoothed_and_counts_every_token_once(trainer):

@@ -1,0 +1,53 @@
+"""The exponential moving average of the weights of a training run (Polyak and Juditsky 1992)."""
+
+import copy
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_model, save_model
+from transformers import TrainerCallback
+
+AVERAGE = "ema.safetensors"  # in a checkpoint, beside the weights that training goes on from
+
+
+class MovingAverage(TrainerCallback):
+    """Follows a model's weights; at the end of training the model has the average for its weights.
+
+    After update t `average = d * average + (1 - d) * weights`, where d = min(decay, (1 + t) / (10 + t)): the first
+    weights are soon forgotten.
+
+    Args:
+        decay: 0.999 averages over the last thousand updates or so.
+    """
+
+    def __init__(self, decay: float):
+        self.decay = decay
+        self.model: torch.nn.Module | None = None
+
+    def start(self, model: torch.nn.Module, checkpoint: str | None) -> None:
+        """Begins with the weights of `model`, or with the average that `checkpoint` holds."""
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        if checkpoint:
+            load_model(self.model, Path(checkpoint, AVERAGE))
+
+    def save(self, checkpoint: Path) -> None:
+        """Writes the average into a checkpoint."""
+        assert self.model is not None
+        save_model(self.model, str(checkpoint / AVERAGE), metadata={"format": "pt"})
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 0:
+            self.start(model, None)
+
+    @torch.no_grad()
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
+        for average, weight in zip(self.model.parameters(), model.parameters(), strict=True):
+            average.lerp_(weight, 1 - decay)
+
+    @torch.no_grad()
+    def on_train_end(self, args, state, control, model=None, **kwargs):
+        if args.load_best_model_at_end and state.best_model_checkpoint:
+            load_model(self.model, Path(state.best_model_checkpoint, AVERAGE))
+        for average, weight in zip(self.model.parameters(), model.parameters(), strict=True):
+            weight.copy_(average)
