@@ -14,11 +14,14 @@ MODULES = {file.stem: ast.parse(file.read_text()) for file in PACKAGE.glob("[!_]
 HUB_MODULES = {name for name in MODULES if name.endswith("_vanilla_transformer")}
 ORDER = [
     "cli",
+    "commands",
     "demo",
     "plots",
     "training",
     "recipes",
     "trainer",
+    "comparison",
+    "ensemble",
     "hub",
     "safeguards",
     "ema",

@@ -1,0 +1,315 @@
+"""What each verb of the command line does; `cli` reads its flags.
+
+Each verb imports what it needs when it runs. Results go to stdout, everything else to stderr.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import Any, NamedTuple
+
+LINES_AT_A_TIME = 2000  # translate sorts and batches no more lines at once than this
+
+
+class UsageError(Exception):
+    """Wrong use of the command line: exit status 2."""
+
+
+def say(*words: Any) -> None:
+    """Prints for people, on stderr."""
+    print(*words, file=sys.stderr, flush=True)
+
+
+def train(argv: Sequence[str]) -> None:
+    """`vanilla-transformer train`: parallel text in, a model folder out."""
+    from .training import parse_arguments, run_train
+
+    run_train(*parse_arguments(argv))
+
+
+def _load(folders: Sequence[str], backend: str = "torch") -> tuple[Any, Any]:
+    """The model and tokenizer saved in a folder, or on the Hub under that name; of several folders the ensemble."""
+    if len(folders) == 1:
+        return _load_one(folders[0], backend)
+    from .ensemble import Ensemble
+
+    if backend != "torch":
+        raise UsageError("Several models translate together under --backend torch only.")
+    loaded = [_load_one(folder, backend) for folder in folders]
+    models, tokenizers = zip(*loaded, strict=True)
+    for folder, tokenizer in zip(folders, tokenizers, strict=True):
+        if tokenizer.get_vocab() != tokenizers[0].get_vocab():
+            raise ValueError(f"{folders[0]} and {folder} have other vocabularies; an ensemble needs one.")
+    return Ensemble(models), tokenizers[0]
+
+
+def _load_one(folder: str, backend: str) -> tuple[Any, Any]:
+    """One model with its tokenizer, on the best device there is."""
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    from .export import export_format, load_export
+    from .tokenizer import check_tokenizer
+
+    if backend != "torch":
+        exported = load_export(folder, backend)
+        return exported, exported.tokenizer
+
+    if export_format(folder):
+        raise UsageError(f"{folder} is an export: give --backend {export_format(folder)}.")
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    try:
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    except OSError as error:
+        raise OSError(f"Cannot load a model and its tokenizer from {folder}: {error}") from error
+    check_tokenizer(tokenizer, model.config)
+    return model.to(device), tokenizer
+
+
+def _generate_kwargs(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("num_beams", "length_penalty")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+class TestText(NamedTuple):
+    """Sources and references; with the built-in phrases, which of them hold combinations that training never shows."""
+
+    name: str
+    sources: list[str]
+    references: list[str]
+    unseen: list[int]
+
+
+def _read_test(args: argparse.Namespace, languages: tuple[str | None, str | None]) -> TestText:
+    """The text that the flags name; `languages` are the model's."""
+    if not (args.test_file or args.dataset_name):
+        from .phrases import splits
+
+        if sorted(map(str, languages)) != ["de", "en"]:
+            raise UsageError("The built-in phrases are English and German: give --test_file for other languages.")
+        phrases = splits()["test"]
+        sources, references = ([getattr(phrase, str(language)) for phrase in phrases] for language in languages)
+        return TestText(
+            "built-in phrases", sources, references, [i for i, phrase in enumerate(phrases) if phrase.unseen]
+        )
+    from .data import load_hub_pairs, load_pairs
+
+    source_lang, target_lang = args.source_lang or languages[0], args.target_lang or languages[1]
+    if source_lang is None or target_lang is None:
+        raise UsageError("The model does not say its languages: give --source_lang and --target_lang.")
+    if args.test_file:
+        pairs, text = load_pairs(args.test_file, source_lang, target_lang), Path(args.test_file).name
+    else:
+        name, split = args.dataset_name, args.split
+        text = f"{Path(name).name if Path(name).exists() else name}, {split}"
+        pairs = load_hub_pairs(name, args.dataset_config_name, source_lang, target_lang, (split,))[split]
+    sources, references = ([text or "" for text in pairs[name]] for name in ("source", "target"))
+    return TestText(text, sources, references, [])
+
+
+def _languages(model: Any) -> tuple[str | None, str | None]:
+    return model.config.source_lang, model.config.target_lang
+
+
+def _translate(model: Any, tokenizer: Any, sources: list[str], args: argparse.Namespace) -> list[str]:
+    from tqdm import tqdm
+
+    from .translation import translate as translate_sentences
+
+    with tqdm(total=len(sources), desc="Translating", unit=" sentences", file=sys.stderr) as bar:
+        return translate_sentences(
+            model, tokenizer, sources, args.max_tokens, progress=bar.update, **_generate_kwargs(args)
+        )
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """`vanilla-transformer evaluate`: one JSON object on stdout."""
+    from .evaluation import evaluate_translations
+
+    model, tokenizer = _load(args.model, args.backend)
+    text, sources, references, unseen = _read_test(args, _languages(model))
+    start = time.perf_counter()
+    translations = _translate(model, tokenizer, sources, args)
+    seconds = time.perf_counter() - start
+
+    def score(indices: Iterable[int]) -> dict[str, Any]:
+        chosen = list(indices)
+        scores = evaluate_translations(
+            [translations[i] for i in chosen], [references[i] for i in chosen], args.bleu_tokenize
+        )
+        return {**scores, "sentences": len(chosen)}
+
+    result = {**score(range(len(sources))), "text": text, "seconds": round(seconds, 2)}
+    if unseen:
+        result["unseen_combinations"] = score(unseen)
+    print(json.dumps(result, indent=2))
+
+
+def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Lines without their ends: as many as have come by now, but at least one and at most `LINES_AT_A_TIME`."""
+    waiting: Queue[str | BaseException | None] = Queue(LINES_AT_A_TIME)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                waiting.put(line.rstrip("\r\n"))
+            waiting.put(None)
+        except BaseException as error:  # for whoever asks for the next line
+            waiting.put(error)
+
+    Thread(target=read, daemon=True).start()
+    item: str | BaseException | None = ""
+    while item is not None:
+        chunk: list[str] = []
+        item = waiting.get()
+        while isinstance(item, str):
+            chunk.append(item)
+            if len(chunk) == LINES_AT_A_TIME or waiting.empty():
+                break
+            item = waiting.get()
+        if chunk:
+            yield chunk
+        if isinstance(item, BaseException):
+            raise item
+
+
+def translate(args: argparse.Namespace) -> None:
+    """`vanilla-transformer translate`: one line in, one line out, in order."""
+    from tqdm import tqdm
+
+    from .translation import translate as translate_sentences
+
+    model, tokenizer = _load(args.model, args.backend)
+    source: Any = sys.stdin
+    source.reconfigure(encoding="utf-8", newline="\n")
+    with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
+        for lines in _chunks(source):
+            translations = translate_sentences(
+                model, tokenizer, lines, args.max_tokens, progress=bar.update, **_generate_kwargs(args)
+            )
+            for translation in translations:
+                print(" ".join(translation.splitlines()))  # a line break in the output would shift all that follow
+            sys.stdout.flush()
+
+
+def score(args: argparse.Namespace) -> None:
+    """`vanilla-transformer score`: how likely each given translation is, one JSON object a pair on stdout."""
+    from tqdm import tqdm
+
+    from .comparison import score_translations
+
+    model, tokenizer = _load(args.model)
+    _, sources, targets, _ = _read_test(args, _languages(model))
+    with tqdm(total=len(sources), desc="Scoring", unit=" pairs", file=sys.stderr) as bar:
+        results = score_translations(model, tokenizer, sources, targets, args.max_tokens, progress=bar.update)
+    for log_probability, tokens in results:
+        row = {
+            "log_probability": log_probability,
+            "tokens": tokens,
+            "perplexity": _perplexity(log_probability, tokens),
+        }
+        print(json.dumps(row))
+    total, tokens = (sum(column) for column in zip(*results, strict=True))
+    say(
+        f"{len(results):,} pairs, {tokens:,} tokens: log-probability {total:.2f} nats, perplexity "
+        f"{_perplexity(total, tokens):.4f} a token"
+    )
+
+
+def _perplexity(log_probability: float, tokens: int) -> float:
+    return math.exp(min(-log_probability / tokens, 700.0))
+
+
+def compare(args: argparse.Namespace) -> None:
+    """`vanilla-transformer compare`: two models, or files of their translations; one JSON object on stdout."""
+    from .comparison import compare_translations
+
+    systems = (args.a, args.b)
+    models = {name: _load([name]) for name in systems if not Path(name).is_file()}
+    languages = _languages(next(iter(models.values()))[0]) if models else (None, None)
+    _, sources, references, _ = _read_test(args, languages)
+    translations: dict[str, Sequence[str]] = {}
+    for side, name in zip("AB", systems, strict=True):
+        if name in models:
+            lines = _translate(*models[name], sources, args)
+        else:
+            lines = Path(name).read_text(encoding="utf-8").split("\n")
+            lines = lines[:-1] if lines[-1] == "" else lines
+        translations[f"{side}: {name}"] = lines
+    print(json.dumps(compare_translations(sources, references, translations, args.bleu_tokenize), indent=2))
+
+
+def average(args: argparse.Namespace) -> None:
+    """`vanilla-transformer average`: the mean of a run's last checkpoints, as a model folder."""
+    from .checkpoints import average_checkpoints, checkpoint_folders
+    from .hub import record_average
+
+    folders = checkpoint_folders(args.run)
+    if len(folders) < args.last:
+        raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}.")
+    chosen = folders[-args.last :]
+    average_checkpoints(chosen, args.output_dir)
+    record_average(args.run, args.output_dir, args.last)
+    say(f"The mean of {', '.join(folder.name for folder in chosen)} is in {args.output_dir}")
+
+
+def export(args: argparse.Namespace) -> None:
+    """`vanilla-transformer export`: a model for another runtime."""
+    from .export import export_ctranslate2, export_onnx
+
+    if args.format == "ctranslate2":
+        export_ctranslate2(args.model, args.output_dir, args.quantization or "float32")
+    elif args.quantization:
+        raise UsageError("--quantization is for --format ctranslate2.")
+    else:
+        export_onnx(args.model, args.output_dir)
+    say(f"{args.output_dir} has the model for {args.format}; its README.md says how to run it")
+
+
+def plot(args: argparse.Namespace) -> None:
+    """`vanilla-transformer plot`: a picture, PNG or SVG by the name of the file."""
+    from . import plots
+
+    if args.kind == "positions":
+        figure = plots.positions(args.d_model, args.positions)
+    elif args.kind == "noam":
+        figure = plots.noam_curves(args.curves, args.steps)
+    elif args.kind == "masks":
+        figure = plots.masks(args.lengths)
+    elif args.kind == "attention":
+        from .demo import Explorer
+
+        explorer = Explorer(args.model)
+        target = explorer.translate(args.sentence, 4, 0.6)[0][2]
+        attention = explorer.attention(args.sentence, target)
+        figure = plots.attention_heads(**attention, layer=args.layer)
+    elif args.kind == "training":
+        figure = plots.training_curves({Path(run).name: plots.read_log(run) for run in args.runs})
+    else:
+        figure = plots.ablation(json.loads(Path(args.results).read_text(encoding="utf-8")))
+    plots.save(figure, args.output)
+    say(f"The picture is in {args.output}")
+
+
+def push(args: argparse.Namespace) -> None:
+    """`vanilla-transformer push`: the model with its card to the Hub; its address on stdout."""
+    from .hub import push, push_space, read_scores
+
+    scores = read_scores(args.scores) if args.scores else None
+    print(push(args.model, args.repo_id, args.private or None, license=args.license, scores=scores))
+    if args.space:
+        print(push_space(args.repo_id, args.private or None))
+
+
+def demo(args: argparse.Namespace) -> None:
+    """`vanilla-transformer demo`: a page in the browser, until Ctrl-C."""
+    from .demo import build_page
+
+    page = build_page(args.model)
+    page.launch(server_name=args.host, server_port=args.port)
