@@ -8,7 +8,8 @@ from transformers import Seq2SeqTrainingArguments
 NOAM = "noam"
 
 
-def _field(help: str, default: Any = None) -> Any:
+def option(help: str, default: Any = None) -> Any:
+    """A field of a dataclass that is a flag."""
     return field(default=default, metadata={"help": help})
 
 
@@ -18,30 +19,30 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
 
     _argument_group_name = "training: this package's flags, and all of transformers' Seq2SeqTrainingArguments"
 
-    max_tokens: int = _field("Most tokens of a batch's source, and of its target, with padding (section 5.1).", 25_000)
-    max_steps: int = _field("Updates to make; -1 leaves it to --num_train_epochs.", 100_000)
-    lr_scheduler_type: str = _field("The paper's 'noam' (section 5.3), or a schedule of transformers' own.", NOAM)
-    learning_rate: float | None = _field(
+    max_tokens: int = option("Most tokens of a batch's source, and of its target, with padding (section 5.1).", 25_000)
+    max_steps: int = option("Updates to make; -1 leaves it to --num_train_epochs.", 100_000)
+    lr_scheduler_type: str = option("The paper's 'noam' (section 5.3), or a schedule of transformers' own.", NOAM)
+    learning_rate: float | None = option(
         "Under 'noam' the factor on the schedule, 1.0 if not given; else the peak rate, 5e-5 if not given."
     )
-    warmup_steps: float = _field("Updates during which the learning rate rises (section 5.3).", 4000)
-    adam_beta2: float = _field("Adam's beta2 (section 5.3).", 0.98)
-    adam_epsilon: float = _field("Adam's epsilon (section 5.3).", 1e-9)
-    label_smoothing_factor: float = _field("The paper's epsilon_ls (section 5.4).", 0.1)
-    r_drop_alpha: float = _field("Weight of R-Drop (arXiv:2106.14448), each pair passing twice; 0 for none.", 0.0)
-    ema_decay: float = _field("Validate and keep a moving average of the weights, such as 0.999's; 0 for none.", 0.0)
-    max_grad_norm: float = _field("Gradients are clipped to this norm; 0, the paper's way, leaves them alone.", 0.0)
-    save_steps: float = _field("Updates between checkpoints; below 1, a share of all updates.", 1500)
-    save_total_limit: int | None = _field("Newest checkpoints to keep beside the best; the paper averages 5.", 5)
-    eval_bleu: bool = _field("Translate the validation text at each evaluation and report its BLEU.", True)
-    bleu_tokenize: str = _field("sacreBLEU's tokenisation for it; 'none' for text that is tokenised already.", "13a")
-    ddp_find_unused_parameters: bool | None = _field("Only for models some of whose weights rest in a step.", False)
-    hub_strategy: str = _field("Only 'end': the finished model is uploaded, with its card.", "end")
-    early_stopping_patience: int | None = _field(
+    warmup_steps: float = option("Updates during which the learning rate rises (section 5.3).", 4000)
+    adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98)
+    adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9)
+    label_smoothing_factor: float = option("The paper's epsilon_ls (section 5.4).", 0.1)
+    r_drop_alpha: float = option("Weight of R-Drop (arXiv:2106.14448), each pair passing twice; 0 for none.", 0.0)
+    ema_decay: float = option("Validate and keep a moving average of the weights, such as 0.999's; 0 for none.", 0.0)
+    max_grad_norm: float = option("Gradients are clipped to this norm; 0, the paper's way, leaves them alone.", 0.0)
+    save_steps: float = option("Updates between checkpoints; below 1, a share of all updates.", 1500)
+    save_total_limit: int | None = option("Newest checkpoints to keep beside the best; the paper averages 5.", 5)
+    eval_bleu: bool = option("Translate the validation text at each evaluation and report its BLEU.", True)
+    bleu_tokenize: str = option("sacreBLEU's tokenisation for it; 'none' for text that is tokenised already.", "13a")
+    ddp_find_unused_parameters: bool | None = option("Only for models some of whose weights rest in a step.", False)
+    hub_strategy: str = option("Only 'end': the finished model is uploaded, with its card.", "end")
+    early_stopping_patience: int | None = option(
         "Evaluations without a better metric_for_best_model after which training stops; the best model is then kept."
     )
     # in this order, as in transformers: HfArgumentParser takes the type from the second place
-    report_to: None | str | list[str] = _field("Where metrics go: 'tensorboard', 'wandb', 'all', 'none' ....", "none")
+    report_to: None | str | list[str] = option("Where metrics go: 'tensorboard', 'wandb', 'all', 'none' ....", "none")
 
     def __post_init__(self):
         if self.max_tokens < 1:
@@ -81,25 +82,25 @@ class ModelArguments:
 
     _argument_group_name = "the model"
 
-    preset: str = _field("Model and training settings: tiny, base, big or a row of the paper's Table 3.", "base")
-    model_name_or_path: str | None = _field("A trained model to go on from, with its tokenizer; else from nothing.")
-    tokenizer_name: str | None = _field("A tokenizer to use; else one is learned from the training text.")
-    vocab_size: int | None = _field("Tokens in the joint vocabulary.")
-    d_model: int | None = _field("Width of the model.")
-    num_encoder_layers: int | None = _field("Layers of the encoder.")
-    num_decoder_layers: int | None = _field("Layers of the decoder.")
-    num_heads: int | None = _field("Attention heads.")
-    d_ff: int | None = _field("Inner width of the feed-forward sub-layers.")
-    d_k: int | None = _field("Width of one head's keys.")
-    d_v: int | None = _field("Width of one head's values.")
-    dropout: float | None = _field("On sub-layer outputs and embeddings.")
-    attention_dropout: float | None = _field("On attention weights.")
-    activation_dropout: float | None = _field("Inside the feed-forward sub-layers.")
-    position_embedding: str | None = _field("'sinusoidal' or 'learned'.")
-    initializer_range: float | None = _field("Standard deviation of initial matrices; else tensor2tensor's.")
-    num_beams: int | None = _field("Beam size saved with the model, 4 in the paper.")
-    length_penalty: float | None = _field("Alpha saved with the model, 0.6 in the paper.")
-    license: str | None = _field("Licence of the model, for its card, such as 'apache-2.0'.")
+    preset: str = option("Model and training settings: tiny, base, big or a row of the paper's Table 3.", "base")
+    model_name_or_path: str | None = option("A trained model to go on from, with its tokenizer; else from nothing.")
+    tokenizer_name: str | None = option("A tokenizer to use; else one is learned from the training text.")
+    vocab_size: int | None = option("Tokens in the joint vocabulary.")
+    d_model: int | None = option("Width of the model.")
+    num_encoder_layers: int | None = option("Layers of the encoder.")
+    num_decoder_layers: int | None = option("Layers of the decoder.")
+    num_heads: int | None = option("Attention heads.")
+    d_ff: int | None = option("Inner width of the feed-forward sub-layers.")
+    d_k: int | None = option("Width of one head's keys.")
+    d_v: int | None = option("Width of one head's values.")
+    dropout: float | None = option("On sub-layer outputs and embeddings.")
+    attention_dropout: float | None = option("On attention weights.")
+    activation_dropout: float | None = option("Inside the feed-forward sub-layers.")
+    position_embedding: str | None = option("'sinusoidal' or 'learned'.")
+    initializer_range: float | None = option("Standard deviation of initial matrices; else tensor2tensor's.")
+    num_beams: int | None = option("Beam size saved with the model, 4 in the paper.")
+    length_penalty: float | None = option("Alpha saved with the model, 0.6 in the paper.")
+    license: str | None = option("Licence of the model, for its card, such as 'apache-2.0'.")
 
     def config_overrides(self) -> dict[str, Any]:
         """The fields given of the model's configuration."""
@@ -117,16 +118,16 @@ class DataArguments:
 
     _argument_group_name = "the text"
 
-    train_file: str | None = _field(
+    train_file: str | None = option(
         "Training text: a .jsonl, .tsv, .csv or .parquet file, the prefix P of a Moses pair P.en and P.de, or a "
         "folder that scripts/prepare_data.py made."
     )
-    streaming: bool = _field("Read a prepared folder from start to end, instead of mapping it into memory.", False)
-    validation_file: str | None = _field("The same for the validation text.")
-    dataset_name: str | None = _field("A data set of the Hub instead, with splits 'train' and perhaps 'validation'.")
-    dataset_config_name: str | None = _field("Its configuration, such as 'de-en'.")
-    source_lang: str | None = _field("Language translated from, as the text names it; else the model's, or 'en'.")
-    target_lang: str | None = _field("Language translated to; else the model's, or 'de'.")
-    clean: bool = _field("Drop long, uneven and duplicate pairs and those with markup from the training text.", True)
-    max_sentence_tokens: int = _field("The longest side of a training pair, in tokens.", 256)
-    max_length_ratio: float = _field("The most tokens that one side may have for one of the other.", 4.0)
+    streaming: bool = option("Read a prepared folder from start to end, instead of mapping it into memory.", False)
+    validation_file: str | None = option("The same for the validation text.")
+    dataset_name: str | None = option("A data set of the Hub instead, with splits 'train' and perhaps 'validation'.")
+    dataset_config_name: str | None = option("Its configuration, such as 'de-en'.")
+    source_lang: str | None = option("Language translated from, as the text names it; else the model's, or 'en'.")
+    target_lang: str | None = option("Language translated to; else the model's, or 'de'.")
+    clean: bool = option("Drop long, uneven and duplicate pairs and those with markup from the training text.", True)
+    max_sentence_tokens: int = option("The longest side of a training pair, in tokens.", 256)
+    max_length_ratio: float = option("The most tokens that one side may have for one of the other.", 4.0)

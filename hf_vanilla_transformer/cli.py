@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     verbs.add_parser("train", help="train a model on parallel text, or go on training one", add_help=False)
+    verbs.add_parser("tune", help="look for better training settings", add_help=False)
 
     one_model = argparse.ArgumentParser(add_help=False)
     one_model.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")
@@ -150,8 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     parser = _parser()
     try:
-        if argv and argv[0] == "train":
-            commands.train(argv[1:])
+        if argv and argv[0] in ("train", "tune"):  # these two have the Trainer's flags
+            getattr(commands, argv[0])(argv[1:])
         else:
             args = parser.parse_args(argv)
             args.act(args)

@@ -33,6 +33,13 @@ def train(argv: Sequence[str]) -> None:
     run_train(*parse_arguments(argv))
 
 
+def tune(argv: Sequence[str]) -> None:
+    """`vanilla-transformer tune`: better settings, and which mattered."""
+    from .tuning import run_tune
+
+    run_tune(argv, say)
+
+
 def _load(folders: Sequence[str], backend: str = "torch") -> tuple[Any, Any]:
     """The model and tokenizer saved in a folder, or on the Hub under that name; of several folders the ensemble."""
     if len(folders) == 1:

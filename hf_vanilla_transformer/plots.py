@@ -224,6 +224,44 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
     return figure
 
 
+def learning_rates(result: Mapping[str, Any]) -> "Figure":
+    """A range test: the loss while the rate rises with the schedule off, and validation loss by factor with it on."""
+    figure = _figure(11, 4)
+    left, right = figure.subplots(1, 2)
+    off, on = result["schedule_off"], [row for row in result["schedule_on"] if row["eval_loss"] is not None]
+    left.plot(off["rates"], off["smoothed_losses"], **_style(0))
+    for i, (name, rate) in enumerate((("falls fastest", off["steepest"]), ("lowest", off["lowest"])), start=1):
+        left.axvline(rate, label=f"{name}: {rate:.2g}", **_style(i))
+    left.set(xscale="log", xlabel="learning rate", ylabel="training loss, smoothed", title="schedule off")
+    left.legend()
+    right.plot([row["factor"] for row in on], [row["eval_loss"] for row in on], marker="o", **_style(0))
+    right.set(xscale="log", xlabel="factor on the schedule", ylabel="validation loss")
+    right.set_title(f"schedule on, {result['updates']:,} updates each")
+    return figure
+
+
+def search(result: Mapping[str, Any]) -> "Figure":
+    """A hyperparameter search: what every trial reached, the best so far, and which settings mattered."""
+    figure = _figure(11, 4)
+    left, right = figure.subplots(1, 2)
+    for state, marker, colour in (("complete", "o", _COLOURS[0]), ("pruned", "x", _COLOURS[1])):
+        trials = [trial for trial in result["trials"] if trial["state"] == state and trial["value"] is not None]
+        if trials:
+            name = "given up early" if state == "pruned" else "complete"
+            numbers, values = zip(*((trial["number"], trial["value"]) for trial in trials), strict=True)
+            left.scatter(numbers, values, marker=marker, color=colour, label=name)
+    best_of = max if result["direction"] == "maximize" else min
+    done = [trial for trial in result["trials"] if trial["state"] == "complete"]
+    best = [best_of(trial["value"] for trial in done[: i + 1]) for i in range(len(done))]
+    left.step([trial["number"] for trial in done], best, where="post", color="black", label="best so far")
+    left.set(xlabel="trial (0 is the given settings)", ylabel=result["measure"])
+    left.legend()
+    shares = sorted(result["importances"].items(), key=lambda item: item[1])
+    right.barh([name for name, _ in shares], [share for _, share in shares], color=_COLOURS[0])
+    right.set(xlabel="share of what mattered (PED-ANOVA)")
+    return figure
+
+
 def ablation(results: Mapping[str, Mapping[str, float]]) -> "Figure":
     """Rows of Table 3 against base: what `scripts/ablate.py` measured, and beside it what the paper did.
 

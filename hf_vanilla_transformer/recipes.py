@@ -58,9 +58,9 @@ def read_recipe(path: str, known: Collection[str]) -> list[str]:
     return [word for words in flags.values() for word in words]
 
 
-def write_settings(settings: dict[str, Any], folder: str, head: str) -> None:
+def write_settings(settings: dict[str, Any], folder: str, head: str, name: str = SETTINGS) -> None:
     """Writes `settings` as a recipe into `folder`, under the comment `head`."""
-    file = Path(folder, SETTINGS)
+    file = Path(folder, name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, f"# {head}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}")
 

@@ -59,22 +59,24 @@ class _Parser(HfArgumentParser):
         self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
 
 
-def parse_arguments(
-    argv: Sequence[str],
-) -> tuple[ModelArguments, DataArguments, VanillaTransformerTrainingArguments]:
+_TRAIN = "Train the original Transformer on parallel text. A recipe is a YAML file of flags; flags win."
+
+
+def parse_arguments(argv: Sequence[str], verb: str = "train", about: str = _TRAIN, *more: type) -> Any:
     """`[RECIPE.yaml] [flags]`: flags win over the recipe, the recipe over the preset, the preset over the defaults.
 
-    Wrong flags end the program with status 2.
+    Gives `ModelArguments`, `DataArguments`, `VanillaTransformerTrainingArguments` and one each of the dataclasses
+    `more`. Wrong flags end the program with status 2.
 
     Raises:
         ValueError: for a recipe that cannot be used, or values out of range.
     """
-    types: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
+    types: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments, *more)
     parser: Any = _Parser(
         types,
-        prog="vanilla-transformer train",
+        prog=f"vanilla-transformer {verb}",
         usage="%(prog)s [RECIPE.yaml] [flags]",
-        description="Train the original Transformer on parallel text. A recipe is a YAML file of flags; flags win.",
+        description=about,
         allow_abbrev=False,
         formatter_class=_Help,
     )
@@ -88,11 +90,11 @@ def parse_arguments(
         parser.error("give either --train_file or --dataset_name")
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
-    model, data, training = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
+    model, *others = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
     fixed = sorted(set(model.config_overrides()) - {"dropout", "attention_dropout", "activation_dropout"})
     if model.model_name_or_path and fixed:
         parser.error(f"{', '.join(fixed)} cannot change in the model of --model_name_or_path")
-    return model, data, training
+    return model, *others
 
 
 def read_pairs(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dataset]:
@@ -124,7 +126,7 @@ def _texts(pairs: Dataset) -> Iterator[str]:
             yield from (text for text in batch[column] if text)
 
 
-def _settings(config: Any, *arguments: Any) -> dict[str, Any]:
+def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
     """The resolved settings of a run: this package's own, and those of `Trainer`'s that are not its defaults."""
     # making arguments sets up the processes of the run anew: on a CPU they must stay there
     defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=arguments[-1].use_cpu)) | {"use_cpu": False}
@@ -156,6 +158,48 @@ def _learn_tokenizer(pairs: Dataset, vocab_size: int, asked_for: bool, report: C
     return tokenizer
 
 
+def _pairs_of(tokens: Any) -> int:
+    return tokens.pairs if isinstance(tokens, ShardStream) else len(tokens)
+
+
+def tokenized(
+    model: ModelArguments,
+    data: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    config: Any,
+    named: str | None,
+    report: Callable[[str], Any],
+) -> tuple[Any, dict[str, Any]]:
+    """The tokenizer and the tokenised text, "train" and where there is any "validation".
+
+    Args:
+        named: where the tokenizer is; None learns one from the training text and saves it in `args.output_dir`.
+    """
+    prepared = data.train_file if is_prepared(data.train_file) else None
+    cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None
+    folder = str(args.output_dir)
+    with args.main_process_first(desc="reading the text"):
+        pairs = read_pairs(data, (config.source_lang, config.target_lang))
+        if args.process_index == 0 and not named:
+            asked_for = model.vocab_size is not None
+            _learn_tokenizer(pairs["train"], config.vocab_size, asked_for, report).save_pretrained(folder)
+        tokenizer = _load(AutoTokenizer, named or folder)
+        tokens: dict[str, Any] = {}
+        if prepared and data.streaming:
+            seed = args.seed if args.data_seed is None else args.data_seed
+            tokens["train"] = ShardStream(prepared, args.max_tokens, seed, args.process_index, args.world_size)
+        elif prepared:
+            tokens["train"] = load_shards(prepared)
+        if prepared:
+            report(f"train: {_pairs_of(tokens['train']):,} prepared pairs")
+        for name, split in pairs.items():
+            tokens[name], drops = tokenize_pairs(
+                split, tokenizer, args.max_tokens, cleaning if name == "train" else None
+            )
+            report(f"{name}: {len(tokens[name]):,} of {len(split):,} pairs; dropped: {describe_drops(drops)}")
+    return tokenizer, tokens
+
+
 def run_train(
     model_arguments: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments
 ) -> VanillaTransformerTrainer | None:
@@ -178,43 +222,20 @@ def _run(
         if args.process_index == 0:
             print(message, file=sys.stderr, flush=True)
 
-    def pairs_of(tokens: Any) -> int:
-        return tokens.pairs if isinstance(tokens, ShardStream) else len(tokens)
-
     pretrained = model_arguments.model_name_or_path
     set_seed(args.seed)
-    config, data = _resolve(model_arguments, data)
-    settings = _settings(config, model_arguments, data, args)
+    config, data = resolve(model_arguments, data)
+    settings = run_settings(config, model_arguments, data, args)
     goes_on = check_same_run(settings, folder)
     if goes_on and _is_finished(folder, args):
         report(f"The run in {folder} is finished; there is nothing left to do.")
         return None
     checkpoint = newest_checkpoint(folder, report) if goes_on else None
-    cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None
     prepared = data.train_file if is_prepared(data.train_file) else None
     if data.streaming and not prepared:
         raise ValueError("--streaming reads a folder that scripts/prepare_data.py made: give it as --train_file.")
-    with args.main_process_first(desc="reading the text"):
-        pairs = read_pairs(data, (config.source_lang, config.target_lang))
-        named = folder if goes_on else prepared or model_arguments.tokenizer_name or pretrained
-        if args.process_index == 0 and not named:
-            asked_for = model_arguments.vocab_size is not None
-            _learn_tokenizer(pairs["train"], config.vocab_size, asked_for, report).save_pretrained(folder)
-        tokenizer = _load(AutoTokenizer, named or folder)
-        tokens: dict[str, Any] = {}
-        if prepared and data.streaming:
-            seed = args.seed if args.data_seed is None else args.data_seed
-            tokens["train"] = ShardStream(prepared, args.max_tokens, seed, args.process_index, args.world_size)
-        elif prepared:
-            tokens["train"] = load_shards(prepared)
-        if prepared:
-            report(f"train: {pairs_of(tokens['train']):,} prepared pairs")
-        for name, split in pairs.items():
-            tokens[name], drops = tokenize_pairs(
-                split, tokenizer, args.max_tokens, cleaning if name == "train" else None
-            )
-            report(f"{name}: {len(tokens[name]):,} of {len(split):,} pairs; dropped: {describe_drops(drops)}")
-
+    named = folder if goes_on else prepared or model_arguments.tokenizer_name or pretrained
+    tokenizer, tokens = tokenized(model_arguments, data, args, config, named, report)
     if pretrained:
         model = _load(AutoModelForSeq2SeqLM, pretrained, config=config)
     else:
@@ -247,7 +268,7 @@ def _run(
         return trainer
     trainer.save_model(_internal_call=True)
     trainer.save_state()
-    record = _record(trainer, settings, data, model_arguments, pairs_of(tokens["train"]))
+    record = _record(trainer, settings, data, model_arguments, _pairs_of(tokens["train"]))
     rows = islice(load_shards(prepared) if prepared else tokens["train"], 100)
     examples = (tokenizer.decode(row["input_ids"], skip_special_tokens=True) for row in rows)
     record["example"] = next((text for text in examples if len(text) < 80), "Hello!")
@@ -314,7 +335,7 @@ def _load(auto_class: Any, name: str, **kwargs: Any) -> Any:
         raise OSError(f"Cannot load {name}: {error}") from error
 
 
-def _resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
+def resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
     """The model's configuration, and the languages where they were left to it."""
     changes = model.config_overrides()
     if model.model_name_or_path:

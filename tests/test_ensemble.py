@@ -64,9 +64,7 @@ def test_greedy_search_follows_the_mean_at_every_step_without_a_cache_too(member
 def test_beam_search_reports_the_score_of_the_mean(members):
     """The best beam's score, recomputed from the members: log P / lp(Y)."""
     ensemble = Ensemble(members)
-    out = ensemble.generate(
-        SOURCE, attention_mask=MASK, num_beams=4, return_dict_in_generate=True, output_scores=True
-    )
+    out = ensemble.generate(SOURCE, attention_mask=MASK, num_beams=4, return_dict_in_generate=True, output_scores=True)
     for i, row in enumerate(out.sequences):
         end = row.tolist().index(2) + 1 if 2 in row.tolist() else len(row)
         length = min(end, 1 + int(MASK[i].sum()) + 50)

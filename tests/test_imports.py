@@ -15,6 +15,7 @@ HUB_MODULES = {name for name in MODULES if name.endswith("_vanilla_transformer")
 ORDER = [
     "cli",
     "commands",
+    "tuning",
     "demo",
     "plots",
     "training",

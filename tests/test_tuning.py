@@ -1,0 +1,139 @@
+import json
+import math
+import random
+import re
+
+import optuna
+import pytest
+import yaml
+from PIL import Image
+
+from hf_vanilla_transformer import noam
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.plots import read_log
+from hf_vanilla_transformer.tuning import HIGHEST, LOWEST, search
+
+WORDS = {"dog": "hund", "cat": "katze", "man": "mann", "sees": "sieht", "has": "hat", "the": "das", "red": "rot"}
+SIZE = ["--vocab_size", "290", "--d_model", "16", "--d_ff", "32", "--num_heads", "2", "--num_encoder_layers", "1"]
+SIZE += ["--num_decoder_layers", "1", "--max_tokens", "256", "--warmup_steps", "8", "--use_cpu", "--no_eval_bleu"]
+
+
+@pytest.fixture
+def flags(tmp_path, monkeypatch):
+    """Flags of a small model on a small text."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    chance = random.Random(0)
+    for name, lines in (("train", 120), ("val", 20)):
+        texts = [[chance.choice(list(WORDS)) for _ in range(chance.randint(2, 9))] for _ in range(lines)]
+        for language, sentences in (("en", texts), ("de", [[WORDS[word] for word in text] for text in texts])):
+            content = "".join(" ".join(words) + "\n" for words in sentences)
+            (tmp_path / f"{name}.{language}").write_text(content, encoding="utf-8")
+    text = ["--train_file", str(tmp_path / "train"), "--validation_file", str(tmp_path / "val")]
+    return ["--preset", "tiny", *SIZE, *text, "--disable_tqdm", "true"]
+
+
+def tune(flags, folder, *more):
+    return main(["tune", *flags, *more, "--output_dir", str(folder)])
+
+
+def test_a_search_starts_from_the_given_settings_and_its_best_is_reproduced_by_train(flags, tmp_path, capsys):
+    folder = tmp_path / "study"
+    assert tune(flags, folder, "--trials", "6", "--max_steps", "16", "--learning_rate", "0.2") == 0
+    result = json.loads((folder / "trials.json").read_text())
+    assert [trial["number"] for trial in result["trials"]] == list(range(6))
+    given = {"learning_rate": 0.2, "warmup_steps": 8, "dropout": 0.3, "label_smoothing_factor": 0.1}
+    assert {name: result["trials"][0][name] for name in given} == given
+    complete = [trial for trial in result["trials"] if trial["state"] == "complete"]
+    best = min(complete, key=lambda trial: trial["value"])
+    assert best["number"] == result["best"]
+    table = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\| \d", line)]
+    assert len(table) == 6
+    assert table[0].startswith(f"| {best['number']} | {best['value']:.4f} |")
+    with Image.open(folder / "search.png") as picture:
+        assert picture.width > 1000
+    settings = yaml.safe_load((folder / "best.yaml").read_text())
+    assert settings["max_steps"] * settings["max_tokens"] == 16 * 256
+    assert main(["train", str(folder / "best.yaml"), "--output_dir", str(tmp_path / "run")]) == 0
+    assert read_log(str(tmp_path / "run"))[-2]["eval_loss"] == best["value"]
+
+
+def test_a_study_goes_on_where_it_was_cut_off(flags, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "study"
+    flags = [*flags, "--max_steps", "8", "--method", "random"]
+    assert tune(flags, folder, "--trials", "2") == 0
+    before = json.loads((folder / "trials.json").read_text())["trials"]
+    study = optuna.load_study(study_name="vanilla-transformer", storage=f"sqlite:///{folder / 'study.db'}")
+    cut = study.ask()  # a trial under way when the machine was switched off
+    cut.suggest_float("dropout", 0.0, 0.5)
+    assert tune(flags, folder, "--trials", "4") == 0
+    after = json.loads((folder / "trials.json").read_text())["trials"]
+    assert after[:2] == before
+    done = [trial for trial in after if trial["value"] is not None]
+    assert len(done) == 4
+    assert done[2]["dropout"] == cut.params["dropout"]
+    assert len({trial["learning_rate"] for trial in done}) == 4  # no setting is drawn twice
+    monkeypatch.setattr("transformers.Trainer.train", None)
+    assert tune(flags, folder, "--trials", "4") == 0  # nothing is left to train
+    capsys.readouterr()
+    assert tune([*flags, "--d_model", "32"], folder, "--trials", "5") == 1
+    assert "a study that began from other settings (d_model, d_k, d_v)" in capsys.readouterr().err
+
+
+def test_the_range_test_raises_the_rate_evenly_and_then_tries_factors(flags, tmp_path, capsys):
+    folder = tmp_path / "range"
+    assert tune(flags, folder, "--method", "range", "--max_steps", "40", "--learning_rate", "0.5") == 0
+    result = json.loads((folder / "range.json").read_text())
+    rates = result["schedule_off"]["rates"]
+    assert rates[0] == pytest.approx(LOWEST)
+    for i, rate in enumerate(rates):
+        assert math.log(rate / LOWEST) == pytest.approx(i / 39 * math.log(HIGHEST / LOWEST))
+    assert result["schedule_off"]["steepest"] <= result["schedule_off"]["lowest"]
+    assert [row["factor"] for row in result["schedule_on"]] == [0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0]
+    for row in result["schedule_on"]:
+        assert row["peak_rate"] == pytest.approx(noam(8, 16, 8, row["factor"]))
+    losses = {row["factor"]: row["eval_loss"] for row in result["schedule_on"]}
+    assert losses[0.5] < losses[0.0625]  # 40 updates at tiny rates learn less
+    assert "| 0.5 |" in capsys.readouterr().out
+    with Image.open(folder / "range.png") as picture:
+        assert picture.width > 1000
+
+
+def test_the_rates_of_the_range_test_are_those_of_the_optimiser(flags, tmp_path, monkeypatch):
+    used = []
+    step = __import__("torch").optim.AdamW.step
+    monkeypatch.setattr(
+        "torch.optim.AdamW.step", lambda self, *args, **kw: (used.append(self.param_groups[0]["lr"]), step(self))[1]
+    )
+    assert tune(flags, tmp_path / "range", "--method", "range", "--max_steps", "20") == 0
+    rates = json.loads((tmp_path / "range" / "range.json").read_text())["schedule_off"]["rates"]
+    assert used[: len(rates)] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--method", "grid"], "method must be one of bayesian, random, range"),
+        (["--trials", "0"], "trials must be at least 1"),
+        (["--model_name_or_path", "x"], "leave out --model_name_or_path"),
+        (["--lr_scheduler_type", "linear"], "leave out --lr_scheduler_type"),
+        (["--method", "range", "--max_steps", "5"], "at least 20 updates"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said_in_one_line(more, message, flags, tmp_path, capsys):
+    if "--model_name_or_path" in more:
+        size = {"--vocab_size", "--d_model", "--d_ff", "--num_heads", "--num_encoder_layers", "--num_decoder_layers"}
+        flags = [word for i, word in enumerate(flags) if word not in size and (i == 0 or flags[i - 1] not in size)]
+    assert tune(flags, tmp_path / "study", *more) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_without_validation_text_there_is_nothing_to_compare(flags, tmp_path, capsys):
+    i = flags.index("--validation_file")
+    assert tune(flags[:i] + flags[i + 2 :], tmp_path / "study") == 1
+    assert "give --validation_file" in capsys.readouterr().err
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(ImportError, match=r"hf-vanilla-transformer\[tune\]"):
+        search(None, None, None)
