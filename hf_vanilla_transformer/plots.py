@@ -262,6 +262,20 @@ def search(result: Mapping[str, Any]) -> "Figure":
     return figure
 
 
+def costs(lengths: Sequence[int], seconds: Mapping[str, Sequence[float]], d_model: int) -> "Figure":
+    """Time of one layer of each type by the length of the sequence, and where it is as long as the layer is wide."""
+    figure = _figure(8, 5)
+    axes = figure.add_subplot()
+    for i, (kind, times) in enumerate(seconds.items()):
+        axes.plot(lengths, [1000 * time for time in times], label=kind, marker=".", **_style(i))
+    axes.axvline(d_model, color="gray", linewidth=0.8, label=f"n = d = {d_model}")
+    axes.set(xscale="log", yscale="log", xlabel="length n", ylabel="milliseconds a sequence")
+    axes.set_xticks(lengths, lengths)
+    axes.minorticks_off()
+    axes.legend()
+    return figure
+
+
 def ablation(results: Mapping[str, Mapping[str, float]]) -> "Figure":
     """Rows of Table 3 against base: what `scripts/ablate.py` measured, and beside it what the paper did.
 
