@@ -75,7 +75,8 @@ class Explorer:
         return {"weights": weights, "tokens": tokens}  # weights: (layers, heads, queries, keys)
 
     def _names(self, ids: list[int]) -> list[str]:
-        return [str(self.tokenizer.decode([token])).strip() or "␣" for token in ids]
+        words = [str(self.tokenizer.decode([token])).strip() or "␣" for token in ids]
+        return ["".join(letter if letter.isprintable() else "·" for letter in word) for word in words]
 
     def picture(self, attention: dict[str, Any], kind: str, layer: int, head: int) -> Any:
         """The heat map of one head; layer and head count from 1."""

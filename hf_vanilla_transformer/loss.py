@@ -8,7 +8,7 @@ import torch
 from .batching import IGNORED_LABEL
 
 
-class _SmoothedCrossEntropy(torch.autograd.Function):
+class SmoothedCrossEntropy(torch.autograd.Function):
     """Sum over rows of -sum_k q(k) log p(k), its gradient p - q written over the log-probabilities in place.
 
     Autograd's own path keeps and fills several more (N, V) tensors, a fifth of a training step at d_model 128.
@@ -54,7 +54,7 @@ def smoothed_cross_entropy(
         labels: (...), -100 where there is none.
         smoothing: epsilon_ls, 0.1 in the paper; 0.0 gives the plain cross-entropy in nats.
     """
-    return _SmoothedCrossEntropy.apply(logits.flatten(0, -2), labels.flatten(), smoothing, pad_token_id)
+    return SmoothedCrossEntropy.apply(logits.flatten(0, -2), labels.flatten(), smoothing, pad_token_id)
 
 
 def symmetric_divergence(first: torch.Tensor, second: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ def positions(d_model: int, count: int) -> "Figure":
     table = sinusoids(count, d_model)
     figure = _figure(11, 4)
     left, right = figure.subplots(1, 2)
-    image = left.imshow(table, cmap=_HEAT, aspect="auto", vmin=-1, vmax=1, interpolation="nearest")
+    image = left.imshow(table.numpy(), cmap=_HEAT, aspect="auto", vmin=-1, vmax=1, interpolation="nearest")
     left.set(xlabel="dimension", ylabel="position", title=f"sine and cosine by turns, d_model {d_model}")
     figure.colorbar(image, ax=left)
     products = table @ table.T
@@ -119,7 +119,7 @@ def masks(lengths: Sequence[int]) -> "Figure":
     }
     figure = _figure(11, 3.6)
     for axes, (title, panel) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-        axes.imshow(panel.expand(-1, longest), cmap=_HEAT, vmin=0, vmax=1, aspect="auto")
+        axes.imshow(panel.numpy(), cmap=_HEAT, vmin=0, vmax=1, aspect="auto")
         axes.set(title=title, xlabel="key", ylabel="sentence" if title.startswith("padding") else "query")
         axes.set_xticks(range(longest))
         axes.set_yticks(range(len(panel)))
@@ -173,7 +173,7 @@ def attention_heads(
     panels = figure.subplots(3, heads, squeeze=False)
     for line, (kind, (queries, keys)) in zip(panels, rows.items(), strict=True):
         for head, axes in enumerate(line):
-            image = axes.imshow(weights[kind][layer, head], cmap=_HEAT, vmin=0, vmax=1, aspect="auto")
+            image = axes.imshow(weights[kind][layer, head].numpy(), cmap=_HEAT, vmin=0, vmax=1, aspect="auto")
             axes.set_xticks(range(len(tokens[keys])), tokens[keys], rotation=90, fontsize=6)
             axes.set_yticks(range(len(tokens[queries])), tokens[queries] if head == 0 else [], fontsize=6)
             axes.set_title(f"{kind}, head {head + 1}", fontsize=9)
@@ -270,7 +270,7 @@ def costs(lengths: Sequence[int], seconds: Mapping[str, Sequence[float]], d_mode
         axes.plot(lengths, [1000 * time for time in times], label=kind, marker=".", **_style(i))
     axes.axvline(d_model, color="gray", linewidth=0.8, label=f"n = d = {d_model}")
     axes.set(xscale="log", yscale="log", xlabel="length n", ylabel="milliseconds a sequence")
-    axes.set_xticks(lengths, lengths)
+    axes.set_xticks(lengths, [str(length) for length in lengths])
     axes.minorticks_off()
     axes.legend()
     return figure

@@ -1,9 +1,9 @@
 """What a layer of each type costs against length n and width d: Table 1 of the paper, measured (section 4).
 
-python scripts/complexity.py [--output complexity.png]     # about 4 minutes on 2 cores
+python scripts/complexity.py [--output complexity.png]     # 3 minutes
 
-Every layer runs forward. Exponents are least-squares slopes of log time (and memory) against log n and log d, for n well
-above d and well below it, beside the paper's. Self-attention is what Table 1 counts, softmax(Q K^T) V; "with
+Every layer runs forward. Exponents are least-squares slopes of log time against log n and log d, for n far above d and
+far below it, beside the paper's. Self-attention is what Table 1 counts, softmax(Q K^T) V; "with
 projections" is the model's own sub-layer, which adds 4 n d^2.
 """
 
@@ -22,7 +22,11 @@ from hf_vanilla_transformer import VanillaTransformerConfig, plots
 from hf_vanilla_transformer.layers_vanilla_transformer import VanillaTransformerAttention
 
 KERNEL = 3  # of the convolution; its path length is in the paper's column log_k(n)
-SEQUENCES = {"LSTM": 32, "GRU": 32, "convolution": 8}  # at a time: one alone would time the calls of its n steps, not their arithmetic
+SEQUENCES = {
+    "LSTM": 32,
+    "GRU": 32,
+    "convolution": 8,
+}  # at a time: one alone would time the calls of its n steps, not their arithmetic
 TABLE_1 = {  # exponents of n and d, sequential operations, longest path
     "self-attention": (2, 1, "1", "1"),
     "LSTM": (1, 2, "n", "n"),

@@ -253,7 +253,9 @@ def test_ctrl_c_leaves_no_half_file(verb, saved):
     assert process.returncode == 0 or not left & {"model.safetensors", "model.bin"}
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "translate", "export", "average", "push", "demo"])
+@pytest.mark.parametrize(
+    "verb", ["train", "tune", "evaluate", "compare", "score", "translate", "export", "average", "push", "plot", "demo"]
+)
 def test_each_verb_explains_itself(verb, capsys):
     with pytest.raises(SystemExit) as stop:
         main([verb, "--help"])

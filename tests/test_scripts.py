@@ -1,14 +1,17 @@
 """The scripts for study, as a user runs them."""
 
+import importlib
 import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from hf_vanilla_transformer.phrases import splits
 from hf_vanilla_transformer.presets import TABLE_3
@@ -120,3 +123,60 @@ def test_preparing_planning_and_streaming_are_measured():
     assert result["pairs"] == 4000
     assert result["prepared, peak MB of all processes"] > 50
     assert result["streamed, pairs/s"] > 1000
+
+
+@pytest.mark.slow
+def test_the_walk_through_the_paper_ends_within_three_minutes_and_shows_code_and_numbers():
+    start = time.monotonic()
+    walk = run("walkthrough.py")
+    assert time.monotonic() - start < 180
+    assert walk.returncode == 0, walk.stderr[-2000:]
+    for title in (
+        "3.2.1 Scaled",
+        "3.2.2 Multi",
+        "3.2.3 Masks",
+        "3.3 Feed",
+        "3.4 Emb",
+        "3.5 Pos",
+        "5.3 Opt",
+        "6.1 Beam",
+    ):
+        assert title in walk.stdout
+    places = re.findall(r"^(\w+\.py), line (\d+):\n    (.+)$", walk.stdout, re.MULTILINE)
+    assert len(places) > 10
+    for file, line, text in places:
+        lines = (ROOT / "hf_vanilla_transformer" / file).read_text(encoding="utf-8").splitlines()
+        assert lines[int(line) - 1].strip() == text.strip()
+    assert "each row sums to 1.000" in walk.stdout
+    assert "mean 0.0000 and variance 1.0000" in walk.stdout
+    losses = [float(loss) for loss in re.findall(r"'loss': '([\d.]+)'", walk.stdout)]
+    assert losses[-1] < losses[0] / 2
+
+
+def complexity():
+    """scripts/complexity.py as a module."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        return importlib.import_module("complexity")
+    finally:
+        sys.path.pop(0)
+
+
+def test_exponents_are_slopes_of_logarithms_and_crossings_lie_between():
+    script = complexity()
+    sizes = (128, 256, 1024)
+    assert script.slope(sizes, [3e-9 * n**2.3 for n in sizes]) == pytest.approx(2.3)
+    quadratic, linear = [n**2 for n in sizes], [500 * n for n in sizes]
+    assert script.crossing(sizes, quadratic, linear) == pytest.approx(500)
+    assert script.crossing(sizes, linear, [n * 9000 for n in sizes]) is None
+
+
+@pytest.mark.parametrize("kind", ["self-attention", "LSTM", "GRU", "convolution", "with projections"])
+def test_the_layers_whose_cost_is_measured_are_what_they_are_called(kind):
+    script = complexity()
+    output = script.layer(kind, 24, 64)()
+    states = output[0] if isinstance(output, tuple) else output
+    expected = {"self-attention": (24, 64), "convolution": (8, 64, 24), "with projections": (1, 24, 64)}
+    assert tuple(states.shape) == expected.get(kind, (32, 24, 64))
+    with torch.inference_mode():
+        assert script.seconds(kind, 8, 16) > 0
