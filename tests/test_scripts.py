@@ -180,3 +180,45 @@ def test_the_layers_whose_cost_is_measured_are_what_they_are_called(kind):
     assert tuple(states.shape) == expected.get(kind, (32, 24, 64))
     with torch.inference_mode():
         assert script.seconds(kind, 8, 16) > 0
+
+
+def shell(recipe: str, *words: object) -> None:
+    """Runs a recipe with this environment's commands."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        ["bash", f"scripts/recipes/{recipe}.sh", *map(str, words)],
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PATH": path},
+        capture_output=True,
+        check=True,
+    )
+
+
+@pytest.mark.slow
+def test_the_recipes_distil_and_translate_back(tmp_path):
+    sides = {language: [getattr(p, language) for p in splits()["train"][:80]] for language in ("en", "de")}
+    for language, lines in sides.items():
+        (tmp_path / f"pairs.{language}").write_text("".join(f"{line}\n" for line in lines[:60]), encoding="utf-8")
+    (tmp_path / "alone.de").write_text("".join(f"{line}\n" for line in sides["de"][60:]), encoding="utf-8")
+    flags = ["--preset", "tiny", "--vocab_size", "300", "--d_model", "16", "--d_ff", "32", "--num_heads", "2"]
+    flags += ["--num_encoder_layers", "1", "--num_decoder_layers", "1", "--max_steps", "3", "--max_tokens", "512"]
+    flags += ["--use_cpu", "--disable_tqdm", "true"]
+    back, distilled = tmp_path / "back", tmp_path / "distilled"
+    shell("back_translation", tmp_path / "pairs", tmp_path / "alone.de", "en", "de", back, *flags)
+    texts = {language: (back / f"text.{language}").read_text(encoding="utf-8").split("\n") for language in sides}
+    assert texts["de"] == [*sides["de"], ""]
+    assert texts["en"][:60] == sides["en"][:60]
+    assert len(texts["en"]) == 81
+    directions = {
+        (config["source_lang"], config["target_lang"])
+        for config in (json.loads((back / name / "config.json").read_text()) for name in ("backwards", "model"))
+    }
+    assert directions == {("de", "en"), ("en", "de")}
+    teachers = f"{back / 'model'} {back / 'model'}"
+    shell("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *flags)
+    shell("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *flags)  # once more: nothing is left
+    texts = {language: (distilled / f"text.{language}").read_text(encoding="utf-8").split("\n") for language in sides}
+    assert texts["en"] == [*sides["en"][:60], *sides["en"][:60], ""]
+    assert texts["de"][:60] == sides["de"][:60]
+    assert len(texts["de"]) == 121
+    assert json.loads((distilled / "model" / "trainer_state.json").read_text())["global_step"] == 3

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Back-translation (Sennrich et al. 2016): text in the target language alone becomes training text, its source side made by
+# a model of the other direction, which is trained on the pairs first.
+#
+#   bash scripts/recipes/back_translation.sh data/train data/monolingual.de en de OUT [flags of train: --preset tiny ...]
+set -euo pipefail
+pairs=$1 text=$2 source=$3 target=$4 out=$5
+shift 5
+
+vanilla-transformer train --train_file "$pairs" --source_lang "$target" --target_lang "$source" "$@" \
+  --output_dir "$out/backwards"
+if [ ! -e "$out/text.$source" ]; then
+  vanilla-transformer translate "$out/backwards" --num_beams 1 <"$text" >"$out/translations"
+  cat "$pairs.$target" "$text" >"$out/text.$target"
+  cat "$pairs.$source" "$out/translations" >"$out/text.$source.unfinished"
+  mv "$out/text.$source.unfinished" "$out/text.$source"
+fi
+vanilla-transformer train --train_file "$out/text" --source_lang "$source" --target_lang "$target" "$@" \
+  --output_dir "$out/model"
