@@ -3,7 +3,9 @@
 import copy
 import json
 import math
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,10 +73,9 @@ def tune(
     folder = Path(args.output_dir)
     with one_run(folder), explained():
         bench = _Bench(model, data, args, report)
-        if tuning.method == "range":
-            range_test(bench, folder)
-        else:
-            search(bench, folder, tuning)
+        with redirect_stdout(sys.stderr):  # where the Trainer's log goes
+            table = range_test(bench, folder) if tuning.method == "range" else search(bench, folder, tuning)
+    print(table)
 
 
 class _Bench:
@@ -149,10 +150,10 @@ class _StopsWhenDiverged(TrainerCallback):
             control.should_training_stop = True
 
 
-def range_test(bench: _Bench, folder: Path) -> None:
+def range_test(bench: _Bench, folder: Path) -> str:
     """The range test (Smith 2017) with the schedule off, then validation loss for several factors on the schedule.
 
-    Writes `range.json` and `range.png` into `folder`, and a table to stdout.
+    Writes `range.json` and `range.png` into `folder`, and gives a table.
     """
     args = bench.args
     updates, logging = args.max_steps, args.logging_steps
@@ -187,14 +188,12 @@ def range_test(bench: _Bench, folder: Path) -> None:
     result = {"updates": updates, "schedule_off": off, "schedule_on": rows}
     write_whole(folder / "range.json", json.dumps(result, indent=2) + "\n")
     plots.save(plots.learning_rates(result), str(folder / "range.png"))
-    print(f"Schedule off: the loss falls fastest at {steepest:.2g} and is lowest at {rates[lowest]:.2g}.\n")
-    print("| factor | peak rate | validation loss |\n|---|---|---|")
+    lines = [f"Schedule off: the loss falls fastest at {steepest:.2g} and is lowest at {rates[lowest]:.2g}.", ""]
+    lines += ["| factor | peak rate | validation loss |", "|---|---|---|"]
     for row in rows:
-        print(f"| {row['factor']:g} | {row['peak_rate']:.2e} | {_number(row['eval_loss'])} |")
-
-
-def _number(value: float | None) -> str:
-    return "diverged" if value is None else f"{value:.4f}"
+        loss = "diverged" if row["eval_loss"] is None else f"{row['eval_loss']:.4f}"
+        lines.append(f"| {row['factor']:g} | {row['peak_rate']:.2e} | {loss} |")
+    return "\n".join(lines)
 
 
 class _SearchTrainer(VanillaTransformerTrainer):
@@ -217,11 +216,11 @@ class _SearchTrainer(VanillaTransformerTrainer):
         super()._report_to_hp_search(trial, round(EVALUATIONS * step / self.args.max_steps), metrics)
 
 
-def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> None:
+def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> str:
     """Searches factor, warm-up, dropout, label smoothing and batch size with Optuna; the given settings go first.
 
     The study is `study.db` in `folder`, so that the same command goes on with it; `best.yaml` is the best trial as a
-    recipe, `trials.json` all of them, `search.png` what mattered.
+    recipe, `trials.json` all of them, `search.png` what mattered, and the value is a table.
     """
     try:
         import optuna
@@ -285,11 +284,13 @@ def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> None:
             catch=(ArithmeticError,),
             **where,
         )
-    _conclude(optuna, optuna.load_study(study_name=where["study_name"], storage=where["storage"]), bench, folder)
+    return _conclude(
+        optuna, optuna.load_study(study_name=where["study_name"], storage=where["storage"]), bench, folder
+    )
 
 
-def _conclude(optuna: Any, study: Any, bench: _Bench, folder: Path) -> None:
-    """Writes what a study has found, in all the forms there are."""
+def _conclude(optuna: Any, study: Any, bench: _Bench, folder: Path) -> str:
+    """Writes what a study has found, in all the forms there are; gives the table."""
     best, complete = study.best_trial, optuna.trial.TrialState.COMPLETE
     args = bench.args
     tokens = bench.settings["max_tokens"] * bench.settings["max_steps"]
@@ -311,8 +312,8 @@ def _conclude(optuna: Any, study: Any, bench: _Bench, folder: Path) -> None:
     result |= {"importances": importances, "trials": trials}
     write_whole(folder / "trials.json", json.dumps(result, indent=2) + "\n")
     plots.save(plots.search(result), str(folder / "search.png"))
-    print(_table(result))
     bench.report(f"Trial {best.number} is best; {folder / 'best.yaml'} is its recipe")
+    return _table(result)
 
 
 def _table(result: dict[str, Any]) -> str:

@@ -46,7 +46,9 @@ def test_a_search_starts_from_the_given_settings_and_its_best_is_reproduced_by_t
     complete = [trial for trial in result["trials"] if trial["state"] == "complete"]
     best = min(complete, key=lambda trial: trial["value"])
     assert best["number"] == result["best"]
-    table = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\| \d", line)]
+    out = capsys.readouterr().out
+    assert out.startswith("| trial |")  # nothing else goes there
+    table = [line for line in out.splitlines() if re.match(r"\| \d", line)]
     assert len(table) == 6
     assert table[0].startswith(f"| {best['number']} | {best['value']:.4f} |")
     with Image.open(folder / "search.png") as picture:
@@ -93,7 +95,9 @@ def test_the_range_test_raises_the_rate_evenly_and_then_tries_factors(flags, tmp
         assert row["peak_rate"] == pytest.approx(noam(8, 16, 8, row["factor"]))
     losses = {row["factor"]: row["eval_loss"] for row in result["schedule_on"]}
     assert losses[0.5] < losses[0.0625]  # 40 updates at tiny rates learn less
-    assert "| 0.5 |" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert out.startswith("Schedule off: the loss falls fastest at ")
+    assert "| 0.5 |" in out
     with Image.open(folder / "range.png") as picture:
         assert picture.width > 1000
 
