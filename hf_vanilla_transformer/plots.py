@@ -255,6 +255,7 @@ def search(result: Mapping[str, Any]) -> "Figure":
     best = [best_of(trial["value"] for trial in done[: i + 1]) for i in range(len(done))]
     left.step([trial["number"] for trial in done], best, where="post", color="black", label="best so far")
     left.set(xlabel="trial (0 is the given settings)", ylabel=result["measure"])
+    left.locator_params(axis="x", integer=True)
     left.legend()
     shares = sorted(result["importances"].items(), key=lambda item: item[1])
     right.barh([name for name, _ in shares], [share for _, share in shares], color=_COLOURS[0])
