@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .batching import MaxTokensBatchSampler
     from .checkpoints import average_checkpoints
     from .configuration_vanilla_transformer import VanillaTransformerConfig
+    from .ensemble import Ensemble
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .pipeline_vanilla_transformer import TranslationPipeline
     from .presets import paper_config
@@ -28,6 +29,7 @@ register()
 
 # Imported on first use: torch, Trainer and datasets take seconds that nobody should wait who does not need them
 _LAZY = {
+    "Ensemble": "ensemble",
     "MaxTokensBatchSampler": "batching",
     "TranslationPipeline": "pipeline_vanilla_transformer",
     "VanillaTransformerConfig": "configuration_vanilla_transformer",
@@ -43,6 +45,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "Ensemble",
     "MaxTokensBatchSampler",
     "TranslationPipeline",
     "VanillaTransformerConfig",

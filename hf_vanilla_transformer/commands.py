@@ -297,7 +297,10 @@ def plot(args: argparse.Namespace) -> None:
         attention = explorer.attention(args.sentence, target)
         figure = plots.attention_heads(**attention, layer=args.layer)
     elif args.kind == "training":
-        figure = plots.training_curves({Path(run).name: plots.read_log(run) for run in args.runs})
+        names = [Path(run).name for run in args.runs]
+        if len(set(names)) < len(names):
+            names = args.runs
+        figure = plots.training_curves({name: plots.read_log(run) for name, run in zip(names, args.runs, strict=True)})
     else:
         figure = plots.ablation(json.loads(Path(args.results).read_text(encoding="utf-8")))
     plots.save(figure, args.output)
