@@ -26,8 +26,8 @@ _HEAT = "cividis"
 _INCHES_A_TOKEN = 0.32
 
 
-def _figure(width: float, height: float) -> "Figure":
-    """An empty figure, in inches.
+def figure_class() -> "type[Figure]":
+    """matplotlib's `Figure`.
 
     Raises:
         ImportError: where matplotlib is missing.
@@ -36,7 +36,12 @@ def _figure(width: float, height: float) -> "Figure":
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('matplotlib is not installed: pip install "hf-vanilla-transformer[plots]".') from error
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure
+
+
+def _figure(width: float, height: float) -> "Figure":
+    """An empty figure, in inches."""
+    return figure_class()(figsize=(width, height), layout="constrained")
 
 
 def _style(i: int) -> dict[str, Any]:

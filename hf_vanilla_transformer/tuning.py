@@ -69,8 +69,11 @@ def tune(
         raise ValueError("tune trains from nothing: leave out --model_name_or_path.")
     if args.lr_scheduler_type != NOAM:
         raise ValueError("tune knows the noam schedule only: leave out --lr_scheduler_type.")
+    if args.max_steps < 1:
+        raise ValueError("tune compares trainings of equal length: give their updates as --max_steps.")
     assert args.output_dir is not None
     folder = Path(args.output_dir)
+    plots.figure_class()  # what is missing is known before hours of training
     with one_run(folder), explained():
         bench = _Bench(model, data, args, report)
         with redirect_stdout(sys.stderr):  # where the Trainer's log goes

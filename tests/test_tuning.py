@@ -2,6 +2,7 @@ import json
 import math
 import random
 import re
+import sys
 
 import optuna
 import pytest
@@ -121,6 +122,7 @@ def test_the_rates_of_the_range_test_are_those_of_the_optimiser(flags, tmp_path,
         (["--model_name_or_path", "x"], "leave out --model_name_or_path"),
         (["--lr_scheduler_type", "linear"], "leave out --lr_scheduler_type"),
         (["--method", "range", "--max_steps", "5"], "at least 20 updates"),
+        (["--max_steps", "-1"], "give their updates as --max_steps"),
     ],
 )
 def test_what_cannot_be_tuned_is_said_in_one_line(more, message, flags, tmp_path, capsys):
@@ -137,7 +139,14 @@ def test_without_validation_text_there_is_nothing_to_compare(flags, tmp_path, ca
     assert "give --validation_file" in capsys.readouterr().err
 
 
+def test_without_matplotlib_nothing_is_trained_in_vain(flags, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert tune(flags, tmp_path / "study") == 1
+    assert "hf-vanilla-transformer[plots]" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+
+
 def test_without_optuna_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r"hf-vanilla-transformer\[tune\]"):
         search(None, None, None)
