@@ -57,13 +57,15 @@ class Explorer:
             return_dict_in_generate=True,
             output_scores=True,
         )
+        end = self.model.config.eos_token_id  # shorter ones are filled up after it
         texts = self.tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)
         if num_beams > 1:
             scores = outputs.sequences_scores.tolist()
         else:  # greedy search does not weigh
             steps = self.model.compute_transition_scores(outputs.sequences, outputs.scores, normalize_logits=True)
             scores = [steps.sum().item()]
-        return list(zip(scores, texts, outputs.sequences.tolist(), strict=True))
+        rows = [row[: row.index(end, 1) + 1] if end in row[1:] else row for row in outputs.sequences.tolist()]
+        return list(zip(scores, texts, rows, strict=True))
 
     @torch.inference_mode()
     def attention(self, text: str, target: list[int]) -> dict[str, Any]:

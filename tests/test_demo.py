@@ -27,6 +27,9 @@ def test_the_n_best_come_in_order_and_the_first_is_generates(explorer, trained_o
     for beams, alpha in ((4, 0.6), (3, 1.5), (1, 0.6)):
         candidates = explorer.translate(SENTENCE, beams, alpha)
         assert len(candidates) == beams
+        for _, text, row in candidates:
+            assert explorer.tokenizer.decode(row, skip_special_tokens=True) == text
+            assert row[1:].count(2) <= 1  # shorter ones are not filled up
         scores = [score for score, _, _ in candidates]
         assert scores == sorted(scores, reverse=True)
         settings = {"num_beams": beams, **({"length_penalty": alpha} if beams > 1 else {})}
