@@ -1,6 +1,6 @@
 """What a layer of each type costs against length n and width d: Table 1 of the paper, measured (section 4).
 
-python scripts/complexity.py [--output complexity.png]     # 3 minutes
+python scripts/complexity.py [--output complexity.png]     # 5 minutes
 
 Every layer runs forward. Exponents are least-squares slopes of log time against log n and log d, for n far above d and
 far below it, beside the paper's. Self-attention is what Table 1 counts, softmax(Q K^T) V; "with
@@ -35,10 +35,10 @@ TABLE_1 = {  # exponents of n and d, sequential operations, longest path
 }
 # (lengths at the width), (widths at the length): n at least four times d, and d at least four times n
 ABOVE = {
-    "self-attention": (((2048, 4096, 8192), 256), ((256, 512, 1024), 4096)),
-    "LSTM": (((1024, 2048, 4096), 256), ((256, 384, 512), 2048)),
-    "GRU": (((1024, 2048, 4096), 256), ((256, 384, 512), 2048)),
-    "convolution": (((2048, 4096, 8192), 256), ((256, 512, 1024), 4096)),
+    "self-attention": (((2048, 4096, 8192), 256), ((512, 1024, 2048), 8192)),
+    "LSTM": (((1024, 2048, 4096), 256), ((384, 512, 768), 3072)),
+    "GRU": (((1024, 2048, 4096), 256), ((384, 512, 768), 3072)),
+    "convolution": (((1024, 2048, 4096), 256), ((256, 512, 1024), 4096)),
 }
 BELOW = {
     "self-attention": (((128, 256, 512), 2048), ((1024, 2048, 4096), 256)),
@@ -67,9 +67,9 @@ def layer(kind: str, n: int, d: int) -> Callable[[], Any]:
 
 
 def seconds(kind: str, n: int, d: int) -> float:
-    """The median time of one sequence, on one thread: more of them need time to wake up."""
+    """The least time of one sequence: what else the machine does only adds. One thread: more need time to wake up."""
     timer = Timer("act()", globals={"act": layer(kind, n, d)}, num_threads=1)
-    return timer.blocked_autorange(min_run_time=0.5).median / SEQUENCES.get(kind, 1)
+    return min(timer.blocked_autorange(min_run_time=0.7).times) / SEQUENCES.get(kind, 1)
 
 
 def megabytes(kind: str, n: int, d: int) -> float:

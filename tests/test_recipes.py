@@ -113,7 +113,7 @@ def test_recipes_say_what_their_presets_say_and_name_no_paths(file, tmp_path):
     assert (data.train_file, data.validation_file, data.dataset_name) == (None, None, None)
     same = {**preset(recipe["preset"]).model, **preset(recipe["preset"]).training}
     expected = {
-        "multi30k_en_de_tiny": {"max_steps": 32_000, "learning_rate": 1.0},
+        "multi30k_en_de_tiny": {"max_steps": 12_000, "learning_rate": 1.0},
         "wmt14_en_fr_big": {"dropout": 0.1},
     }.get(file.stem, {})
     for name, value in {**same, **expected}.items():
