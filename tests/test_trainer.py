@@ -3,10 +3,10 @@ import math
 import pytest
 import sacrebleu
 import torch
-from conftest import UNEQUAL, pairs
 from datasets import Dataset
 from torch import nn
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
+from unequal_pairs import UNEQUAL, pairs
 
 from hf_vanilla_transformer import (
     VanillaTransformerTrainer,
