@@ -176,7 +176,7 @@ def test_the_layers_whose_cost_is_measured_are_what_they_are_called(kind):
     script = complexity()
     output = script.layer(kind, 24, 64)()
     states = output[0] if isinstance(output, tuple) else output
-    expected = {"self-attention": (24, 64), "convolution": (4, 64, 24), "with projections": (1, 24, 64)}
+    expected = {"self-attention": (24, 64), "convolution": (8, 64, 24), "with projections": (1, 24, 64)}
     assert tuple(states.shape) == expected.get(kind, (32, 24, 64))
     with torch.inference_mode():
         assert script.seconds(kind, 8, 16) > 0
