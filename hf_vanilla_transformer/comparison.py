@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import sacrebleu
 import torch
 from sacrebleu.significance import PairedTest
 
 from .batching import MaxTokensBatchSampler, pad
+from .evaluation import Bleu, ChrF, Ter
 from .modeling_vanilla_transformer import shift_right
 
 RESAMPLES = 1000
@@ -38,9 +38,9 @@ def compare_translations(
         if not len(lines) == len(sources) == len(references) or not lines:
             raise ValueError(f"{name} has {len(lines)} translations of {len(sources)} lines.")
     metrics: dict[str, Any] = {
-        "bleu": sacrebleu.BLEU(tokenize=bleu_tokenize, force=True),
-        "chrf": sacrebleu.CHRF(),
-        "ter": sacrebleu.TER(),
+        "bleu": Bleu.sacre(tokenize=bleu_tokenize),
+        "chrf": ChrF.sacre(),
+        "ter": Ter.sacre(),
     }
     systems: list[tuple[str, Sequence[str]]] = [(name, list(lines)) for name, lines in translations.items()]
     signatures, results = PairedTest(systems, metrics, [list(references)], "bs", RESAMPLES)()
@@ -93,7 +93,7 @@ def _most_different(
     sources: Sequence[str], references: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
 ) -> dict[str, Any]:
     """The sentences that B does most better, and those that A does, by the chrF of each."""
-    chrf = sacrebleu.CHRF()
+    chrf = ChrF.sacre()
     gains = []
     for i, (reference, a, b) in enumerate(zip(references, ours, theirs, strict=True)):
         gains.append((chrf.sentence_score(b, [reference]).score - chrf.sentence_score(a, [reference]).score, i))

@@ -20,7 +20,7 @@ from .arguments import NOAM, DataArguments, ModelArguments, VanillaTransformerTr
 from .batching import Seq2SeqCollator
 from .files import write_whole
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .recipes import write_settings
+from .recipes import differences, write_settings
 from .safeguards import explained, one_run
 from .trainer import VanillaTransformerTrainer
 from .training import parse_arguments, resolve, run_settings, tokenized
@@ -199,6 +199,12 @@ def range_test(bench: _Bench, folder: Path) -> str:
     return "\n".join(lines)
 
 
+def _length(tokens: int, max_tokens: int) -> tuple[int, int]:
+    """The updates of a trial that sees so many tokens, and those between its evaluations."""
+    eval_steps = max(1, round(tokens / max_tokens / EVALUATIONS))
+    return EVALUATIONS * eval_steps, eval_steps
+
+
 class _SearchTrainer(VanillaTransformerTrainer):
     """Trains every trial on as many tokens as the first, whatever the size of its batches."""
 
@@ -206,8 +212,7 @@ class _SearchTrainer(VanillaTransformerTrainer):
 
     def _hp_search_setup(self, trial):
         super()._hp_search_setup(trial)
-        self.args.eval_steps = max(1, round(self.tokens / self.args.max_tokens / EVALUATIONS))
-        self.args.max_steps = EVALUATIONS * self.args.eval_steps
+        self.args.max_steps, self.args.eval_steps = _length(self.tokens, self.args.max_tokens)
 
     def train(self, *args, **kwargs):
         result = super().train(*args, **kwargs)
@@ -245,12 +250,8 @@ def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> str:
     direction = "maximize" if args.greater_is_better else "minimize"
     study = optuna.create_study(direction=direction, **where)
     same = {name: value for name, value in bench.settings.items() if name not in ("output_dir", "disable_tqdm")}
-    if study.user_attrs.get("settings", same) != same:
-        changed = [
-            name
-            for name in {**study.user_attrs["settings"], **same}
-            if study.user_attrs["settings"].get(name) != same.get(name)
-        ]
+    changed = differences(study.user_attrs.get("settings", same), same)
+    if changed:
         raise ValueError(f"{folder} holds a study that began from other settings ({', '.join(changed)}).")
     study.set_user_attr("settings", same)
     if not study.trials:
@@ -297,8 +298,8 @@ def _conclude(optuna: Any, study: Any, bench: _Bench, folder: Path) -> str:
     best, complete = study.best_trial, optuna.trial.TrialState.COMPLETE
     args = bench.args
     tokens = bench.settings["max_tokens"] * bench.settings["max_steps"]
-    eval_steps = max(1, round(tokens / best.params["max_tokens"] / EVALUATIONS))
-    steps = {"max_steps": EVALUATIONS * eval_steps, "eval_steps": eval_steps, "eval_strategy": "steps"}
+    max_steps, eval_steps = _length(tokens, best.params["max_tokens"])
+    steps = {"max_steps": max_steps, "eval_steps": eval_steps, "eval_strategy": "steps"}
     settings = {**study.user_attrs["settings"], **best.params, **steps}
     measure = f"validation {args.metric_for_best_model}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")

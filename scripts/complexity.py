@@ -22,11 +22,8 @@ from hf_vanilla_transformer import VanillaTransformerConfig, plots
 from hf_vanilla_transformer.layers_vanilla_transformer import VanillaTransformerAttention
 
 KERNEL = 3  # of the convolution; its path length is in the paper's column log_k(n)
-SEQUENCES = {
-    "LSTM": 32,
-    "GRU": 32,
-    "convolution": 8,
-}  # at a time: one alone would time the calls of its n steps, not their arithmetic
+# sequences at a time: with one, the n calls of a recurrent layer and the packing of weights would rule, not arithmetic
+SEQUENCES = {"LSTM": 32, "GRU": 32, "convolution": 8}
 TABLE_1 = {  # exponents of n and d, sequential operations, longest path
     "self-attention": (2, 1, "1", "1"),
     "LSTM": (1, 2, "n", "n"),

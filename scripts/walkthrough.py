@@ -1,6 +1,6 @@
 """A walk through "Attention Is All You Need": each equation, the lines of code that are it, and what they compute.
 
-python scripts/walkthrough.py     # a minute on 2 cores, on the built-in phrases
+python scripts/walkthrough.py     # under 3 minutes on 2 cores, on the built-in phrases
 
 Every number printed comes from the lines shown above it, on one small model that is trained on the way.
 """
