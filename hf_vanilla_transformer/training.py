@@ -90,11 +90,7 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", about: str = _TRAI
         parser.error("give either --train_file or --dataset_name")
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
-    model, *others = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
-    fixed = sorted(set(model.config_overrides()) - {"dropout", "attention_dropout", "activation_dropout"})
-    if model.model_name_or_path and fixed:
-        parser.error(f"{', '.join(fixed)} cannot change in the model of --model_name_or_path")
-    return model, *others
+    return parser.parse_args_into_dataclasses(words, look_for_args_file=False)
 
 
 def read_pairs(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dataset]:
@@ -336,10 +332,18 @@ def _load(auto_class: Any, name: str, **kwargs: Any) -> Any:
 
 
 def resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
-    """The model's configuration, and the languages where they were left to it."""
+    """The model's configuration, and the languages where they were left to it.
+
+    Raises:
+        ValueError: for a model to go on from that is of other sizes than those given.
+    """
     changes = model.config_overrides()
     if model.model_name_or_path:
-        config = _load(AutoConfig, model.model_name_or_path, **changes)
+        config = _load(AutoConfig, model.model_name_or_path)
+        for name, value in changes.items():
+            if not name.endswith("dropout") and value != getattr(config, name):
+                raise ValueError(f"--{name} {value}: {model.model_name_or_path} has {getattr(config, name)}.")
+        config.update(changes)
     else:
         config = paper_config(model.preset, **changes)
     config.source_lang = data.source_lang or config.source_lang or "en"

@@ -132,6 +132,8 @@ def test_fine_tuning_goes_on_from_a_saved_model(moses, tmp_path):
         "--max_steps",
         "1",
         "--use_cpu",
+        "--num_heads",  # as a recipe may name them
+        "2",
     ]
     schedule = ["--lr_scheduler_type", "constant", "--learning_rate", "1e-4", "--max_tokens", "64", "--dropout", "0.2"]
     run = train(*new, *schedule, "--output_dir", str(tmp_path / "second"))
@@ -140,8 +142,8 @@ def test_fine_tuning_goes_on_from_a_saved_model(moses, tmp_path):
     assert all((first[name] - second[name]).abs().max() < 1.1e-4 for name in first)
     assert any(not torch.equal(first[name], second[name]) for name in first)
     assert (tmp_path / "second" / "tokenizer.json").read_text() == (tmp_path / "first" / "tokenizer.json").read_text()
-    with pytest.raises(SystemExit):
-        parse_arguments([*new, "--d_model", "32", "--output_dir", "x"])
+    with pytest.raises(ValueError, match=r"--d_model 32: .*first has 16"):
+        train(*new, *schedule, "--d_model", "32", "--output_dir", str(tmp_path / "third"))
     assert train(str(tmp_path / "second" / "settings.yaml")) is None  # the same run, and it is finished
 
 
