@@ -123,7 +123,7 @@ class DataArguments:
         "folder that scripts/prepare_data.py made."
     )
     streaming: bool = option("Read a prepared folder from start to end, instead of mapping it into memory.", False)
-    validation_file: str | None = option("The same for the validation text.")
+    validation_file: str | None = option("The same for the validation text, but no prepared folder.")
     dataset_name: str | None = option("A data set of the Hub instead, with splits 'train' and perhaps 'validation'.")
     dataset_config_name: str | None = option("Its configuration, such as 'de-en'.")
     source_lang: str | None = option("Language translated from, as the text names it; else the model's, or 'en'.")

@@ -53,6 +53,7 @@ def _load(folders: Sequence[str], backend: str = "torch") -> tuple[Any, Any]:
     for folder, tokenizer in zip(folders, tokenizers, strict=True):
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():
             raise ValueError(f"{folders[0]} and {folder} have other vocabularies; an ensemble needs one.")
+    _same_languages(dict(zip(folders, models, strict=True)))
     return Ensemble(models), tokenizers[0]
 
 
@@ -69,12 +70,16 @@ def _load_one(folder: str, backend: str) -> tuple[Any, Any]:
         return exported, exported.tokenizer
 
     if export_format(folder):
-        raise UsageError(f"{folder} is an export: give --backend {export_format(folder)}.")
+        raise UsageError(
+            f"{folder} is an export, which evaluate and translate run with --backend {export_format(folder)}; compare "
+            "takes a file of what translate printed."
+        )
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     try:
         model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     except OSError as error:
-        raise OSError(f"Cannot load a model and its tokenizer from {folder}: {error}") from error
+        where = folder if Path(folder).is_dir() else f"{folder}, which is no folder"
+        raise OSError(f"Cannot load a model and its tokenizer from {where}: {error}") from error
     check_tokenizer(tokenizer, model.config)
     return model.to(device), tokenizer
 
@@ -95,21 +100,23 @@ class TestText(NamedTuple):
 
 def _read_test(args: argparse.Namespace, languages: tuple[str | None, str | None]) -> TestText:
     """The text that the flags name; `languages` are the model's."""
+    source_lang, target_lang = args.source_lang or languages[0], args.target_lang or languages[1]
+    if source_lang is None or target_lang is None:
+        raise UsageError("The model does not say its languages: give --source_lang and --target_lang.")
     if not (args.test_file or args.dataset_name):
         from .phrases import splits
 
-        if sorted(map(str, languages)) != ["de", "en"]:
+        if {source_lang, target_lang} != {"de", "en"}:
             raise UsageError("The built-in phrases are English and German: give --test_file for other languages.")
         phrases = splits()["test"]
-        sources, references = ([getattr(phrase, str(language)) for phrase in phrases] for language in languages)
+        sources, references = (
+            [getattr(phrase, language) for phrase in phrases] for language in (source_lang, target_lang)
+        )
         return TestText(
             "built-in phrases", sources, references, [i for i, phrase in enumerate(phrases) if phrase.unseen]
         )
     from .data import load_hub_pairs, load_pairs
 
-    source_lang, target_lang = args.source_lang or languages[0], args.target_lang or languages[1]
-    if source_lang is None or target_lang is None:
-        raise UsageError("The model does not say its languages: give --source_lang and --target_lang.")
     if args.test_file:
         pairs, text = load_pairs(args.test_file, source_lang, target_lang), Path(args.test_file).name
     else:
@@ -122,6 +129,15 @@ def _read_test(args: argparse.Namespace, languages: tuple[str | None, str | None
 
 def _languages(model: Any) -> tuple[str | None, str | None]:
     return model.config.source_lang, model.config.target_lang
+
+
+def _same_languages(models: dict[str, Any]) -> tuple[str | None, str | None]:
+    """What all of them translate from and to; nobody knows where there is none."""
+    languages = {name: _languages(model) for name, model in models.items()}
+    if len(set(languages.values())) > 1:
+        each = "; ".join(f"{name}: {source} to {target}" for name, (source, target) in languages.items())
+        raise ValueError(f"The models translate other languages: {each}.")
+    return next(iter(languages.values()), (None, None))
 
 
 def _translate(model: Any, tokenizer: Any, sources: list[str], args: argparse.Namespace) -> list[str]:
@@ -236,19 +252,18 @@ def _perplexity(log_probability: float, tokens: int) -> float:
 def compare(args: argparse.Namespace) -> None:
     """`vanilla-transformer compare`: two models, or files of their translations; one JSON object on stdout."""
     from .comparison import compare_translations
+    from .data import read_lines
 
     systems = (args.a, args.b)
-    models = {name: _load([name]) for name in systems if not Path(name).is_file()}
-    languages = _languages(next(iter(models.values()))[0]) if models else (None, None)
-    _, sources, references, _ = _read_test(args, languages)
+    files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
+    models = {name: _load([name]) for name in systems if name not in files}
+    _, sources, references, _ = _read_test(args, _same_languages({name: pair[0] for name, pair in models.items()}))
+    for name, lines in files.items():  # before the others are translated
+        if len(lines) != len(sources):
+            raise ValueError(f"{name} has {len(lines)} translations of {len(sources)} lines.")
     translations: dict[str, Sequence[str]] = {}
     for side, name in zip("AB", systems, strict=True):
-        if name in models:
-            lines = _translate(*models[name], sources, args)
-        else:
-            lines = Path(name).read_text(encoding="utf-8").split("\n")
-            lines = lines[:-1] if lines[-1] == "" else lines
-        translations[f"{side}: {name}"] = lines
+        translations[f"{side}: {name}"] = files[name] if name in files else _translate(*models[name], sources, args)
     print(json.dumps(compare_translations(sources, references, translations, args.bleu_tokenize), indent=2))
 
 

@@ -41,7 +41,7 @@ class DataError(ValueError):
     """Parallel text that cannot be used; the message says what is wrong, where, and what to do."""
 
 
-def _lines(path: str) -> Iterator[str]:
+def read_lines(path: str) -> Iterator[str]:
     """The file's lines. Only a newline ends one: a stray U+2028 or form feed must not shift the two sides apart."""
     try:
         with _open(path) as file:
@@ -75,7 +75,7 @@ def _open(path: str) -> Any:
 
 def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
     """Line i of the first file with line i of the second."""
-    source, target = map(_lines, files)
+    source, target = map(read_lines, files)
     number = 0
     for number, left in enumerate(source, start=1):
         right = next(target, None)
@@ -90,7 +90,7 @@ def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[
 
 def _json_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
     """Lines `{"translation": {"en": ..., "de": ...}}`, or the inner object alone; blank lines are passed over."""
-    for number, line in enumerate(_lines(files[0]), start=1):
+    for number, line in enumerate(read_lines(files[0]), start=1):
         if not line.strip():
             continue
         where = f"{files[0]}, line {number}"
@@ -128,13 +128,13 @@ def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tup
 
 def _tsv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
     """Tab-separated lines under a header such as `en<TAB>de`. A quotation mark is text like any other."""
-    rows = ((number, line.split("\t")) for number, line in enumerate(_lines(files[0]), start=1))
+    rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(files[0]), start=1))
     return _table_rows(files[0], rows, languages)
 
 
 def _csv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
     """Comma-separated lines under a header such as `en,de`, with the usual quoting; empty lines are passed over."""
-    reader = csv.reader((line + "\n" for line in _lines(files[0])), strict=True)
+    reader = csv.reader((line + "\n" for line in read_lines(files[0])), strict=True)
     try:
         yield from _table_rows(files[0], ((reader.line_num, row) for row in reader if row), languages)
     except csv.Error as error:

@@ -130,7 +130,10 @@ def build_page(name: str) -> Any:
             with gr.Column():
                 best = gr.Textbox(label=f"Translation ({config.target_lang or 'any language'})", lines=3)
                 table = gr.HTML()
-        gr.Markdown("## Attention\n\nEach row shows how one token spreads its attention over the columns.")
+        gr.Markdown(
+            "## Attention\n\nEach row shows how one token spreads its attention over the columns. A row of the target "
+            "is the token just read: it predicts the next one."
+        )
         with gr.Row():
             kind = gr.Radio(list(_KINDS), value="cross", label="Which")
             layer = gr.Slider(1, max(layers.values()), max(layers.values()), step=1, label="Layer")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_STYLES = ("-", "--", "-.", ":")
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _HEAT = "cividis"
 _INCHES_A_TOKEN = 0.32
 
@@ -182,20 +182,24 @@ def attention_heads(
             axes.set_xticks(range(len(tokens[keys])), tokens[keys], rotation=90, fontsize=6)
             axes.set_yticks(range(len(tokens[queries])), tokens[queries] if head == 0 else [], fontsize=6)
             axes.set_title(f"{kind}, head {head + 1}", fontsize=9)
-    figure.suptitle(f"layer {layer % layers + 1} of {layers}: each row of a panel looks at its columns")
+    figure.suptitle(
+        f"layer {layer % layers + 1} of {layers}: each row of a panel looks at its columns\n"
+        "(the decoder's rows, in cross-attention too, are tokens it has read, to predict the next)"
+    )
     figure.colorbar(image, ax=panels, label="attention", shrink=0.6)
     return figure
 
 
 def read_log(run: str) -> list[dict[str, float]]:
-    """What a training run has logged so far, from its folder or from its newest checkpoint.
+    """What a training run has logged so far, from its folder or a checkpoint, whichever is newest.
 
     Raises:
         FileNotFoundError: if there is no log.
     """
-    for folder in (Path(run), *reversed(checkpoint_folders(run))):
-        if (folder / STATE).is_file():
-            return json.loads((folder / STATE).read_text(encoding="utf-8"))["log_history"]
+    files = [folder / STATE for folder in (Path(run), *checkpoint_folders(run))]
+    states = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    if states:
+        return max(states, key=lambda state: state["global_step"])["log_history"]
     raise FileNotFoundError(f"{run} holds no training run: there is no {STATE}, nor a checkpoint with one.")
 
 
@@ -286,11 +290,13 @@ def ablation(results: Mapping[str, Mapping[str, float]]) -> "Figure":
     """Rows of Table 3 against base: what `scripts/ablate.py` measured, and beside it what the paper did.
 
     Raises:
-        ValueError: if base is not among the rows, or nothing else is.
+        ValueError: if base is not among the rows, or nothing else is, or one lacks a measure.
     """
     rows = [row for row in results if row != "base" and row in TABLE_3]
     if "base" not in results or not rows:
         raise ValueError("Rows are compared with base: it must be among the results, with at least one other.")
+    if missing := [row for row in ("base", *rows) if not {"bleu", "perplexity"} <= results[row].keys()]:
+        raise ValueError(f"There is no BLEU or no perplexity for {', '.join(missing)}.")
     figure = _figure(10, 1.2 + 0.5 * len(rows))
     for axes, measure in zip(figure.subplots(1, 2, sharey=True), ("BLEU", "perplexity"), strict=True):
         key = measure.lower()

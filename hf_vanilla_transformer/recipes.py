@@ -65,13 +65,13 @@ def write_settings(settings: dict[str, Any], folder: str, head: str, name: str =
     write_whole(file, f"# {head}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}")
 
 
-def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Each setting that differs, as it was and as it is; what an earlier version did not know had its default."""
+def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
+    """Each setting that differs, and in words how. What an earlier version did not know had its default."""
     types: tuple[Any, ...] = (DataArguments, VanillaTransformerTrainingArguments)
     defaults = {field.name: field.default for group in types for field in fields(group)}
     before = {**{name: defaults[name] for name in settings if name in defaults}, **before}
     pairs = {name: (before.get(name), settings.get(name)) for name in {**before, **settings}}
-    return {name: (there, now) for name, (there, now) in pairs.items() if there != now}
+    return {name: f"{name} {there} there, {now} now" for name, (there, now) in pairs.items() if there != now}
 
 
 def check_same_run(settings: dict[str, Any], folder: str) -> bool:
@@ -91,8 +91,8 @@ def check_same_run(settings: dict[str, Any], folder: str) -> bool:
         raise ValueError(f"{file} is damaged; choose another --output_dir, or write it again as it was.") from None
     free = _FREE | (_LENGTH if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
     changes = [
-        f"{name} {there} there, {now} now"
-        for name, (there, now) in differences(before, settings).items()
+        words
+        for name, words in differences(before, settings).items()
         if name not in free and not name.startswith(_FREE_PREFIXES)
     ]
     if changes:

@@ -49,6 +49,8 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return (action.option_strings or [action.dest])[0] + value
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.option_strings and action.option_strings[0].startswith("--no_"):
+            return f"Turns --{action.dest} off."
         return action.help if action.default in (None, [], argparse.SUPPRESS) else super()._get_help_string(action)
 
 
@@ -108,6 +110,8 @@ def read_pairs(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dat
         for name in ("train", "validation"):
             source, target = ([getattr(phrase, language) for phrase in phrases[name]] for language in languages)
             pairs[name] = Dataset.from_dict({"source": source, "target": target})
+    if is_prepared(data.validation_file):
+        raise ValueError(f"--validation_file {data.validation_file}: validation text is not to be prepared.")
     for name, file in {"train": data.train_file, "validation": data.validation_file}.items():
         if file and not is_prepared(file):
             pairs[name] = load_pairs(file, *languages)
@@ -233,7 +237,8 @@ def _run(
     named = folder if goes_on else prepared or model_arguments.tokenizer_name or pretrained
     tokenizer, tokens = tokenized(model_arguments, data, args, config, named, report)
     if pretrained:
-        model = _load(AutoModelForSeq2SeqLM, pretrained, config=config)
+        # half precision would lose small updates, and a moving average even more
+        model = _load(AutoModelForSeq2SeqLM, pretrained, config=config, dtype=torch.float32)
     else:
         config.vocab_size = len(tokenizer)
         model = VanillaTransformerForConditionalGeneration(config)

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from .files import write_whole
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .recipes import differences, write_settings
 from .safeguards import explained, one_run
+from .schedule import noam
+from .shards import is_prepared
 from .trainer import VanillaTransformerTrainer
 from .training import parse_arguments, resolve, run_settings, tokenized
 
@@ -69,6 +72,8 @@ def tune(
         raise ValueError("tune trains from nothing: leave out --model_name_or_path.")
     if args.lr_scheduler_type != NOAM:
         raise ValueError("tune knows the noam schedule only: leave out --lr_scheduler_type.")
+    if data.streaming:
+        raise ValueError("tune tries batches of several sizes: leave out --streaming.")
     if args.max_steps < 1:
         raise ValueError("tune compares trainings of equal length: give their updates as --max_steps.")
     assert args.output_dir is not None
@@ -86,17 +91,26 @@ class _Bench:
 
     def __init__(self, model: ModelArguments, data: DataArguments, args: Any, report: Callable[[str], Any]):
         self.args, self.report = args, report
+        self.measure = args.metric_for_best_model.removeprefix("eval_")
         self.config, data = resolve(model, data)
-        named = args.output_dir if Path(args.output_dir, "tokenizer.json").is_file() else model.tokenizer_name
-        smallest = copy.copy(args)
-        smallest.max_tokens //= 2  # what every trial's batches can hold
-        self.tokenizer, tokens = tokenized(model, data, smallest, self.config, named, report)
-        self.tokenizer.save_pretrained(args.output_dir)
-        if "validation" not in tokens:
+        self.settings = run_settings(self.config, model, data, args)
+        prepared = data.train_file if is_prepared(data.train_file) else None
+        named = prepared or model.tokenizer_name
+        with tempfile.TemporaryDirectory() as scratch:  # for the vocabulary: the folder may hold a model with its own
+            elsewhere = copy.copy(args)
+            elsewhere.output_dir = scratch
+            self.tokenizer, self.tokens = tokenized(model, data, elsewhere, self.config, named, report)
+        if "validation" not in self.tokens:
             raise ValueError("Settings are compared on a validation text: give --validation_file.")
         self.config.vocab_size = len(self.tokenizer)
-        self.tokens, self.settings = tokens, run_settings(self.config, model, data, args)
-        args.save_strategy = "no"
+        if args.warmup_steps > args.max_steps:
+            report(f"Trainings end within their warm-up of {args.warmup_steps:g} updates: set --warmup_steps.")
+        args.save_strategy, args.load_best_model_at_end, args.early_stopping_patience = "no", False, None
+
+    def longest(self) -> int:
+        """Tokens of the longest sentence."""
+        sides = ("source_length", "target_length")
+        return max(max(split[side]) for split in self.tokens.values() for side in sides)
 
     def model(self, trial: Any = None) -> VanillaTransformerForConditionalGeneration:
         """A model of first weights, the same ones that `train` starts from with this seed."""
@@ -107,9 +121,9 @@ class _Bench:
         set_seed(self.args.seed)
         return model
 
-    def trainer(self, kind: type[VanillaTransformerTrainer] = VanillaTransformerTrainer) -> Any:
+    def trainer(self, kind: "type[_Trainer] | None" = None) -> Any:
         """A trainer that builds its model anew for every training."""
-        return kind(
+        return (kind or _Trainer)(
             None,
             self.args,
             Seq2SeqCollator(self.config.pad_token_id, self.config.decoder_start_token_id),
@@ -120,12 +134,25 @@ class _Bench:
         )
 
 
+class _Trainer(VanillaTransformerTrainer):
+    """Trains for what there is to measure: SIGTERM leaves no checkpoint, and ends `tune` as Ctrl-C does."""
+
+    def train(self, *args, **kwargs):
+        result = super().train(*args, **kwargs)
+        if self.safeguards.stopped:
+            raise KeyboardInterrupt
+        return result
+
+    def _save_checkpoint(self, model, trial):
+        pass
+
+
 def _ramp(updates_done: int, updates: int) -> float:
     """From `LOWEST` to `HIGHEST` in equal steps of the logarithm."""
     return LOWEST * (HIGHEST / LOWEST) ** (updates_done / max(updates - 1, 1))
 
 
-class _RangeTrainer(VanillaTransformerTrainer):
+class _RangeTrainer(_Trainer):
     """Raises the learning rate at every update, with the schedule off."""
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
@@ -184,7 +211,8 @@ def range_test(bench: _Bench, folder: Path) -> str:
             loss = trainer.evaluate()["eval_loss"]
         except ArithmeticError:
             loss = math.inf
-        peak = factor / math.sqrt(bench.config.d_model * args.warmup_steps)
+        warmup = int(args.warmup_steps)
+        peak = noam(min(updates, warmup), bench.config.d_model, warmup, factor)
         rows.append({"factor": factor, "peak_rate": peak, "eval_loss": loss if math.isfinite(loss) else None})
     args.learning_rate = given
     off = {"rates": rates, "smoothed_losses": losses, "steepest": steepest, "lowest": rates[lowest]}
@@ -205,7 +233,7 @@ def _length(tokens: int, max_tokens: int) -> tuple[int, int]:
     return EVALUATIONS * eval_steps, eval_steps
 
 
-class _SearchTrainer(VanillaTransformerTrainer):
+class _SearchTrainer(_Trainer):
     """Trains every trial on as many tokens as the first, whatever the size of its batches."""
 
     tokens = 0  # of the updates that a trial may make, together
@@ -213,12 +241,6 @@ class _SearchTrainer(VanillaTransformerTrainer):
     def _hp_search_setup(self, trial):
         super()._hp_search_setup(trial)
         self.args.max_steps, self.args.eval_steps = _length(self.tokens, self.args.max_tokens)
-
-    def train(self, *args, **kwargs):
-        result = super().train(*args, **kwargs)
-        if self.safeguards.stopped:  # by SIGTERM: this trial is not whole, and none comes after it
-            raise KeyboardInterrupt
-        return result
 
     def _report_to_hp_search(self, trial, step, metrics):
         super()._report_to_hp_search(trial, round(EVALUATIONS * step / self.args.max_steps), metrics)
@@ -252,11 +274,14 @@ def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> str:
     same = {name: value for name, value in bench.settings.items() if name not in ("output_dir", "disable_tqdm")}
     changed = differences(study.user_attrs.get("settings", same), same)
     if changed:
-        raise ValueError(f"{folder} holds a study that began from other settings ({', '.join(changed)}).")
+        raise ValueError(
+            f"{folder} holds a study that began from other settings: {'; '.join(changed.values())}. Choose another "
+            "--output_dir."
+        )
     study.set_user_attr("settings", same)
     if not study.trials:
         study.enqueue_trial(first)
-    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # was cut off: once more
+    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # was cut off
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         study.enqueue_trial(trial.params)
 
@@ -266,8 +291,11 @@ def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> str:
             "learning_rate": trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True),
             "warmup_steps": trial.suggest_int("warmup_steps", max(1, warmup // 4), warmup * 4, log=True),
             "label_smoothing_factor": trial.suggest_float("label_smoothing_factor", 0.0, 0.3),
-            "max_tokens": trial.suggest_categorical("max_tokens", [first["max_tokens"] * n // 2 for n in (1, 2, 4)]),
+            "max_tokens": trial.suggest_categorical("max_tokens", sizes),
         }
+
+    sizes = [first["max_tokens"] * n // 2 for n in (1, 2, 4)]
+    sizes = sizes if sizes[0] >= bench.longest() else sizes[1:]
 
     args.eval_strategy = "steps"
     seed = args.seed + len(study.trials)  # a study that goes on draws other settings than those it has
@@ -276,18 +304,27 @@ def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> str:
     if len(done) < tuning.trials:
         trainer = bench.trainer(_SearchTrainer)
         trainer.tokens = args.max_tokens * args.max_steps
-        trainer.hyperparameter_search(
-            hp_space=space,
-            compute_objective=lambda metrics: metrics[f"eval_{args.metric_for_best_model}"],
-            n_trials=tuning.trials - len(done),
-            direction=direction,
-            backend="optuna",
-            sampler=sampler(seed=seed),
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
-            timeout=None if tuning.minutes is None else 60 * tuning.minutes,
-            catch=(ArithmeticError,),
-            **where,
-        )
+        try:
+            trainer.hyperparameter_search(
+                hp_space=space,
+                compute_objective=lambda metrics: metrics[f"eval_{bench.measure}"],
+                n_trials=tuning.trials - len(done),
+                direction=direction,
+                backend="optuna",
+                sampler=sampler(seed=seed),
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+                timeout=None if tuning.minutes is None else 60 * tuning.minutes,
+                catch=(ArithmeticError, torch.OutOfMemoryError),
+                **where,
+            )
+        except KeyboardInterrupt:  # the trial under way is the first one the next time
+            if study.trials[-1].state == optuna.trial.TrialState.FAIL:
+                study.enqueue_trial(study.trials[-1].params)
+            raise
+        except ValueError as error:
+            if str(error) != "Record does not exist.":  # Optuna's word for a study without a best trial
+                raise
+            raise ValueError("No trial came to its end: try a lower --learning_rate or --max_tokens.") from None
     return _conclude(
         optuna, optuna.load_study(study_name=where["study_name"], storage=where["storage"]), bench, folder
     )
@@ -296,12 +333,12 @@ def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> str:
 def _conclude(optuna: Any, study: Any, bench: _Bench, folder: Path) -> str:
     """Writes what a study has found, in all the forms there are; gives the table."""
     best, complete = study.best_trial, optuna.trial.TrialState.COMPLETE
-    args = bench.args
     tokens = bench.settings["max_tokens"] * bench.settings["max_steps"]
     max_steps, eval_steps = _length(tokens, best.params["max_tokens"])
-    steps = {"max_steps": max_steps, "eval_steps": eval_steps, "eval_strategy": "steps"}
-    settings = {**study.user_attrs["settings"], **best.params, **steps}
-    measure = f"validation {args.metric_for_best_model}"
+    steps = {"max_steps": max_steps, "eval_steps": eval_steps, "save_steps": eval_steps, "eval_strategy": "steps"}
+    vocabulary = {"vocab_size": bench.config.vocab_size}  # as large as the text allowed
+    settings = {**study.user_attrs["settings"], **best.params, **steps, **vocabulary}
+    measure = f"validation {bench.measure}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
     importances: dict[str, float] = {}
     if len({trial.value for trial in study.trials if trial.state == complete}) > 3:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ def resident(process: int | str = "self") -> float:
 def peak_during(act: Callable[[], Any]) -> float:
     """Megabytes that `act` needs at its peak beyond what is there before, looked at every 2 ms."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before counts as new when it is used again
+    with suppress(AttributeError):  # glibc's own
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed before counts as new when it is used again
     before, peak, done = resident(), 0.0, threading.Event()
 
     def watch():

@@ -5,6 +5,7 @@ python scripts/walkthrough.py     # under 3 minutes on 2 cores, on the built-in 
 Every number printed comes from the lines shown above it, on one small model that is trained on the way.
 """
 
+import argparse
 import inspect
 import math
 import re
@@ -56,6 +57,7 @@ def show(name: str, tensor: torch.Tensor) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     torch.manual_seed(0)
     torch.set_printoptions(precision=3, sci_mode=False, linewidth=110)
     phrases = splits(train=8000, validation=50, test=50)
@@ -119,7 +121,7 @@ def main() -> None:
 
         section("3.2.3 Masks", "padding is hidden from all, and what comes later from the decoder")
         code(modeling.VanillaTransformerEncoder.forward, "mask = create_bidirectional_mask")
-        code(modeling.VanillaTransformerDecoder.forward, "causal_mask = create_causal_mask", ")")
+        code(modeling.VanillaTransformerDecoder.forward, "causal_mask = create_causal_mask", "        )\n")
         outputs = model(input_ids=ids, attention_mask=real, decoder_input_ids=ids, output_attentions=True)
         shorter = real.sum(-1).argmin()
         print(f"sentence {shorter} of the batch has {real[shorter].sum()} of {real.shape[1]} tokens")
@@ -140,7 +142,10 @@ def main() -> None:
             f"mean {after.mean(-1).abs().max():.4f} and variance {after.var(-1, correction=0).mean():.4f} a position"
         )
 
-    section("5.4 Label smoothing", "q(k) = 1 - eps for the label, eps spread over the rest; loss = -sum q(k) log p(k)")
+    section(
+        "5.4 Label smoothing",
+        "q(k) = (1 - eps) [k is the label] + eps / (V - 1), but 0 for padding; loss = -sum q(k) log p(k)",
+    )
     code(loss.SmoothedCrossEntropy.forward, "share = smoothing", "loss -= share")
     print("five tokens, one of them padding; the logit of the right one rises, the others stay 0:\n")
     for logit in (0.0, 2.0, 4.0, 8.0, 16.0):
@@ -169,6 +174,7 @@ def main() -> None:
             logging_steps=150,
             eval_strategy="no",
             save_strategy="no",
+            use_cpu=True,
         )
         trainer = VanillaTransformerTrainer(model, arguments, train_dataset=rows, processing_class=tokenizer)
         trainer.train()
@@ -206,8 +212,8 @@ def main() -> None:
 
 def floor(config: Any) -> float:
     """The perplexity of smoothed labels that knows every next word."""
-    rest = 0.1 / (config.vocab_size - 1)
-    return math.exp(-(0.9 * math.log(0.9) + 0.1 * math.log(rest)))
+    share, others = 0.1 / (config.vocab_size - 1), config.vocab_size - 2
+    return math.exp(-(0.9 + share) * math.log(0.9 + share) - others * share * math.log(share))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from hf_vanilla_transformer import train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.comparison import compare_translations, score_translations
 from hf_vanilla_transformer.ensemble import Ensemble
+from hf_vanilla_transformer.phrases import splits
 
 REFERENCES = [" ".join(f"w{(7 * i + j) % 23}" for j in range(3 + i % 40)) for i in range(60)]
 SOURCES = [f"source {i}" for i in range(60)]
@@ -134,6 +135,52 @@ def test_compare_takes_models_and_files_of_translations(saved, capsys):
     assert result["scores"]["ter"]["b"]["score"] == 0
     assert result["a"].endswith("one")
     assert result["b"].endswith("out.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"ein hund\xff\n", "out.txt, line 1: not UTF-8"),
+        (b"ein\rhund\nzwei\n", "out.txt has 2 translations of 3 lines"),
+    ],
+)
+def test_files_that_cannot_be_compared_are_named_before_anything_is_translated(
+    content, message, saved, capsys, monkeypatch
+):
+    folder = saved[0]
+    (folder / "out.txt").write_bytes(content)
+    monkeypatch.setattr("hf_vanilla_transformer.translation.translate", None)
+    assert main(["compare", str(folder / "one"), str(folder / "out.txt"), "--test_file", str(folder / "test")]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_models_of_other_languages_are_not_taken_together(saved, capsys):
+    folder, models, *_ = saved
+    models["two"].config.source_lang, models["two"].config.target_lang = "de", "en"
+    models["two"].save_pretrained(folder / "two")
+    for verb in ("compare", "evaluate"):
+        assert main([verb, str(folder / "one"), str(folder / "two"), "--test_file", str(folder / "test")]) == 1
+        assert "one: en to de; " in (err := capsys.readouterr().err)
+        assert "two: de to en" in err
+
+
+def test_what_is_neither_a_file_nor_a_model_is_called_so(saved, capsys):
+    folder = saved[0]
+    assert (
+        main(["compare", str(folder / "one"), str(folder / "missing.txt"), "--test_file", str(folder / "test")]) == 1
+    )
+    assert "missing.txt, which is no folder" in capsys.readouterr().err
+
+
+def test_files_alone_are_compared_on_the_built_in_phrases(tmp_path, capsys):
+    phrases = splits()["test"]
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("".join(f"{phrase.de}\n" for phrase in phrases), encoding="utf-8")
+    files = [str(tmp_path / name) for name in ("a", "b")]
+    assert main(["compare", *files]) == 2
+    assert "give --source_lang and --target_lang" in capsys.readouterr().err
+    assert main(["compare", *files, "--source_lang", "en", "--target_lang", "de"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"]["bleu"]["p"] == 1
 
 
 def test_several_models_translate_as_their_ensemble(saved, capsys):

@@ -95,10 +95,11 @@ LOG = [
 
 
 def test_training_curves_come_from_the_logs(tmp_path):
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": LOG}))
+    finished, cut = {"global_step": 10, "log_history": LOG}, {"global_step": 5, "log_history": LOG[:1]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(finished))
     (tmp_path / "cut" / "checkpoint-5").mkdir(parents=True)
     (tmp_path / "cut" / "checkpoint-5" / "model.safetensors").touch()
-    (tmp_path / "cut" / "checkpoint-5" / "trainer_state.json").write_text(json.dumps({"log_history": LOG[:1]}))
+    (tmp_path / "cut" / "checkpoint-5" / "trainer_state.json").write_text(json.dumps(cut))
     runs = {"whole": plots.read_log(str(tmp_path)), "cut": plots.read_log(str(tmp_path / "cut"))}
     loss, perplexity, bleu = plots.training_curves(runs).axes
     assert lines(loss) == {"whole": [[5, 10], [3, 2]], "cut": [[5], [3]]}
@@ -106,6 +107,8 @@ def test_training_curves_come_from_the_logs(tmp_path):
     assert lines(bleu) == {"whole": [[10], [9]]}
     with pytest.raises(FileNotFoundError, match="holds no training run"):
         plots.read_log(str(tmp_path / "nowhere"))
+    (tmp_path / "cut" / "trainer_state.json").write_text(json.dumps({"global_step": 4, "log_history": []}))
+    assert plots.read_log(str(tmp_path / "cut")) == LOG[:1]  # a finished run that was given more updates
 
 
 def test_rows_of_table_3_are_drawn_as_differences_to_base():
@@ -115,6 +118,18 @@ def test_rows_of_table_3_are_drawn_as_differences_to_base():
     assert [bar.get_width() for bar in perplexity.patches] == pytest.approx([0.5, 5.29 - 4.92])
     with pytest.raises(ValueError, match="compared with base"):
         plots.ablation({"A1": results["A1"]})
+    with pytest.raises(ValueError, match="no BLEU or no perplexity for A1"):
+        plots.ablation({**results, "A1": {"perplexity": 8.5}})
+
+
+def test_the_costs_of_layers_are_drawn_by_length():
+    times = {"self-attention": [1e-3, 4e-3], "LSTM": [2e-3, 4e-3]}
+    (axes,) = plots.costs([64, 128], times, 64).axes
+    drawn = lines(axes)
+    assert {name: drawn[name] for name in times} == {
+        "self-attention": [[64, 128], [1, 4]],  # milliseconds
+        "LSTM": [[64, 128], [2, 4]],
+    }
 
 
 @pytest.fixture
@@ -122,7 +137,7 @@ def model(small_model, tmp_path):
     tokenizer = train_tokenizer(["a dog runs"] * 3, 265)
     small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "model" / "trainer_state.json").write_text(json.dumps({"log_history": LOG}))
+    (tmp_path / "model" / "trainer_state.json").write_text(json.dumps({"global_step": 10, "log_history": LOG}))
     rows = {"base": {"bleu": 30.0, "perplexity": 8.0}, "A1": {"bleu": 28.5, "perplexity": 8.5}}
     (tmp_path / "model" / "ablation.json").write_text(json.dumps(rows))
     return tmp_path / "model"

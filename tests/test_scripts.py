@@ -171,12 +171,12 @@ def test_exponents_are_slopes_of_logarithms_and_crossings_lie_between():
     assert script.crossing(sizes, linear, [n * 9000 for n in sizes]) is None
 
 
-@pytest.mark.parametrize("kind", ["self-attention", "LSTM", "GRU", "convolution", "with projections"])
+@pytest.mark.parametrize("kind", ["self-attention", "LSTM", "GRU", "convolution", "attention sub-layer"])
 def test_the_layers_whose_cost_is_measured_are_what_they_are_called(kind):
     script = complexity()
     output = script.layer(kind, 24, 64)()
     states = output[0] if isinstance(output, tuple) else output
-    expected = {"self-attention": (24, 64), "convolution": (8, 64, 24), "with projections": (1, 24, 64)}
+    expected = {"self-attention": (24, 64), "convolution": (8, 64, 24), "attention sub-layer": (1, 24, 64)}
     assert tuple(states.shape) == expected.get(kind, (32, 24, 64))
     with torch.inference_mode():
         assert script.seconds(kind, 8, 16) > 0

@@ -1,17 +1,22 @@
 import json
 import math
+import os
 import random
 import re
+import signal
 import sys
+from itertools import count
 
 import optuna
 import pytest
+import torch
 import yaml
 from PIL import Image
 
-from hf_vanilla_transformer import noam
+from hf_vanilla_transformer import VanillaTransformerTrainer, noam, train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.plots import read_log
+from hf_vanilla_transformer.shards import prepare
 from hf_vanilla_transformer.tuning import HIGHEST, LOWEST, search
 
 WORDS = {"dog": "hund", "cat": "katze", "man": "mann", "sees": "sieht", "has": "hat", "the": "das", "red": "rot"}
@@ -79,7 +84,7 @@ def test_a_study_goes_on_where_it_was_cut_off(flags, tmp_path, capsys, monkeypat
     assert tune(flags, folder, "--trials", "4") == 0  # nothing is left to train
     capsys.readouterr()
     assert tune([*flags, "--d_model", "32"], folder, "--trials", "5") == 1
-    assert "a study that began from other settings (d_model, d_k, d_v)" in capsys.readouterr().err
+    assert "other settings: d_model 16 there, 32 now; d_k 8 there, 16 now; d_v 8" in capsys.readouterr().err
 
 
 def test_the_range_test_raises_the_rate_evenly_and_then_tries_factors(flags, tmp_path, capsys):
@@ -105,13 +110,93 @@ def test_the_range_test_raises_the_rate_evenly_and_then_tries_factors(flags, tmp
 
 def test_the_rates_of_the_range_test_are_those_of_the_optimiser(flags, tmp_path, monkeypatch):
     used = []
-    step = __import__("torch").optim.AdamW.step
+    step = torch.optim.AdamW.step
     monkeypatch.setattr(
         "torch.optim.AdamW.step", lambda self, *args, **kw: (used.append(self.param_groups[0]["lr"]), step(self))[1]
     )
     assert tune(flags, tmp_path / "range", "--method", "range", "--max_steps", "20") == 0
     rates = json.loads((tmp_path / "range" / "range.json").read_text())["schedule_off"]["rates"]
     assert used[: len(rates)] == pytest.approx(rates)
+
+
+def stop_at(update, monkeypatch):
+    """Sends this process SIGTERM in that update, counted over all trainings."""
+    done = count(1)
+    step = torch.optim.AdamW.step
+
+    def step_and_stop(self, *args, **kwargs):
+        if next(done) == update:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self)
+
+    monkeypatch.setattr("torch.optim.AdamW.step", step_and_stop)
+
+
+def test_the_given_settings_go_first_even_if_their_trial_is_stopped(flags, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "study"
+    flags = [*flags, "--max_steps", "8", "--trials", "2", "--learning_rate", "0.2"]
+    with monkeypatch.context() as patch:
+        stop_at(3, patch)
+        assert tune(flags, folder) == 130
+    assert sorted(file.name for file in folder.iterdir()) == ["study.db"]
+    assert tune(flags, folder) == 0
+    trials = json.loads((folder / "trials.json").read_text())["trials"]
+    assert [trial["state"] for trial in trials] == ["fail", "complete", "complete"]
+    assert trials[1] == {**trials[0], "number": 1, "state": "complete", "value": trials[1]["value"]}
+    assert trials[1]["learning_rate"] == 0.2
+
+
+def test_a_stopped_range_test_says_nothing(flags, tmp_path, capsys, monkeypatch):
+    stop_at(25, monkeypatch)  # in the first training with a factor
+    assert tune(flags, tmp_path / "range", "--method", "range", "--max_steps", "20") == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_trials_that_need_too_much_memory_fail_and_the_others_count(flags, tmp_path, capsys, monkeypatch):
+    flags = [*flags, "--max_steps", "8", "--trials", "3", "--method", "random"]
+    step = VanillaTransformerTrainer.training_step
+    steps = count(1)
+
+    def step_or_fail(self, *args, **kwargs):
+        if next(steps) == 1 or self.args.max_tokens == 512:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(VanillaTransformerTrainer, "training_step", step_or_fail)
+    assert tune(flags, tmp_path / "study") == 0
+    table = capsys.readouterr().out.splitlines()
+    rows = [row for row in table if re.match(r"\| \d", row)]
+    assert len(rows) == 3
+    assert all(("| failed |" in row) == (row.startswith("| 0 |") or row.endswith("| 512 |")) for row in rows)
+    steps = count(1)
+    assert tune([*flags, "--trials", "1"], tmp_path / "none") == 1
+    assert "No trial came to its end: try a lower --learning_rate" in capsys.readouterr().err
+
+
+def test_another_vocabulary_is_another_study(flags, tmp_path, capsys):
+    i = flags.index("--validation_file")
+    flags = [*flags, "--max_steps", "8", "--trials", "1"]
+    assert tune(flags[:i] + flags[i + 2 :], tmp_path / "study") == 1
+    assert not (tmp_path / "study").exists()
+    flags[flags.index("290")] = "280"
+    assert tune(flags, tmp_path / "study") == 0
+    assert yaml.safe_load((tmp_path / "study" / "best.yaml").read_text())["vocab_size"] == 280
+    flags[flags.index("280")] = "290"
+    assert tune(flags, tmp_path / "study") == 1
+    assert "other settings: vocab_size 280 there, 290 now. Choose another --output_dir" in capsys.readouterr().err
+
+
+def test_prepared_text_and_early_stopping(flags, tmp_path, capsys):
+    i = flags.index("--train_file")
+    tokenizer = train_tokenizer([" ".join(pair) for pair in WORDS.items()], 262)
+    prepare([flags[i + 1]], ("en", "de"), str(tmp_path / "prepared"), tokenizer, processes=1)
+    flags[i + 1] = str(tmp_path / "prepared")
+    more = ["--max_steps", "16", "--trials", "1", "--early_stopping_patience", "3", "--save_steps", "4"]
+    more += ["--eval_steps", "4", "--metric_for_best_model", "eval_loss"]
+    assert tune(flags, tmp_path / "study", *more) == 0
+    assert main(["train", str(tmp_path / "study" / "best.yaml"), "--output_dir", str(tmp_path / "run")]) == 0
+    assert tune(flags, tmp_path / "other", *more, "--streaming") == 1
+    assert "leave out --streaming" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,19 @@
 #
 #   bash scripts/recipes/back_translation.sh data/train data/monolingual.de en de OUT [flags of train: --preset tiny ...]
 set -euo pipefail
+[ $# -ge 5 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 pairs=$1 text=$2 source=$3 target=$4 out=$5
 shift 5
+for file in "$pairs.$source" "$pairs.$target" "$text"; do
+  [ -r "$file" ] || { echo "There is no text $file." >&2; exit 1; }
+done
 
 vanilla-transformer train --train_file "$pairs" --source_lang "$target" --target_lang "$source" "$@" \
   --output_dir "$out/backwards"
 if [ ! -e "$out/text.$source" ]; then
   vanilla-transformer translate "$out/backwards" --num_beams 1 <"$text" >"$out/translations"
-  cat "$pairs.$target" "$text" >"$out/text.$target"
-  cat "$pairs.$source" "$out/translations" >"$out/text.$source.unfinished"
+  awk 1 "$pairs.$target" "$text" >"$out/text.$target" # as cat, but every line ends
+  awk 1 "$pairs.$source" "$out/translations" >"$out/text.$source.unfinished"
   mv "$out/text.$source.unfinished" "$out/text.$source"
 fi
 vanilla-transformer train --train_file "$out/text" --source_lang "$source" --target_lang "$target" "$@" \
