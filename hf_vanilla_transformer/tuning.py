@@ -86,54 +86,6 @@ def tune(
     print(table)
 
 
-class _Bench:
-    """The text, read and tokenised once, on which models are trained from nothing with other settings."""
-
-    def __init__(self, model: ModelArguments, data: DataArguments, args: Any, report: Callable[[str], Any]):
-        self.args, self.report = args, report
-        self.measure = args.metric_for_best_model.removeprefix("eval_")
-        self.config, data = resolve(model, data)
-        self.settings = run_settings(self.config, model, data, args)
-        prepared = data.train_file if is_prepared(data.train_file) else None
-        named = prepared or model.tokenizer_name
-        with tempfile.TemporaryDirectory() as scratch:  # for the vocabulary: the folder may hold a model with its own
-            elsewhere = copy.copy(args)
-            elsewhere.output_dir = scratch
-            self.tokenizer, self.tokens = tokenized(model, data, elsewhere, self.config, named, report)
-        if "validation" not in self.tokens:
-            raise ValueError("Settings are compared on a validation text: give --validation_file.")
-        self.config.vocab_size = len(self.tokenizer)
-        if args.warmup_steps > args.max_steps:
-            report(f"Trainings end within their warm-up of {args.warmup_steps:g} updates: set --warmup_steps.")
-        args.save_strategy, args.load_best_model_at_end, args.early_stopping_patience = "no", False, None
-
-    def longest(self) -> int:
-        """Tokens of the longest sentence."""
-        sides = ("source_length", "target_length")
-        return max(max(split[side]) for split in self.tokens.values() for side in sides)
-
-    def model(self, trial: Any = None) -> VanillaTransformerForConditionalGeneration:
-        """A model of first weights, the same ones that `train` starts from with this seed."""
-        if trial is not None:
-            self.config.dropout = trial.suggest_float("dropout", *DROPOUTS)
-        set_seed(self.args.seed)
-        model = VanillaTransformerForConditionalGeneration(self.config)
-        set_seed(self.args.seed)
-        return model
-
-    def trainer(self, kind: "type[_Trainer] | None" = None) -> Any:
-        """A trainer that builds its model anew for every training."""
-        return (kind or _Trainer)(
-            None,
-            self.args,
-            Seq2SeqCollator(self.config.pad_token_id, self.config.decoder_start_token_id),
-            model_init=self.model,
-            train_dataset=self.tokens["train"],
-            eval_dataset=self.tokens["validation"],
-            processing_class=self.tokenizer,
-        )
-
-
 class _Trainer(VanillaTransformerTrainer):
     """Trains for what there is to measure: SIGTERM leaves no checkpoint, and ends `tune` as Ctrl-C does."""
 
@@ -145,6 +97,48 @@ class _Trainer(VanillaTransformerTrainer):
 
     def _save_checkpoint(self, model, trial):
         pass
+
+
+class _Bench:
+    """The text, read and tokenised once, on which models are trained from nothing with other settings."""
+
+    def __init__(self, model: ModelArguments, data: DataArguments, args: Any, report: Callable[[str], Any]):
+        self.args, self.report = args, report
+        self.measure = args.metric_for_best_model.removeprefix("eval_")
+        self.config, data = resolve(model, data)
+        self.settings = run_settings(self.config, model, data, args)
+        named = data.train_file if is_prepared(data.train_file) else model.tokenizer_name
+        with tempfile.TemporaryDirectory() as scratch:  # for the vocabulary: the folder may hold a model with its own
+            elsewhere = copy.copy(args)
+            elsewhere.output_dir = scratch
+            self.tokenizer, self.tokens = tokenized(model, data, elsewhere, self.config, named, report)
+        if "validation" not in self.tokens:
+            raise ValueError("Settings are compared on a validation text: give --validation_file.")
+        self.config.vocab_size = len(self.tokenizer)
+        if args.warmup_steps > args.max_steps:
+            report(f"Trainings end within their warm-up of {args.warmup_steps:g} updates: set --warmup_steps.")
+        args.save_strategy, args.load_best_model_at_end, args.early_stopping_patience = "no", False, None
+
+    def model(self, trial: Any = None) -> VanillaTransformerForConditionalGeneration:
+        """A model of first weights, the same ones that `train` starts from with this seed."""
+        if trial is not None:
+            self.config.dropout = trial.suggest_float("dropout", *DROPOUTS)
+        set_seed(self.args.seed)
+        model = VanillaTransformerForConditionalGeneration(self.config)
+        set_seed(self.args.seed)
+        return model
+
+    def trainer(self, kind: type[_Trainer] = _Trainer) -> Any:
+        """A trainer that builds its model anew for every training."""
+        return kind(
+            None,
+            self.args,
+            Seq2SeqCollator(self.config.pad_token_id, self.config.decoder_start_token_id),
+            model_init=self.model,
+            train_dataset=self.tokens["train"],
+            eval_dataset=self.tokens["validation"],
+            processing_class=self.tokenizer,
+        )
 
 
 def _ramp(updates_done: int, updates: int) -> float:
@@ -285,6 +279,9 @@ def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> str:
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         study.enqueue_trial(trial.params)
 
+    longest = max(max(split[side]) for split in bench.tokens.values() for side in ("source_length", "target_length"))
+    sizes = [size for size in (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens) if size >= longest]
+
     def space(trial: Any) -> dict[str, Any]:  # dropout is the model's
         rate, warmup = first["learning_rate"], first["warmup_steps"]
         return {
@@ -293,9 +290,6 @@ def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> str:
             "label_smoothing_factor": trial.suggest_float("label_smoothing_factor", 0.0, 0.3),
             "max_tokens": trial.suggest_categorical("max_tokens", sizes),
         }
-
-    sizes = [first["max_tokens"] * n // 2 for n in (1, 2, 4)]
-    sizes = sizes if sizes[0] >= bench.longest() else sizes[1:]
 
     args.eval_strategy = "steps"
     seed = args.seed + len(study.trials)  # a study that goes on draws other settings than those it has

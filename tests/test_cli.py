@@ -40,3 +40,5 @@ def test_each_verb_explains_itself(verb, capsys):
     text = capsys.readouterr().out
     assert f"vanilla-transformer {verb}" in text
     assert max(map(len, text.splitlines())) <= 119
+    if verb in ("train", "tune"):
+        assert "--no_clean                      Turns --clean off." in text

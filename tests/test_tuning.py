@@ -186,6 +186,16 @@ def test_another_vocabulary_is_another_study(flags, tmp_path, capsys):
     assert "other settings: vocab_size 280 there, 290 now. Choose another --output_dir" in capsys.readouterr().err
 
 
+def test_batches_too_small_for_a_sentence_are_not_tried(flags, tmp_path, capsys):
+    with open(tmp_path / "val.en", "a") as english, open(tmp_path / "val.de", "a") as german:
+        english.write("dog " * 150 + "\n")  # more than half a batch of 256
+        german.write("hund " * 150 + "\n")
+    assert tune(flags, tmp_path / "study", "--max_steps", "4", "--trials", "5", "--method", "random") == 0
+    assert "validation: 21 of 21 pairs" in capsys.readouterr().err
+    trials = json.loads((tmp_path / "study" / "trials.json").read_text())["trials"]
+    assert {trial["max_tokens"] for trial in trials} == {256, 512}
+
+
 def test_prepared_text_and_early_stopping(flags, tmp_path, capsys):
     i = flags.index("--train_file")
     tokenizer = train_tokenizer([" ".join(pair) for pair in WORDS.items()], 262)
