@@ -256,8 +256,10 @@ def _run(
         eval_dataset=tokens.get("validation"),
         processing_class=tokenizer,
     )
+    trainer.accelerator.wait_for_everyone()  # others may still be reading the tokenizer that is written here
     if args.process_index == 0:
-        tokenizer.save_pretrained(folder)  # from wherever it came: whoever goes on finds it there
+        if not goes_on:
+            tokenizer.save_pretrained(folder)  # from wherever it came: whoever goes on finds it there
         versions = f"hf_vanilla_transformer {__version__}, {_versions()}"
         write_settings(settings, folder, f"The resolved settings of this run, a recipe of their own ({versions})")
     if checkpoint:
