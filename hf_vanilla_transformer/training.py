@@ -256,10 +256,9 @@ def _run(
         eval_dataset=tokens.get("validation"),
         processing_class=tokenizer,
     )
-    trainer.accelerator.wait_for_everyone()  # others may still be reading the tokenizer that is written here
     if args.process_index == 0:
-        if not goes_on:
-            tokenizer.save_pretrained(folder)  # from wherever it came: whoever goes on finds it there
+        if named not in (None, folder):  # else it is there already, and other processes may be reading it
+            tokenizer.save_pretrained(folder)
         versions = f"hf_vanilla_transformer {__version__}, {_versions()}"
         write_settings(settings, folder, f"The resolved settings of this run, a recipe of their own ({versions})")
     if checkpoint:
