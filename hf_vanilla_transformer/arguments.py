@@ -1,16 +1,49 @@
 """The dataclasses behind the command line; each field is a flag, its help the flag's."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from transformers import Seq2SeqTrainingArguments
 
 NOAM = "noam"
 
+# Flags of Seq2SeqTrainingArguments that would change nothing here, and why: only their defaults are accepted
+_WITHOUT_EFFECT = {
+    "auto_find_batch_size": "batches are sized by max_tokens",
+    "batch_eval_metrics": "the metrics of validation are this package's own",
+    "bf16_full_eval": "validation runs in the precision of training",
+    "dataloader_drop_last": "every epoch brings every pair",
+    "fp16_full_eval": "validation runs in the precision of training",
+    "generation_config": "validation decodes by the model's own; num_beams and length_penalty change it",
+    "generation_max_length": "a translation may have the tokens of its source and 50 more",
+    "include_for_metrics": "the metrics of validation are this package's own",
+    "neftune_noise_alpha": "the embeddings take no noise",
+    "per_device_eval_batch_size": "batches are sized by max_tokens",
+    "prediction_loss_only": "eval_bleu=False leaves out BLEU",
+    "save_only_model": "no run resumes from a checkpoint without its optimizer; a lower save_total_limit saves room",
+    "sortish_sampler": "batches hold pairs of similar length in any case",
+    "train_sampling_strategy": "batches hold pairs of similar length in any case",
+}
+_DEFAULTS = {
+    field.name: field.default if field.default_factory is MISSING else field.default_factory()
+    for field in fields(Seq2SeqTrainingArguments)
+}
+
 
 def option(help: str, default: Any = None) -> Any:
     """A field of a dataclass that is a flag."""
     return field(default=default, metadata={"help": help})
+
+
+def check_batch_size(args: Seq2SeqTrainingArguments) -> None:
+    """See that nobody counts batches in pairs, which only training on data of unknown length does.
+
+    Raises:
+        ValueError: if `per_device_train_batch_size` is not its default.
+    """
+    if args.per_device_train_batch_size != _DEFAULTS["per_device_train_batch_size"]:
+        raise ValueError("per_device_train_batch_size would change nothing: batches are sized by max_tokens.")
 
 
 @dataclass
@@ -41,6 +74,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int | None = option(
         "Evaluations without a better metric_for_best_model after which training stops; the best model is then kept."
     )
+    processes: int | None = option("Processes that must train together; a resumed run needs as many as before.")
     # in this order, as in transformers: HfArgumentParser takes the type from the second place
     report_to: None | str | list[str] = option("Where metrics go: 'tensorboard', 'wandb', 'all', 'none' ....", "none")
 
@@ -51,13 +85,25 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(f"r_drop_alpha must not be negative, got {self.r_drop_alpha}.")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be at least 0 and below 1, got {self.ema_decay}.")
+        if not 0 <= self.label_smoothing_factor < 1:
+            raise ValueError(
+                f"label_smoothing_factor must be at least 0 and below 1, got {self.label_smoothing_factor}."
+            )
+        if self.generation_num_beams is not None and self.generation_num_beams < 1:
+            raise ValueError(f"generation_num_beams must be at least 1, got {self.generation_num_beams}.")
+        for name, why in _WITHOUT_EFFECT.items():
+            if getattr(self, name, _DEFAULTS.get(name)) != _DEFAULTS.get(name):
+                raise ValueError(f"{name} would change nothing: {why}.")
         noam = self.lr_scheduler_type == NOAM
+        if noam and self.lr_scheduler_kwargs:
+            raise ValueError("lr_scheduler_kwargs would change nothing: the noam schedule has warmup_steps alone.")
         if self.learning_rate is None:
             self.learning_rate = 1.0 if noam else 5e-5
         if self.eval_steps is None:
             self.eval_steps = self.save_steps
         if self.metric_for_best_model is None:
             self.metric_for_best_model = "bleu" if self.eval_bleu else "loss"
+        self._check_evaluation()
         if self.greater_is_better is None:
             self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))
         if self.early_stopping_patience is not None:
@@ -74,6 +120,29 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
         if noam:
             self.lr_scheduler_type = NOAM
+        if self.processes not in (None, self.world_size):
+            raise ValueError(
+                f"These settings are for {self.processes} processes, but {self.world_size} train: launch with "
+                f"`torchrun --nproc_per_node {self.processes}`, or start a new run without --processes."
+            )
+        self.processes = self.world_size
+
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what validation reports, without "eval_"."""
+        return ("loss", "perplexity", *(("bleu",) if self.eval_bleu else ()))
+
+    def _check_evaluation(self) -> None:
+        """See that validation will work, before hours of training."""
+        if self.eval_bleu:
+            from .evaluation import check_tokenization
+
+            check_tokenization(self.bleu_tokenize)
+        # the name of one of several validation sets may stand before the metric's
+        if self.metric_for_best_model.removeprefix("eval_").rpartition("_")[2] not in self.metrics():
+            raise ValueError(
+                f"metric_for_best_model must be one of {', '.join(self.metrics())}, got "
+                f"{self.metric_for_best_model!r}."
+            )
 
 
 @dataclass
@@ -101,6 +170,12 @@ class ModelArguments:
     num_beams: int | None = option("Beam size saved with the model, 4 in the paper.")
     length_penalty: float | None = option("Alpha saved with the model, 0.6 in the paper.")
     license: str | None = option("Licence of the model, for its card, such as 'apache-2.0'.")
+
+    def __post_init__(self):
+        if self.num_beams is not None and self.num_beams < 1:
+            raise ValueError(f"num_beams must be at least 1, got {self.num_beams}.")
+        if self.length_penalty is not None and not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty must be a number, got {self.length_penalty}.")
 
     def config_overrides(self) -> dict[str, Any]:
         """The fields given of the model's configuration."""

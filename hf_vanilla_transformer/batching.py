@@ -93,6 +93,20 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
             yield order[self._starts[batch] : ends[batch]].tolist()
 
 
+def batches_by_length(
+    source_lengths: Sequence[int], target_lengths: Sequence[int], max_tokens: int
+) -> list[list[int]]:
+    """Batches as `MaxTokensBatchSampler` makes them, the shortest pairs first, for whatever lengths there are.
+
+    A pair longer than `max_tokens` is a batch of its own, at the end; it leaves the others as they are.
+    """
+    source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
+    longest = np.maximum(source, target)
+    fits, beyond = np.flatnonzero(longest <= max_tokens), np.flatnonzero(longest > max_tokens)
+    sampler = MaxTokensBatchSampler(source[fits].tolist(), target[fits].tolist(), max_tokens, shuffle=False)
+    return [*(fits[batch].tolist() for batch in sampler), *([int(i)] for i in beyond[np.argsort(longest[beyond])])]
+
+
 def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
     """(B, longest row) with `value` after each row's end."""
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, value)

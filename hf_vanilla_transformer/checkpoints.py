@@ -45,7 +45,11 @@ def fault_of(folder: Path) -> str | None:
             if missing:
                 return f"{missing[0]} is missing"
             broken = [name for name, before in sums.items() if checksum(folder / name) != before]
-            return f"{broken[0]} is corrupt" if broken else None
+            if broken:
+                return f"{broken[0]} is corrupt"
+            # FSDP and DeepSpeed write the optimizer into files and folders of their own
+            whole = any(folder.glob("optimizer*")) or any(folder.glob("global_step*"))
+            return None if whole else f"it has no {OPTIMIZER}, so the learning rate would start over"
         json.loads((folder / STATE).read_text())
         with safe_open(folder / WEIGHTS, "pt"):
             return None if zipfile.is_zipfile(folder / OPTIMIZER) else f"{OPTIMIZER} is torn"
@@ -77,23 +81,29 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
     time.
 
     Raises:
-        ValueError: if there is nothing to average, or the folders hold weights of different names or shapes.
+        ValueError: if there is nothing to average, weights are damaged or differ in names or shapes, or `output_dir`
+            holds a model.
         FileNotFoundError: if a folder has no weights in one safetensors file.
     """
     if not folders:
         raise ValueError("There are no checkpoints to average.")
+    output = Path(output_dir)
+    if any((output / name).exists() for name in (WEIGHTS, "config.json")):
+        raise ValueError(f"{output} holds a model already; choose another --output_dir.")
     sums: dict[str, torch.Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     for folder in map(Path, folders):
         if not (folder / WEIGHTS).is_file():
             raise FileNotFoundError(f"{folder} has no {WEIGHTS}.")
-        weights = load_file(folder / WEIGHTS)
+        try:
+            weights = load_file(folder / WEIGHTS)
+        except SafetensorError as error:
+            raise ValueError(f"{folder / WEIGHTS} is damaged ({error}); average other checkpoints.") from None
         if sums and {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in sums.items()}:
             raise ValueError(f"{folder} holds another model than {folders[0]}: names or shapes of weights differ.")
         for name, weight in weights.items():
             dtypes[name] = weight.dtype
             sums[name] = sums[name] + weight.double() if name in sums else weight.double()
-    output = Path(output_dir)
     output.mkdir(parents=True, exist_ok=True)
     last = Path(folders[-1])
     for pattern in ("*config.json", "tokenizer*.json", "special_tokens_map.json", "*_vanilla_transformer.py"):

@@ -4,6 +4,7 @@ Exit status: 0 on success, 2 for wrong use, 1 for failure with one clear line.
 """
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"must be a number, got {number}")
     return number
 
 
@@ -51,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     batches.add_argument("--max_tokens", type=_positive, default=2048, help="tokens of a batch (default: 2048)")
     decoding = argparse.ArgumentParser(add_help=False, parents=[batches])
     decoding.add_argument("--num_beams", type=_positive, help="beam size (default: the model's, 4 in the paper)")
-    decoding.add_argument("--length_penalty", type=float, help="alpha (default: the model's, 0.6 in the paper)")
+    decoding.add_argument("--length_penalty", type=_finite, help="alpha (default: the model's, 0.6 in the paper)")
 
     test = argparse.ArgumentParser(add_help=False)
     text = test.add_mutually_exclusive_group()
@@ -146,11 +154,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _one_line(error: Exception) -> str:
+    text = str(error)
+    if "Original Traceback (most recent call last)" in text:  # of a process that reads data
+        text = text.strip().splitlines()[-1].partition(": ")[2]
+    return " ".join(text.split())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; gives the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     parser = _parser()
+    if sys.stderr is None:  # closed by whoever started this; what is said there must not get among the results
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
+        if sys.stdout is None:
+            raise OSError("Standard output is closed, so results would be lost: give > /dev/null to do without them.")
         if argv and argv[0] in ("train", "tune"):  # these two have the Trainer's flags
             getattr(commands, argv[0])(argv[1:])
         else:
@@ -163,7 +182,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (ValueError, OSError, ImportError, ArithmeticError) as error:
-        say("vanilla-transformer:", " ".join(str(error).split()))
+        say("vanilla-transformer:", _one_line(error))
+        return 1
+    except (RuntimeError, MemoryError) as error:
+        from .safeguards import reason_for
+
+        reason = reason_for(error)
+        if reason is None:
+            raise
+        say("vanilla-transformer:", reason)
         return 1
     except KeyboardInterrupt:
         say("vanilla-transformer: interrupted")

@@ -6,6 +6,7 @@ Each verb imports what it needs when it runs. Results go to stdout, everything e
 import argparse
 import json
 import math
+import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,9 +61,10 @@ def _load(folders: Sequence[str], backend: str = "torch") -> tuple[Any, Any]:
 def _load_one(folder: str, backend: str) -> tuple[Any, Any]:
     """One model with its tokenizer, on the best device there is."""
     import torch
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     from .export import export_format, load_export
+    from .loading import load, load_model
     from .tokenizer import check_tokenizer
 
     if backend != "torch":
@@ -75,11 +77,7 @@ def _load_one(folder: str, backend: str) -> tuple[Any, Any]:
             "takes a file of what translate printed."
         )
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    try:
-        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    except OSError as error:
-        where = folder if Path(folder).is_dir() else f"{folder}, which is no folder"
-        raise OSError(f"Cannot load a model and its tokenizer from {where}: {error}") from error
+    model, tokenizer = load_model(folder), load(AutoTokenizer, folder)
     check_tokenizer(tokenizer, model.config)
     return model.to(device), tokenizer
 
@@ -153,8 +151,9 @@ def _translate(model: Any, tokenizer: Any, sources: list[str], args: argparse.Na
 
 def evaluate(args: argparse.Namespace) -> None:
     """`vanilla-transformer evaluate`: one JSON object on stdout."""
-    from .evaluation import evaluate_translations
+    from .evaluation import check_tokenization, evaluate_translations
 
+    check_tokenization(args.bleu_tokenize)
     model, tokenizer = _load(args.model, args.backend)
     text, sources, references, unseen = _read_test(args, _languages(model))
     start = time.perf_counter()
@@ -175,13 +174,13 @@ def evaluate(args: argparse.Namespace) -> None:
 
 
 def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Lines without their ends: as many as have come by now, but at least one and at most `LINES_AT_A_TIME`."""
+    """The lines: as many as have come by now, but at least one and at most `LINES_AT_A_TIME`."""
     waiting: Queue[str | BaseException | None] = Queue(LINES_AT_A_TIME)
 
     def read() -> None:
         try:
             for line in lines:
-                waiting.put(line.rstrip("\r\n"))
+                waiting.put(line)
             waiting.put(None)
         except BaseException as error:  # for whoever asks for the next line
             waiting.put(error)
@@ -206,13 +205,16 @@ def translate(args: argparse.Namespace) -> None:
     """`vanilla-transformer translate`: one line in, one line out, in order."""
     from tqdm import tqdm
 
+    from .data import decode_lines
     from .translation import translate as translate_sentences
 
+    if sys.stdin is None:
+        raise OSError("Standard input is closed: give the text as < FILE.")
     model, tokenizer = _load(args.model, args.backend)
-    source: Any = sys.stdin
-    source.reconfigure(encoding="utf-8", newline="\n")
+    output: Any = sys.stdout
+    output.reconfigure(encoding="utf-8")  # whatever the terminal's own: the text may have any letters
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
-        for lines in _chunks(source):
+        for lines in _chunks(decode_lines(sys.stdin.buffer, "standard input")):
             translations = translate_sentences(
                 model, tokenizer, lines, args.max_tokens, progress=bar.update, **_generate_kwargs(args)
             )
@@ -253,7 +255,9 @@ def compare(args: argparse.Namespace) -> None:
     """`vanilla-transformer compare`: two models, or files of their translations; one JSON object on stdout."""
     from .comparison import compare_translations
     from .data import read_lines
+    from .evaluation import check_tokenization
 
+    check_tokenization(args.bleu_tokenize)
     systems = (args.a, args.b)
     files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
     models = {name: _load([name]) for name in systems if name not in files}
@@ -336,5 +340,10 @@ def demo(args: argparse.Namespace) -> None:
     """`vanilla-transformer demo`: a page in the browser, until Ctrl-C."""
     from .demo import build_page
 
+    try:
+        with socket.create_server((args.host, args.port or 0)):  # Gradio would try for most of a minute
+            pass
+    except OSError as error:
+        raise OSError(f"Cannot listen on {args.host}, port {args.port or 'any'}: {error.strerror or error}.") from None
     page = build_page(args.model)
     page.launch(server_name=args.host, server_port=args.port)

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from sacrebleu.significance import PairedTest
 
-from .batching import MaxTokensBatchSampler, pad
+from .batching import batches_by_length, pad
 from .evaluation import Bleu, ChrF, Ter
 from .modeling_vanilla_transformer import shift_right
 
@@ -134,10 +134,9 @@ def score_translations(
     """
     sides = [tokenizer(list(texts))["input_ids"] if texts else [] for texts in (sources, targets)]
     lengths = [[len(ids) for ids in side] for side in sides]
-    limit = max([max_tokens, *lengths[0], *lengths[1]])
     pad_id, start_id = model.config.pad_token_id, model.config.decoder_start_token_id
     results: list[tuple[float, int]] = [(0.0, 0)] * len(sources)
-    for batch in MaxTokensBatchSampler(lengths[0], lengths[1], limit, shuffle=False):
+    for batch in batches_by_length(lengths[0], lengths[1], max_tokens):
         source, labels = (pad([side[i] for i in batch], pad_id).to(model.device) for side in sides)
         mask = pad([[1] * lengths[0][i] for i in batch], 0).to(model.device)
         logits = model(

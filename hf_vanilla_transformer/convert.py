@@ -141,6 +141,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> "MarianMTMod
             weights[name] = tensor
     zeros = marian.final_logits_bias
     weights["final_logits_bias"] = zeros if output_bias is None else output_bias[None]
+    weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
     marian.load_state_dict(weights)
     for module in marian.modules():
         if isinstance(module, nn.LayerNorm):
@@ -238,8 +239,9 @@ def _load(
     model: Any = VanillaTransformerForConditionalGeneration(config)
     model.to(dtype=example.dtype, device=example.device)
     weights = {name: tensor.detach() for name, tensor in weights.items()}
+    shared = weights["model.shared.weight"] if config.tie_word_embeddings else weights.pop("model.shared.weight")
     for place in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
-        weights.setdefault(place, weights["model.shared.weight"])
+        weights.setdefault(place, shared)
     model.load_state_dict(weights)
     if isinstance(getattr(source, "generation_config", None), type(model.generation_config)):
         model.generation_config = copy.deepcopy(source.generation_config)

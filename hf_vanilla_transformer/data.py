@@ -18,16 +18,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from datasets import Dataset, Features, Value, load_dataset
 from datasets.exceptions import DatasetGenerationError
+
+from .files import checksum
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+VERSION = checksum(Path(__file__))  # of the readers and of the cleaning, in the key of every cache of what they made
 PAIRS_A_PROCESS = 50_000  # fewer are tokenised sooner than another process has started
 
 MAX_LINE_BYTES = 1 << 20
@@ -41,25 +45,37 @@ class DataError(ValueError):
     """Parallel text that cannot be used; the message says what is wrong, where, and what to do."""
 
 
+def decode_lines(file: BinaryIO, name: str) -> Iterator[str]:
+    """Yield the lines of a binary file without their ends.
+
+    Only a newline ends one: a stray U+2028 or form feed must not shift the two sides of parallel text apart.
+
+    Args:
+        name: of the file, for errors.
+
+    Raises:
+        DataError: for a line that is not UTF-8, or longer than `MAX_LINE_BYTES`.
+    """
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; that is no sentence.")
+        try:
+            text = line.rstrip(b"\r\n").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert the text."
+            ) from None
+        yield text.removeprefix("\ufeff") if number == 1 else text  # Windows' mark of UTF-8 is no text
+
+
 def read_lines(path: str) -> Iterator[str]:
-    """The file's lines. Only a newline ends one: a stray U+2028 or form feed must not shift the two sides apart."""
+    """Yield the lines of a file, plain or compressed, as `decode_lines` does."""
     try:
         with _open(path) as file:
-            for number in itertools.count(1):
-                line = file.readline(MAX_LINE_BYTES + 1)
-                if not line:
-                    return
-                if len(line) > MAX_LINE_BYTES:
-                    raise DataError(
-                        f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; that is no sentence."
-                    )
-                try:
-                    text = line.rstrip(b"\r\n").decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise DataError(
-                        f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file."
-                    ) from None
-                yield text.removeprefix("\ufeff") if number == 1 else text  # Windows' mark of UTF-8 is no text
+            yield from decode_lines(file, path)
     except (EOFError, OSError, zlib.error) as error:
         if not path.endswith(COMPRESSIONS):
             raise
@@ -117,8 +133,9 @@ def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tup
     """The two languages' columns of numbered rows, the first of which is the header."""
     _, header = next(rows, (1, []))
     for language in languages:
-        if language not in header:
-            raise DataError(f"{path} has no column {language!r}; its header has {', '.join(header) or 'nothing'}.")
+        if header.count(language) != 1:
+            count = f"{header.count(language)} columns" if language in header else "no column"
+            raise DataError(f"{path} has {count} {language!r}; its header has {', '.join(header) or 'nothing'}.")
     source, target = map(header.index, languages)
     for number, row in rows:
         if len(row) != len(header):
@@ -149,12 +166,18 @@ READERS: dict[str, Callable[[tuple[str, ...], tuple[str, str]], Iterator[Row]]] 
 }
 
 
+def _check_languages(languages: tuple[str, str]) -> None:
+    if languages[0] == languages[1]:
+        raise DataError(f"Source and target language are both {languages[0]!r}: give two as the text names them.")
+
+
 def _files_of(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
     """The format of parallel text and its files, the prefix of a Moses pair being two.
 
     Raises:
-        DataError: if one is missing or empty.
+        DataError: if one is missing or empty, or the languages are one.
     """
+    _check_languages(languages)
     format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
     if format in READERS or format == ".parquet":
         files: tuple[str, ...] = (path,)
@@ -198,8 +221,10 @@ def read_rows(path: str, source_lang: str, target_lang: str) -> tuple[Iterator[R
     return rows, files
 
 
-def _read_rows(format: str, files: tuple[str, ...], languages: tuple[str, str], stamps: tuple) -> Iterator[Row]:
-    """`stamps` only make the cache notice a changed file."""
+def _read_rows(
+    format: str, files: tuple[str, ...], languages: tuple[str, str], stamps: tuple, version: str
+) -> Iterator[Row]:
+    """`stamps` and `version` only make the cache notice changed files and changed readers."""
     empty = True
     for row in READERS[format](files, languages):
         empty = False
@@ -210,6 +235,7 @@ def _read_rows(format: str, files: tuple[str, ...], languages: tuple[str, str], 
 
 def _columns(dataset: Dataset, origin: str, languages: tuple[str, str]) -> Dataset:
     """The two languages of a data set, from its column "translation" or from columns of their names."""
+    _check_languages(languages)
     if "translation" in dataset.column_names:
         dataset = dataset.select_columns("translation").flatten()
         dataset = dataset.rename_columns({name: name.removeprefix("translation.") for name in dataset.column_names})
@@ -224,7 +250,11 @@ def _columns(dataset: Dataset, origin: str, languages: tuple[str, str]) -> Datas
 
 def _read_parquet(path: str) -> Dataset:
     try:
+        if not pq.read_metadata(path).num_rows:
+            raise DataError(f"{path} has no pair of sentences.")
         return Dataset.from_parquet(path)
+    except DataError:
+        raise
     except ValueError as error:  # what pyarrow and datasets raise for a torn and for an empty file
         raise DataError(f"{path} cannot be read: {error}") from None
 
@@ -248,11 +278,14 @@ def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
             pairs = _columns(_read_parquet(path), path, languages)
         else:
             settings = {"format": format, "files": files, "languages": languages, "stamps": stamps_of(files)}
+            settings["version"] = VERSION
             pairs = Dataset.from_generator(_read_rows, features=TEXT_PAIR, gen_kwargs=settings)
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
         raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
+    if not len(pairs):
+        raise DataError(f"{path} has no pair of sentences.")
     return pairs
 
 
@@ -301,9 +334,16 @@ class Cleaning:
 
 
 def tokenize_batch(
-    batch: dict[str, list[Any]], tokenizer: "PreTrainedTokenizerBase", max_tokens: int, cleaning: Cleaning | None
+    batch: dict[str, list[Any]],
+    tokenizer: "PreTrainedTokenizerBase",
+    max_tokens: int,
+    cleaning: Cleaning | None,
+    version: str = VERSION,
 ) -> dict[str, list[Any]]:
-    """What `tokenize_pairs` does to some pairs: ids, lengths, "drop" (a place in `DROPS`, or -1) and a digest."""
+    """What `tokenize_pairs` does to some pairs: ids, lengths, "drop" (a place in `DROPS`, or -1) and a digest.
+
+    `version` only makes the cache notice a change of this function.
+    """
     longest = min(max_tokens, cleaning.max_sentence_tokens) if cleaning else max_tokens
 
     def reason(texts: tuple[str, str], lengths: tuple[int, int]) -> str | None:
@@ -347,7 +387,7 @@ def tokenize_pairs(
     """
     processes = min(os.cpu_count() or 1, len(pairs) // PAIRS_A_PROCESS)
     tokens = pairs.map(
-        partial(tokenize_batch, tokenizer=tokenizer, max_tokens=max_tokens, cleaning=cleaning),
+        partial(tokenize_batch, tokenizer=tokenizer, max_tokens=max_tokens, cleaning=cleaning, version=VERSION),
         batched=True,
         remove_columns=pairs.column_names,
         num_proc=processes if processes > 1 else None,

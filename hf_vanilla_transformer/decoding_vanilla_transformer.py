@@ -15,28 +15,54 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from .layers_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerDecoderLayer
+from .layers_vanilla_transformer import (
+    Dropout,
+    LearnedPositions,
+    SinusoidalPositions,
+    VanillaTransformerAttention,
+    VanillaTransformerDecoderLayer,
+)
 
 # Hiding the keys of other beams costs K^2, copying one's own costs K; up to about this many, hiding is quicker
 MAX_FAST_BEAMS = 64
 FIRST_CAPACITY = 16  # positions that a new cache has room for; it grows by half when they are used up
 
 
+_PLAIN_MODULES = {
+    *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
+    *(LearnedPositions, VanillaTransformerAttention, VanillaTransformerDecoderLayer),
+}
+_ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")  # their classes act element by element
+_ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")  # all are section 3.2.1
+
+
+def _is_modified(module: nn.Module) -> bool:
+    """Whether something happens when `module` is called that its class does not say."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    # transformers' own hooks stay in a model that was once asked for attentions; unless asked they do nothing
+    sleeping = all(getattr(hook, "__module__", None) == "transformers.utils.output_capturing" for hook in hooks)
+    return not sleeping or hasattr(module, "_hf_hook") or "forward" in vars(module)
+
+
 def can_decode_incrementally(model: Any) -> bool:
-    """Whether nobody has put anything into the decoder (adapters, quantised matrices, hooks) that this would miss."""
+    """Whether the decoder is the one described here and nothing else.
+
+    Adapters, quantised or offloaded weights, subclasses, hooks and attention functions of somebody's own are not: what
+    they do happens in `forward`, which the search never calls.
+    """
     decoder = model.model.decoder
-    plain = {nn.Linear, nn.LayerNorm, nn.Dropout, VanillaTransformerAttention, VanillaTransformerDecoderLayer}
-    modules = [module for layer in decoder.layers for module in layer.modules()]
+    modules = [module for module in (*decoder.modules(), model.lm_head) if module is not decoder]
     return (
         not model.training
-        and not hasattr(model, "hf_device_map")
+        and model.config._attn_implementation in _ATTENTIONS
         and type(decoder.embed_tokens) is nn.Embedding
         and type(model.lm_head) is nn.Linear
-        and all(type(module) in plain or not list(module.parameters()) for module in modules)
-        and not any(
-            module._forward_hooks or module._forward_pre_hooks for module in (decoder, model.lm_head, *modules)
-        )
+        and all(type(module) in _PLAIN_MODULES or type(module).__module__ in _ACTIVATIONS for module in modules)
+        and all(type(weight) is nn.Parameter and not weight.is_meta for weight in model.parameters())
+        and not any(map(_is_modified, model.modules()))
+        and not (_global_forward_hooks or _global_forward_pre_hooks)
     )
 
 

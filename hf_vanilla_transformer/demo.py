@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 
+from .loading import load, load_model
 from .plots import attention_map
 
+MAX_CHARACTERS = 2000  # of a text, whoever sends it
 MAX_TOKENS = 128  # of a sentence: the heat maps hold no more
 _KINDS = {
     "encoder": ("encoder_attentions", "source", "source"),
@@ -30,11 +32,11 @@ class Explorer:
     """
 
     def __init__(self, name: str):
-        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+        from transformers import AutoTokenizer
 
         # only the eager attention has weights to look at
-        self.model = AutoModelForSeq2SeqLM.from_pretrained(name, attn_implementation="eager").eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(name)
+        self.model = load_model(name, attn_implementation="eager").eval()
+        self.tokenizer = load(AutoTokenizer, name)
 
     @torch.inference_mode()
     def translate(self, text: str, num_beams: int, alpha: float) -> list[tuple[float, str, list[int]]]:
@@ -45,6 +47,8 @@ class Explorer:
         """
         if not text.strip():
             raise ValueError("Type a sentence first.")
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(f"That is {len(text):,} characters; the page takes {MAX_CHARACTERS:,}.")
         inputs = self.tokenizer(text, return_tensors="pt", verbose=False)
         length = inputs["input_ids"].shape[1]
         if length > MAX_TOKENS:
@@ -117,12 +121,19 @@ def build_page(name: str) -> Any:
     def show(attention: dict[str, Any] | None, kind: str, layer: int, head: int) -> Any:
         return attention and explorer.picture(attention, kind, min(int(layer), layers[kind]), int(head))
 
+    def slider(highest: int, value: int, label: str) -> Any:
+        """From 1 to `highest`, and hidden where there is no choice."""
+        return gr.Slider(1, max(highest, 2), value, step=1, label=label, visible=highest > 1)
+
     with gr.Blocks(title=name, analytics_enabled=False) as page:
         gr.Markdown(_INTRODUCTION.format(title=name.rstrip("/").split("/")[-1]))
         with gr.Row():
             with gr.Column():
                 source = gr.Textbox(
-                    label=f"Source ({config.source_lang or 'any language'})", lines=3, max_lines=8, max_length=2000
+                    label=f"Source ({config.source_lang or 'any language'})",
+                    lines=3,
+                    max_lines=8,
+                    max_length=MAX_CHARACTERS,
                 )
                 num_beams = gr.Slider(1, 10, saved.num_beams or 1, step=1, label="Beam size, and how many are shown")
                 alpha = gr.Slider(0, 2, saved.length_penalty, step=0.1, label="Alpha, the weight of length")
@@ -136,8 +147,8 @@ def build_page(name: str) -> Any:
         )
         with gr.Row():
             kind = gr.Radio(list(_KINDS), value="cross", label="Which")
-            layer = gr.Slider(1, max(layers.values()), max(layers.values()), step=1, label="Layer")
-            head = gr.Slider(1, config.num_heads, 1, step=1, label="Head")
+            layer = slider(max(layers.values()), max(layers.values()), "Layer")
+            head = slider(config.num_heads, 1, "Head")
         picture = gr.Plot(show_label=False)
         attention = gr.State()
         chosen = [attention, kind, layer, head]

@@ -71,6 +71,9 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def _is_plain(self, *search: Any) -> bool:
         return False  # the faster loops know one model
 
+    def _longest_output(self) -> int:
+        return min(model._longest_output() for model in self.models)  # type: ignore[operator]
+
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

@@ -55,6 +55,21 @@ class Ter(_CorpusMetric):
     sacre = sacrebleu.TER
 
 
+def check_tokenization(name: str) -> None:
+    """See that BLEU can be computed with sacreBLEU's tokenisation `name`.
+
+    Raises:
+        ValueError: if there is no such tokenisation, or what it needs is not installed.
+    """
+    names = sorted(name for name in sacrebleu.BLEU.TOKENIZERS if name)
+    if name not in names:
+        raise ValueError(f"There is no tokenisation {name!r} for BLEU; choose one of {', '.join(names)}.")
+    try:
+        Bleu.sacre(tokenize=name).corpus_score(["a"], [["a"]])
+    except (RuntimeError, ImportError, OSError) as error:
+        raise ValueError(f"BLEU cannot be computed with the tokenisation {name!r}: {error}") from error
+
+
 def evaluate_translations(predictions: list[str], references: list[str], bleu_tokenize: str = "13a") -> dict[str, Any]:
     """`{"bleu": ..., "chrf": ..., "ter": ..., "signatures": {...}}`, all out of 100.
 

@@ -18,6 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import OUTPUT_MARGIN, gnmt_length_penalty
 from .layers_vanilla_transformer import sinusoids
+from .loading import load, load_model
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
@@ -104,7 +105,7 @@ def export_ctranslate2(folder: str, output_dir: str, quantization: str = "float3
         ImportError: where CTranslate2 is missing.
         ValueError: for a model that CTranslate2 cannot run, an unknown quantisation or a folder that is in use.
     """
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+    from transformers import AutoTokenizer
 
     _ctranslate2()
     from ctranslate2.converters import TransformersConverter
@@ -113,10 +114,11 @@ def export_ctranslate2(folder: str, output_dir: str, quantization: str = "float3
         raise ValueError(f"There is no quantisation {quantization!r}; choose one of {', '.join(QUANTIZATIONS)}.")
     _register_loader()
     with _new_folder(output_dir) as made:
-        TransformersConverter(str(folder)).convert(str(made), quantization=quantization)
-        AutoTokenizer.from_pretrained(folder).save_pretrained(made)
-        AutoConfig.from_pretrained(folder).save_pretrained(made / SETTINGS)
-        GenerationConfig.from_pretrained(folder).save_pretrained(made / SETTINGS)
+        model, tokenizer = load_model(folder), load(AutoTokenizer, folder)  # whole, or a clear error
+        TransformersConverter(str(folder), trust_remote_code=False).convert(str(made), quantization=quantization)
+        tokenizer.save_pretrained(made)
+        model.config.save_pretrained(made / SETTINGS)
+        model.generation_config.save_pretrained(made / SETTINGS)
         about = {"runtime": "CTranslate2", "backend": "ctranslate2", "inside": _INSIDE_CTRANSLATE2}
         text = _README.format(name=folder, details=f", quantisation {quantization}", **about)
         (made / "README.md").write_text(text, encoding="utf-8")
@@ -182,7 +184,7 @@ class CTranslate2Model:
         ctranslate2 = _ctranslate2()
         self.config = VanillaTransformerConfig.from_pretrained(Path(folder, SETTINGS))
         self.generation_config = GenerationConfig.from_pretrained(Path(folder, SETTINGS))
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = load(AutoTokenizer, folder)
         threads = torch.get_num_threads()
         self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads)
 
@@ -206,7 +208,8 @@ class CTranslate2Model:
         sources = [row[real].tolist() for row, real in zip(input_ids, mask, strict=True)]
         beams = num_beams or self.generation_config.num_beams or 1
         alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
-        limits = [max_new_tokens or len(source) + OUTPUT_MARGIN for source in sources]
+        positions = _positions(self.config)
+        limits = [max_new_tokens or min(len(source) + OUTPUT_MARGIN, positions) for source in sources]
         outputs = self._search(sources, beams, alpha, max(limits))
         for i, (_, longest) in enumerate(outputs):
             if longest > limits[i]:
@@ -224,6 +227,7 @@ class CTranslate2Model:
                 num_hypotheses=beams if gnmt else 1,
                 length_penalty=0.0 if gnmt else alpha,
                 max_decoding_length=limit,
+                min_decoding_length=0,  # an empty translation is one; CTranslate2 would force a token
                 max_input_length=0,
                 return_scores=True,
                 return_end_token=True,
@@ -260,13 +264,13 @@ def export_onnx(folder: str, output_dir: str) -> None:
         ImportError: where ONNX or its runtime is missing.
         ValueError: for a folder that is in use.
     """
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     exporters = _onnx()
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
     with _new_folder(output_dir) as made, _quietly():
-        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        model, tokenizer = load_model(folder).eval(), load(AutoTokenizer, folder)
         for stack in (model.get_encoder(), model.get_decoder()):
             stack.embed_positions(0, _positions(model.config))  # tables that long
         exporter, config = OnnxExporter(), OnnxConfig(dynamic=True)
@@ -309,11 +313,11 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     def __init__(self, folder: str):
         from transformers import AutoTokenizer
 
-        exported = _onnx().ExportedModel.from_pretrained(folder)
+        exported = _onnx().ExportedModel.from_pretrained(folder, trust_remote_code=False)
         with torch.device("meta"):
             super().__init__(exported.config)
         self.generation_config, self.runners = exported.generation_config, exported.runners
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = load(AutoTokenizer, folder)
         self.eval()
 
     @property
@@ -322,6 +326,9 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
 
     def _is_plain(self, *search: Any) -> bool:
         return False  # the faster loops need the weights
+
+    def _longest_output(self) -> int:
+        return _positions(self.config)
 
     def generate(  # type: ignore[override]
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **settings: Any

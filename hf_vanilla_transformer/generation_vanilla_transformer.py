@@ -56,7 +56,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """transformers' `generate`, with each sentence's limit its own source length (with `</s>`) + 50."""
         limits = None
         if not self._names_a_limit(generation_config, kwargs):
-            limits = self._source_lengths(inputs, kwargs) + OUTPUT_MARGIN
+            limits = (self._source_lengths(inputs, kwargs) + OUTPUT_MARGIN).clamp(max=self._longest_output())
             kwargs["max_length"] = 1 + int(limits.max())
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), SentenceLimits(limits)])
         token = _limits.set(None if limits is None else limits[:, None])
@@ -68,6 +68,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _names_a_limit(self, generation_config, kwargs: dict) -> bool:
         given = [kwargs, *(vars(c) for c in (generation_config, self.generation_config) if c is not None)]
         return any(settings.get(name) is not None for settings in given for name in ("max_length", "max_new_tokens"))
+
+    def _longest_output(self) -> int:
+        """Tokens that there are positions for."""
+        learned = self.config.position_embedding == "learned"
+        return self.config.max_position_embeddings if learned else torch.iinfo(torch.long).max
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
         """(B,) real tokens of each source, from the mask, else the ids, else what stands in their place."""
@@ -122,6 +127,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _is_plain(self, input_ids, logits_processor, stopping_criteria, settings, model_kwargs: dict) -> bool:
         """Whether a search is one that the faster loops know in full."""
         known = {MaxLengthCriteria, EosTokenCriteria, SentenceLimits}
+        mask = model_kwargs.get("attention_mask")
         return (
             input_ids.shape[1] == 1
             and settings.num_beams <= MAX_FAST_BEAMS
@@ -134,6 +140,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and model_kwargs["past_key_values"].get_seq_length() == 0
             and not model_kwargs.keys() & {"decoder_attention_mask", "decoder_inputs_embeds"}
             and can_decode_incrementally(self)
+            # attention to a source of padding alone is what the attention function makes of it
+            and (mask is None or bool(mask.any(-1).all()))
         )
 
     def _sample(

@@ -269,9 +269,9 @@ def push_model(model: Any, repo_id: str, max_shard_size: int | str = "50GB", **k
     """What `model.push_to_hub` does: `push` of a model in memory. Other arguments as there."""
     with tempfile.TemporaryDirectory() as place:
         model.save_pretrained(place, max_shard_size=max_shard_size)
-        record = Path(model.config._name_or_path, TRAINING)
-        if record.is_file():
-            shutil.copy(record, place)
+        origin = Path(model.config._name_or_path or place)  # a model built from nothing comes from no folder
+        if (origin / "config.json").is_file() and (origin / TRAINING).is_file():
+            shutil.copy(origin / TRAINING, place)
         return push(place, repo_id, **kwargs)
 
 

@@ -36,9 +36,15 @@ class SinusoidalPositions(nn.Module):
 
     @torch.no_grad()
     def fill(self):
-        """Writes the sinusoids into the table, exact to the table's own precision."""
+        """Write the sinusoids into the table, exact to the table's own precision."""
         if self.table.device.type != "meta":
-            self.table.copy_(sinusoids(*self.table.shape))
+            self._make(len(self.table))
+
+    def _make(self, num_positions: int):
+        # under inference_mode the table would become an inference tensor, which no later update may change
+        with torch.inference_mode(False):
+            table = sinusoids(num_positions, self.table.shape[1])
+            self.table = table.to(self.table.dtype).to(self.table.device)
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
@@ -47,8 +53,7 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, start: int, length: int) -> torch.Tensor:
         if start + length > self.table.shape[0]:
-            rows = max(start + length, 2 * self.table.shape[0])
-            self.table = sinusoids(rows, self.table.shape[1]).to(self.table)
+            self._make(max(start + length, 2 * self.table.shape[0]))
         return self.table[start : start + length]
 
 

@@ -63,6 +63,18 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """As transformers' own, which knows one input matrix: the decoder has another where the three are not tied."""
+        resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        decoder = getattr(self.base_model, "decoder", None)
+        if decoder is not None and not self.config.tie_word_embeddings:
+            old = decoder.embed_tokens
+            new = self._get_resized_embeddings(old, resized.num_embeddings, mean_resizing=mean_resizing)
+            decoder.embed_tokens = new.requires_grad_(old.weight.requires_grad)
+        return resized
+
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
         """As transformers' own, with this package's card; where only this file is there, with the stock one."""
         hub = f"{__package__}.hub"
@@ -203,9 +215,14 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
-    """Encoder and decoder over one shared embedding matrix, without the output projection."""
+    """Encoder and decoder over one shared embedding matrix, without the output projection.
+
+    With `tie_word_embeddings=False` encoder and decoder have a matrix each; the encoder's is the one that
+    `get_input_embeddings` and `set_input_embeddings` mean.
+    """
 
     _auto_class = "AutoModel"
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]  # of untied models, never used
     _tied_weights_keys = {
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
@@ -213,18 +230,19 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        self.shared = nn.Embedding(config.vocab_size, config.d_model)
+        if config.tie_word_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.shared
+        return self.shared if self.config.tie_word_embeddings else self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding):
-        self.shared = value
         self.encoder.embed_tokens = value
-        self.decoder.embed_tokens = value
+        if self.config.tie_word_embeddings:
+            self.shared = self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
@@ -283,6 +301,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     _auto_class = "AutoModelForSeq2SeqLM"
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+    _keys_to_ignore_on_load_unexpected = VanillaTransformerModel._keys_to_ignore_on_load_unexpected
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
@@ -291,6 +310,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         self.loss_type = "ForMaskedLM"  # cross-entropy over labels that line up with the logits, not shifted again
         self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
         self.post_init()
+
+    def _is_plain(self, *search: Any) -> bool:
+        """Only these classes themselves: a subclass may compute something else."""
+        classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
+        exact = (type(self), type(self.model), type(self.model.decoder)) == classes
+        return exact and super()._is_plain(*search)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)

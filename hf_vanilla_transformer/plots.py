@@ -195,9 +195,17 @@ def read_log(run: str) -> list[dict[str, float]]:
 
     Raises:
         FileNotFoundError: if there is no log.
+        ValueError: if one is damaged.
     """
     files = [folder / STATE for folder in (Path(run), *checkpoint_folders(run))]
-    states = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.is_file()]
+    files = [file for file in files if file.is_file()]
+    states = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    for file, state in zip(files, states, strict=True):
+        if not isinstance(state, dict) or not isinstance(state.get("global_step"), int):
+            raise ValueError(f"{file} is damaged: it is no state of a training run.")
+        logs = state.get("log_history")
+        if not isinstance(logs, list) or not all(isinstance(log, dict) and "step" in log for log in logs):
+            raise ValueError(f"{file} is damaged: its log_history is no log.")
     if states:
         return max(states, key=lambda state: state["global_step"])["log_history"]
     raise FileNotFoundError(f"{run} holds no training run: there is no {STATE}, nor a checkpoint with one.")
@@ -292,10 +300,16 @@ def ablation(results: Mapping[str, Mapping[str, float]]) -> "Figure":
     Raises:
         ValueError: if base is not among the rows, or nothing else is, or one lacks a measure.
     """
+    if not isinstance(results, Mapping) or not all(isinstance(row, Mapping) for row in results.values()):
+        raise ValueError("The results are not those of scripts/ablate.py: an object with an object for each row.")
     rows = [row for row in results if row != "base" and row in TABLE_3]
     if "base" not in results or not rows:
         raise ValueError("Rows are compared with base: it must be among the results, with at least one other.")
-    if missing := [row for row in ("base", *rows) if not {"bleu", "perplexity"} <= results[row].keys()]:
+    if missing := [
+        row
+        for row in ("base", *rows)
+        if not all(isinstance(results[row].get(key), (int, float)) for key in ("bleu", "perplexity"))
+    ]:
         raise ValueError(f"There is no BLEU or no perplexity for {', '.join(missing)}.")
     figure = _figure(10, 1.2 + 0.5 * len(rows))
     for axes, measure in zip(figure.subplots(1, 2, sharey=True), ("BLEU", "perplexity"), strict=True):

@@ -69,6 +69,7 @@ def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, s
     """Each setting that differs, and in words how. What an earlier version did not know had its default."""
     types: tuple[Any, ...] = (DataArguments, VanillaTransformerTrainingArguments)
     defaults = {field.name: field.default for group in types for field in fields(group)}
+    defaults["processes"] = settings.get("processes")  # was not recorded
     before = {**{name: defaults[name] for name in settings if name in defaults}, **before}
     pairs = {name: (before.get(name), settings.get(name)) for name in {**before, **settings}}
     return {name: f"{name} {there} there, {now} now" for name, (there, now) in pairs.items() if there != now}
@@ -90,10 +91,11 @@ def check_same_run(settings: dict[str, Any], folder: str) -> bool:
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError):
         raise ValueError(f"{file} is damaged; choose another --output_dir, or write it again as it was.") from None
     free = _FREE | (_LENGTH if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
+    bound = {"dataloader_num_workers"} if settings.get("streaming") else set()  # each worker makes its own batches
     changes = [
         words
         for name, words in differences(before, settings).items()
-        if name not in free and not name.startswith(_FREE_PREFIXES)
+        if name in bound or (name not in free and not name.startswith(_FREE_PREFIXES))
     ]
     if changes:
         raise ValueError(

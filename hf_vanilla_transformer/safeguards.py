@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from transformers import TrainerCallback
 from .batching import IGNORED_LABEL
 
 MAX_BAD_UPDATES = 3  # in a row
+_LOST_WORKER = ("DataLoader worker", "abruptly died")
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Gloo", "gloo", "NCCL")
 
 
@@ -63,9 +65,11 @@ class Safeguards(TrainerCallback):
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGTERM, self._note)
 
-    def on_train_end(self, args, state, control, **kwargs):
+    def restore_signals(self) -> None:
+        """Leave SIGTERM to whoever had it before training, however training ended."""
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
+            self._before = None
 
     def look_at(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
         """At the loss of one batch, before its update."""
@@ -102,22 +106,32 @@ class Safeguards(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
 
+def reason_for(error: BaseException) -> str | None:
+    """Return in one line what it means that memory has run out or a process has been lost; None for other errors."""
+    text = str(error)
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
+        place = "on the GPU" if isinstance(error, torch.OutOfMemoryError) else "on this machine"
+        return f"Out of memory {place}: lower --max_tokens, in training with a higher --gradient_accumulation_steps."
+    if isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
+        return (
+            "A process that reads data was lost, possibly out of memory; run the same command again to resume from "
+            "what is done."
+        )
+    if any(words in text for words in _LOST_PEER):
+        return "Another process of this run was lost; run the same command again to resume from the newest checkpoint."
+    return None
+
+
 @contextmanager
 def explained() -> Iterator[None]:
-    """Says in one line what it means when a process of the run has been lost."""
+    """Turn errors that `reason_for` knows into an `OSError` of one line."""
     try:
         yield
-    except (RuntimeError, ConnectionResetError, EOFError) as error:
+    except (RuntimeError, MemoryError, ConnectionResetError, EOFError) as error:
         with suppress(RuntimeError):  # torch reports a lost worker by a signal too, which must not come later
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        text = str(error)
-        if "DataLoader worker" in text or not isinstance(error, RuntimeError):
-            raise OSError(
-                "A process that reads data was lost, perhaps for want of memory; the same command goes on from the "
-                "newest checkpoint."
-            ) from error
-        if any(words in text for words in _LOST_PEER):
-            raise OSError(
-                "Another process of this run was lost; the same command goes on from the newest checkpoint."
-            ) from error
-        raise
+        lost = isinstance(error, (ConnectionResetError, EOFError))  # while a worker hands over its data
+        reason = reason_for(RuntimeError(_LOST_WORKER[0]) if lost else error)
+        if reason is None:
+            raise
+        raise OSError(reason) from error

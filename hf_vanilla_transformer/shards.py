@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, concatenate_datasets
+import pyarrow.compute as pc
+from datasets import Dataset, concatenate_datasets, load_dataset
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .batching import MaxTokensBatchSampler
-from .data import DROPS, Cleaning, DataError, Row, read_rows, stamps_of, tokenize_batch
+from .data import DROPS, VERSION, Cleaning, DataError, Row, read_rows, stamps_of, tokenize_batch
 from .files import checksum, write_whole
-from .tokenizer import train_tokenizer
+from .tokenizer import fingerprint, train_tokenizer
 
 MANIFEST = "manifest.json"
 SAMPLE_PAIRS = 1_000_000  # from which a vocabulary is learned
@@ -35,8 +36,10 @@ _tokenizer: Any = None  # of a process that writes shards
 def _begin(folder: str) -> None:
     from transformers import AutoTokenizer
 
+    from .loading import load
+
     global _tokenizer
-    _tokenizer = AutoTokenizer.from_pretrained(folder)
+    _tokenizer = load(AutoTokenizer, folder)
 
 
 def _pool(processes: int, folder: str) -> Executor:
@@ -85,6 +88,26 @@ def _write_json(file: Path, content: dict[str, Any]) -> None:
     write_whole(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
+class HubRows:
+    """The train split of a data set of the Hub, read from there as it is needed."""
+
+    def __init__(self, name: str, config_name: str | None, languages: tuple[str, str]):
+        self.rows, self.languages = load_dataset(name, config_name, split="train", streaming=True), languages
+        if Path(name).is_dir():  # by its name and what is in it, not by where it lies
+            files = sorted(str(file) for file in Path(name).rglob("*") if file.is_file())
+            self.origin: list[Any] = [Path(name).resolve().name, config_name, *stamps_of(files)]
+        else:
+            self.origin = [name, config_name]
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self.rows:
+            texts = row.get("translation", row)
+            yield {
+                side: texts[language] or ""
+                for side, language in zip(("source", "target"), self.languages, strict=True)
+            }
+
+
 def prepare(
     sources: list[str] | Iterable[Row],
     languages: tuple[str, str],
@@ -101,7 +124,7 @@ def prepare(
 
     Args:
         sources: files or Moses prefixes as `data.load_pairs` takes them, or pairs that can be read more than once (a
-            streamed data set).
+            streamed data set, `HubRows`).
         tokenizer: else one of `vocab_size` tokens is learned from the first `SAMPLE_PAIRS` pairs.
         progress: called with the number of pairs of each shard that is done.
 
@@ -123,9 +146,13 @@ def prepare(
         "source_lang": languages[0],
         "target_lang": languages[1],
         "files": [(Path(file).name, *stamp) for file, stamp in zip(files, stamps_of(files), strict=True)],
+        "dataset": getattr(sources, "origin", None),
+        "tokenizer": tokenizer and fingerprint(tokenizer),
+        "vocab_size": None if tokenizer else vocab_size,
         "max_tokens": max_tokens,
         "cleaning": cleaning and asdict(cleaning),
         "shard_pairs": shard_pairs,
+        "version": VERSION,
     }
     settings = json.loads(json.dumps(settings))
     before = json.loads((folder / MANIFEST).read_text("utf-8")) if (folder / MANIFEST).is_file() else None
@@ -135,10 +162,14 @@ def prepare(
             tokenizer = train_tokenizer(sample, vocab_size)
         tokenizer.save_pretrained(folder)
         _write_json(folder / MANIFEST, {"settings": settings, "whole": False})
-    elif before["settings"] != settings:
-        raise ValueError(f"{folder} holds shards of other text or settings; choose another folder.")
-    elif before["whole"]:
-        return before
+    else:
+        changed = [name for name, value in settings.items() if before["settings"].get(name) != value]
+        if before["whole"] and changed in ([], ["version"]):  # what is finished stays right when the code changes
+            return before
+        if changed:
+            raise ValueError(
+                f"{folder} holds shards of other text or settings ({', '.join(changed)}); choose another folder."
+            )
     processes = processes or os.cpu_count() or 1
     shards: dict[str, dict[str, Any]] = {}
     waiting: deque[tuple[str, int, Future]] = deque()
@@ -201,6 +232,21 @@ def _manifest(folder: str) -> dict[str, Any]:
     return manifest
 
 
+def check_languages_of(folder: str, languages: tuple[str, str]) -> None:
+    """See that a prepared folder is text of the two `languages`, source and target.
+
+    Raises:
+        DataError: if it is not.
+    """
+    settings = _manifest(folder)["settings"]
+    theirs = (settings["source_lang"], settings["target_lang"])
+    if theirs != languages:
+        raise DataError(
+            f"{folder} holds text from {theirs[0]} to {theirs[1]}: give --source_lang {theirs[0]} --target_lang "
+            f"{theirs[1]}, not {languages[0]} and {languages[1]}."
+        )
+
+
 def load_shards(folder: str) -> Dataset:
     """The pairs of a folder of shards, mapped into memory: only what is read takes room.
 
@@ -218,7 +264,8 @@ class ShardStream(IterableDataset):
     own. The same arguments give the same batches.
 
     Raises:
-        DataError: as `load_shards` does, and where a shard vanishes or is torn later on.
+        DataError: as `load_shards` does, for a pair longer than `max_tokens`, and where a shard vanishes or is torn
+            later on.
     """
 
     def __init__(
@@ -229,10 +276,32 @@ class ShardStream(IterableDataset):
         self.shards = {name: about["pairs"] for name, about in manifest["shards"].items()}
         self.folder, self.max_tokens, self.seed = folder, max_tokens, seed
         self.rank, self.world, self.buffer_pairs = rank, world, buffer_pairs
+        table = load_shards(folder).data
+        longest = max(pc.max(table[f"{side}_length"]).as_py() for side in ("source", "target"))
+        if longest > max_tokens:
+            raise DataError(
+                f"{folder} has pairs of up to {longest} tokens, more than a whole batch of --max_tokens {max_tokens}: "
+                "raise it, or prepare the text again with a lower --max_sentence_tokens."
+            )
+        self.check_readers(1)
+
+    def check_readers(self, workers: int) -> None:
+        """See that there is a pair for each of `workers` readers on every process.
+
+        Raises:
+            DataError: if there is not.
+        """
+        readers, pairs = self.world * workers, max(self.shards.values())
+        if readers > pairs:
+            raise DataError(
+                f"{self.folder} has at most {pairs} pairs in a shard, fewer than the {readers} that read it side by "
+                "side: lower --dataloader_num_workers, or the number of processes."
+            )
 
     def __iter__(self) -> Iterator[list[dict[str, list[int]]]]:
         worker = get_worker_info()
         workers, number = (worker.num_workers, worker.id) if worker else (1, 0)
+        self.check_readers(workers)
         part, parts = self.rank * workers + number, self.world * workers
         pairs = self._pairs(part, parts)
         for fill in count():

@@ -1,5 +1,7 @@
 """One joint byte-pair encoding for source and target (section 5.1), as a plain transformers tokenizer."""
 
+import hashlib
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,6 +51,15 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Return a digest of all that decides which ids `tokenizer` makes of a text."""
+    if hasattr(tokenizer, "backend_tokenizer"):
+        content = tokenizer.backend_tokenizer.to_str()
+    else:
+        content = json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def check_tokenizer(tokenizer: Any, config: Any) -> None:

@@ -1,22 +1,27 @@
 """`Seq2SeqTrainer` with the paper's training (section 5): batches by tokens, the Noam schedule, label smoothing."""
 
+import logging
 import math
 import shutil
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback
+from transformers.debug_utils import DebugOption
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 from . import hub
-from .arguments import NOAM
-from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator
+from .arguments import NOAM, check_batch_size
+from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator, batches_by_length
 from .checkpoints import STATE, UNFINISHED, write_checksums
 from .ema import MovingAverage
 from .evaluation import Bleu, evaluate_translations
@@ -25,6 +30,8 @@ from .safeguards import Safeguards
 from .schedule import get_noam_schedule
 from .shards import ShardStream
 from .translation import translate_ids
+
+logger = logging.getLogger(__name__)
 
 
 class _SetEpoch(TrainerCallback):
@@ -35,6 +42,17 @@ class _SetEpoch(TrainerCallback):
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         self.sampler.set_epoch(int(state.epoch or 0))
+
+
+@contextmanager
+def _without_wrapper(model: torch.nn.Module) -> Iterator[None]:
+    """Take off the `forward` that accelerate puts on a model for mixed precision, which keeps fast decoding away."""
+    wrapper = vars(model).pop("forward", None)
+    try:
+        yield
+    finally:
+        if wrapper is not None:
+            model.forward = wrapper
 
 
 class TrainingSpeed(TrainerCallback):
@@ -77,19 +95,62 @@ class _ProgressBar(ProgressCallback):
             self.training_bar.set_postfix(loss=logs["loss"], tokens_per_second=logs["tokens_per_second"])
 
 
+def _use_one_device(args: Any) -> None:
+    """Train on one of several visible GPUs where no launcher has started a process for each.
+
+    `Trainer` would wrap the model in `DataParallel`, which torch advises against.
+    """
+    if args.n_gpu > 1:
+        logger.warning(
+            f"{args.n_gpu} GPUs are visible, but one process trains on one: launch with `torchrun --nproc_per_node "
+            f"{args.n_gpu}` to use them all, or choose one by CUDA_VISIBLE_DEVICES."
+        )
+        args._n_gpu = 1
+
+
+def _check_metric(args: Any, eval_dataset: Any) -> None:
+    """See that validation will report `metric_for_best_model`; of several sets the first decides unless one is named.
+
+    Raises:
+        ValueError: if it will not.
+    """
+    metric, names = args.metric_for_best_model.removeprefix("eval_"), args.metrics()
+    if isinstance(eval_dataset, dict):
+        if metric in names and eval_dataset:
+            metric = args.metric_for_best_model = f"{next(iter(eval_dataset))}_{metric}"
+        names = [f"{part}_{name}" for part in eval_dataset for name in names]
+    if metric not in names:
+        raise ValueError(f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}.")
+
+
 class VanillaTransformerTrainer(Seq2SeqTrainer):
     """Trains as section 5 of the paper says; used like `Seq2SeqTrainer`.
 
     Args:
         args: `VanillaTransformerTrainingArguments`.
         train_dataset, eval_dataset: rows of "input_ids" and "labels" (lists of ids ending in `</s>`, not padded), as
-            `data.tokenize_pairs` makes them.
+            `data.tokenize_pairs` makes them. Several validation sets are a dictionary of their names, which then are
+            part of the names of the metrics: "eval_news_bleu".
         processing_class: the tokenizer, saved with the model; BLEU in validation (`eval_bleu`) needs it.
+
+    Raises:
+        ValueError: for arguments that would change nothing, such as `compute_metrics`.
     """
 
     def __init__(self, model=None, args=None, data_collator=None, **kwargs):
         if data_collator is None and model is not None:
             data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
+        for name in ("compute_metrics", "preprocess_logits_for_metrics"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"{name} is never called here; override evaluate() to report other metrics.")
+        if args is not None:
+            _use_one_device(args)
+            if kwargs.get("eval_dataset") is not None:
+                _check_metric(args, kwargs["eval_dataset"])
+            if isinstance(train := kwargs.get("train_dataset"), ShardStream) or hasattr(train, "__len__"):
+                check_batch_size(args)
+            if model is not None and DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+                model.set_attn_implementation("eager")  # the debugger cannot look at the boolean masks of others
         super().__init__(model, args, data_collator, **kwargs)
         self._saving = False
         self.speed = TrainingSpeed()
@@ -106,13 +167,19 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         if self.args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 
-    def _batch_sampler(self, dataset: Any, shuffle: bool) -> MaxTokensBatchSampler:
+    def train(self, *args, **kwargs):
+        """As transformers' own; afterwards SIGTERM means what it meant before, also when training fails."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self.safeguards.restore_signals()
+
+    def _lengths(self, dataset: Any) -> tuple[Sequence[int], Sequence[int]]:
+        """The tokens of each pair's source and target."""
         if "source_length" in getattr(dataset, "column_names", ()):
-            sources, targets = dataset["source_length"][:], dataset["target_length"][:]
-        else:
-            sources, targets = zip(*((len(row["input_ids"]), len(row["labels"])) for row in dataset), strict=True)
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        return MaxTokensBatchSampler(sources, targets, self.args.max_tokens, seed=seed, shuffle=shuffle)
+            return dataset["source_length"][:], dataset["target_length"][:]
+        sources, targets = zip(*((len(row["input_ids"]), len(row["labels"])) for row in dataset), strict=True)
+        return sources, targets
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens` tokens a side, sharded over the processes by accelerate."""
@@ -123,11 +190,16 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             "persistent_workers": self.args.dataloader_persistent_workers,
             "prefetch_factor": self.args.dataloader_prefetch_factor,
         }
+        for name in ("multiprocessing_context", "in_order"):  # flags of newer releases of transformers
+            if (value := getattr(self.args, f"dataloader_{name}", None)) is not None:
+                settings[name] = value
         if isinstance(self.train_dataset, ShardStream):  # whole batches already, other ones on each process
+            self.train_dataset.check_readers(max(1, self.args.dataloader_num_workers))
             return DataLoader(self.train_dataset, batch_size=None, **settings)
         if not hasattr(self.train_dataset, "__len__"):
             return super().get_train_dataloader()
-        sampler = self._batch_sampler(self.train_dataset, shuffle=True)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        sampler = MaxTokensBatchSampler(*self._lengths(self.train_dataset), self.args.max_tokens, seed=seed)
         self.remove_callback(_SetEpoch)
         self.add_callback(_SetEpoch(sampler))
         return self.accelerator.prepare(DataLoader(self.train_dataset, batch_sampler=sampler, **settings))
@@ -165,6 +237,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         if num_items_in_batch is None:
             loss = loss / labels.ne(IGNORED_LABEL).sum()
         else:
+            num_items_in_batch = torch.as_tensor(num_items_in_batch).flatten()[0]  # DataParallel wants one per GPU
             loss = loss / num_items_in_batch
             if self.args.average_tokens_across_devices:
                 loss = loss * self.accelerator.num_processes  # DDP takes the mean over processes
@@ -183,14 +256,20 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
         """Cross-entropy a real target token in nats, unsmoothed, its exponential, the perplexity, and BLEU.
 
-        Every sentence counts once, whatever the number of processes. BLEU is that of this package's own decoding with
-        the model's settings, but for `generation_num_beams`.
+        Every sentence counts once, whatever the number of processes; one longer than `max_tokens` is a batch of its
+        own. Several sets are evaluated one by one, each under its own name. BLEU is that of this package's own
+        decoding with the model's settings, but for `generation_num_beams`.
         """
         start = time.perf_counter()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise ValueError("There is nothing to evaluate on: give an eval_dataset.")
-        batches = list(self._batch_sampler(dataset, shuffle=False))
+        if isinstance(dataset, dict):
+            metrics: dict[str, float] = {}
+            for name, part in dataset.items():
+                metrics |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
+            return metrics
+        batches = batches_by_length(*self._lengths(dataset), self.args.max_tokens)
         loader = DataLoader(
             dataset,
             batch_sampler=batches[self.accelerator.process_index :: self.accelerator.num_processes],
@@ -251,6 +330,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
         with (
             self.compute_loss_context_manager(),
+            _without_wrapper(model),
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
             outputs = translate_ids(model, sources, progress=bar.update, **settings)
@@ -327,5 +407,9 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict=None):
         """Leaves out transformers' pickled copy of the arguments: what may be shared holds no pickles."""
-        super()._save(output_dir, state_dict)
-        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)
+        folder = Path(output_dir or self.args.output_dir)
+        try:
+            super()._save(output_dir, state_dict)
+        except SafetensorError as error:  # what safetensors makes of a full disk
+            raise OSError(f"Cannot write the model to {folder}: {error}") from error
+        (folder / "training_args.bin").unlink(missing_ok=True)

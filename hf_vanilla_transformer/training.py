@@ -16,7 +16,6 @@ import transformers
 from datasets import Dataset
 from transformers import (
     AutoConfig,
-    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     HfArgumentParser,
     IntervalStrategy,
@@ -25,15 +24,17 @@ from transformers import (
 )
 
 from . import __version__, hub
-from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
-from .checkpoints import newest_checkpoint
+from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, check_batch_size
+from .checkpoints import STATE, fault_of, newest_checkpoint
+from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import Cleaning, describe_drops, load_hub_pairs, load_pairs, tokenize_pairs
+from .loading import load, load_model
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .phrases import splits
 from .presets import paper_config, preset
 from .recipes import check_same_run, read_recipe, write_settings
 from .safeguards import explained, one_run
-from .shards import ShardStream, is_prepared, load_shards
+from .shards import ShardStream, check_languages_of, is_prepared, load_shards
 from .tokenizer import check_tokenizer, train_tokenizer
 from .trainer import VanillaTransformerTrainer
 
@@ -68,10 +69,10 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", about: str = _TRAI
     """`[RECIPE.yaml] [flags]`: flags win over the recipe, the recipe over the preset, the preset over the defaults.
 
     Gives `ModelArguments`, `DataArguments`, `VanillaTransformerTrainingArguments` and one each of the dataclasses
-    `more`. Wrong flags end the program with status 2.
+    `more`. Wrong flags, and values out of range, end the program with status 2.
 
     Raises:
-        ValueError: for a recipe that cannot be used, or values out of range.
+        ValueError: for a recipe that cannot be used.
     """
     types: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments, *more)
     parser: Any = _Parser(
@@ -87,12 +88,26 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", about: str = _TRAI
     if words and not words[0].startswith("-"):
         words = [*read_recipe(words[0], {action.dest for action in parser._actions}), *words[1:]]
     flags = parser.parse_args(words)
-    parser.set_defaults(**preset(flags.preset).training)
     if flags.dataset_name and flags.train_file:
         parser.error("give either --train_file or --dataset_name")
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
-    return parser.parse_args_into_dataclasses(words, look_for_args_file=False)
+    try:
+        parser.set_defaults(**preset(flags.preset).training)
+        arguments = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
+        check_batch_size(arguments[2])
+        _check_sizes(arguments[0])
+    except ValueError as error:
+        parser.error(" ".join(str(error).split()))
+    return arguments
+
+
+def _check_sizes(model: ModelArguments) -> None:
+    """See that the model's flags are in range; the sizes of a model to go on from are compared with its own later."""
+    changes = model.config_overrides()
+    if model.model_name_or_path:
+        changes = {name: value for name, value in changes.items() if name.endswith("dropout")}
+    paper_config(model.preset, **changes)
 
 
 def read_pairs(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dataset]:
@@ -126,6 +141,20 @@ def _texts(pairs: Dataset) -> Iterator[str]:
             yield from (text for text in batch[column] if text)
 
 
+def _plain(value: Any) -> Any:
+    """A setting as a recipe can hold it and a flag can take it: text, a number, or a list of them."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (list, tuple)):
+        values = [_plain(item) for item in value]
+        return " ".join(values) if any(isinstance(item, Enum) for item in value) else values
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return value if isinstance(value, (str, int, float)) or value is None else str(value)
+
+
 def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
     """The resolved settings of a run: this package's own, and those of `Trainer`'s that are not its defaults."""
     # making arguments sets up the processes of the run anew: on a CPU they must stay there
@@ -135,14 +164,14 @@ def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
     for group in arguments:
         for field in fields(group):
             value = getattr(group, field.name)
-            value = value.value if isinstance(value, Enum) else value
             known = field.name in defaults and field.name not in own
             if field.init and value not in (None, []) and not (known and value == defaults[field.name]):
-                settings[field.name] = value
+                settings[field.name] = _plain(value)
     if "model_name_or_path" not in settings:  # else they are in the model's own folder
         for field in fields(ModelArguments):
             settings[field.name] = getattr(config, field.name, settings.get(field.name))
-    settings.pop("hub_token", None)  # a secret
+    for name in ("hub_token", "resume_from_checkpoint"):  # a secret; and where this start begins, not what the run is
+        settings.pop(name, None)
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -183,7 +212,7 @@ def tokenized(
         if args.process_index == 0 and not named:
             asked_for = model.vocab_size is not None
             _learn_tokenizer(pairs["train"], config.vocab_size, asked_for, report).save_pretrained(folder)
-        tokenizer = _load(AutoTokenizer, named or folder)
+        tokenizer = load(AutoTokenizer, named or folder)
         tokens: dict[str, Any] = {}
         if prepared and data.streaming:
             seed = args.seed if args.data_seed is None else args.data_seed
@@ -191,6 +220,7 @@ def tokenized(
         elif prepared:
             tokens["train"] = load_shards(prepared)
         if prepared:
+            check_languages_of(prepared, (config.source_lang, config.target_lang))
             report(f"train: {_pairs_of(tokens['train']):,} prepared pairs")
         for name, split in pairs.items():
             tokens[name], drops = tokenize_pairs(
@@ -227,22 +257,24 @@ def _run(
     config, data = resolve(model_arguments, data)
     settings = run_settings(config, model_arguments, data, args)
     goes_on = check_same_run(settings, folder)
-    if goes_on and _is_finished(folder, args):
+    if goes_on and not args.resume_from_checkpoint and _is_finished(folder, args):
         report(f"The run in {folder} is finished; there is nothing left to do.")
         return None
-    checkpoint = newest_checkpoint(folder, report) if goes_on else None
+    checkpoint = _checkpoint(args, folder if goes_on else None, report)
     prepared = data.train_file if is_prepared(data.train_file) else None
     if data.streaming and not prepared:
         raise ValueError("--streaming reads a folder that scripts/prepare_data.py made: give it as --train_file.")
-    named = folder if goes_on else prepared or model_arguments.tokenizer_name or pretrained
+    named = folder if goes_on else checkpoint or prepared or model_arguments.tokenizer_name or pretrained
     tokenizer, tokens = tokenized(model_arguments, data, args, config, named, report)
     if pretrained:
         # half precision would lose small updates, and a moving average even more
-        model = _load(AutoModelForSeq2SeqLM, pretrained, config=config, dtype=torch.float32)
+        model = load_model(pretrained, config=config, dtype=torch.float32)
     else:
         config.vocab_size = len(tokenizer)
         model = VanillaTransformerForConditionalGeneration(config)
     check_tokenizer(tokenizer, config)
+    if checkpoint and not goes_on:
+        _check_checkpoint(checkpoint, config)
     model.generation_config.update(**model_arguments.generation_overrides())
     report(f"{model.num_parameters():,} parameters, a vocabulary of {len(tokenizer):,}")
     if "validation" not in tokens:
@@ -263,7 +295,7 @@ def _run(
         write_settings(settings, folder, f"The resolved settings of this run, a recipe of their own ({versions})")
     if checkpoint:
         report(f"Going on from {checkpoint}")
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    trainer.train(resume_from_checkpoint=checkpoint)
     state = trainer.state
     if trainer.safeguards.stopped and state.global_step < state.max_steps:
         report(f"Stopped by SIGTERM after {state.global_step:,} updates; the same command goes on from there.")
@@ -271,18 +303,39 @@ def _run(
     trainer.save_model(_internal_call=True)
     trainer.save_state()
     record = _record(trainer, settings, data, model_arguments, _pairs_of(tokens["train"]))
-    rows = islice(load_shards(prepared) if prepared else tokens["train"], 100)
-    examples = (tokenizer.decode(row["input_ids"], skip_special_tokens=True) for row in rows)
-    record["example"] = next((text for text in examples if len(text) < 80), "Hello!")
+    if not prepared:
+        record["example"] = _example(data, tokenizer, tokens["train"])
     if args.process_index == 0:
         hub.write_record(folder, record)
         hub.write_card(folder)
     if state.best_metric is not None:
-        report(f"Best {args.metric_for_best_model}: {state.best_metric:.4g}, after {state.best_global_step:,} updates")
+        metric = str(args.metric_for_best_model).removeprefix("eval_")
+        after = next(log["step"] for log in state.log_history if log.get(f"eval_{metric}") == state.best_metric)
+        report(f"Best {metric}: {state.best_metric:.4g}, after {after:,} updates")
     report(f"The model, its tokenizer and its card are in {folder}")
     if args.push_to_hub:
         report(f"Uploaded to {trainer.push_to_hub()}")
     return trainer
+
+
+# Of a run's settings, what says something of the machine or of private text: no card holds it
+_PRIVATE = (
+    *("output_dir", "train_file", "validation_file", "model_name_or_path", "tokenizer_name", "hub_", "push_to_hub"),
+    *("license", "run_name", "disable_tqdm", "deepspeed"),
+)
+
+
+def _is_local(dataset_name: str | None) -> bool:
+    """Whether `--dataset_name` names a folder of this machine."""
+    return dataset_name is not None and Path(dataset_name).exists()
+
+
+def _example(data: DataArguments, tokenizer: Any, tokens: Dataset) -> str:
+    """A sentence for the card, from text that is public: the built-in phrases, or a data set of the Hub."""
+    if data.train_file or _is_local(data.dataset_name):
+        return "Hello!"
+    texts = (tokenizer.decode(row["input_ids"], skip_special_tokens=True) for row in islice(tokens, 100))
+    return next((text for text in texts if len(text) < 80), "Hello!")
 
 
 def _record(
@@ -295,9 +348,14 @@ def _record(
     """What the card says about a training run; nothing in it tells of the machine's folders."""
     args: Any = trainer.args
     state = trainer.state
-    private: tuple[str, ...] = ("output_dir", "train_file", "validation_file", "model_name_or_path", "tokenizer_name")
-    private += ("hub_", "push_to_hub", "license", "run_name", "disable_tqdm")
-    public = {name: value for name, value in settings.items() if not name.startswith(private)}
+    hub_dataset = None if _is_local(data.dataset_name) else data.dataset_name
+    public = {
+        name: value
+        for name, value in settings.items()
+        if not name.startswith(_PRIVATE) and not (isinstance(value, str) and Path(value).expanduser().is_absolute())
+    }
+    if not hub_dataset:
+        public.pop("dataset_name", None)
     validation = [
         {
             "updates": log["step"],
@@ -307,10 +365,11 @@ def _record(
         for log in state.log_history
         if "eval_perplexity" in log
     ]
-    name = data.dataset_name or (Path(data.train_file).name if data.train_file else "the built-in phrases")
+    local = data.dataset_name or data.train_file
+    name = hub_dataset or (Path(local).resolve().name if local else "the built-in phrases")
     record = {
         "data": name,
-        "dataset_name": data.dataset_name,
+        "dataset_name": hub_dataset,
         "base_model": model.model_name_or_path and Path(model.model_name_or_path).name,
         "pairs": pairs,
         "updates": state.global_step,
@@ -330,11 +389,37 @@ def _versions() -> str:
     return f"transformers {transformers.__version__}, torch {torch.__version__}"
 
 
-def _load(auto_class: Any, name: str, **kwargs: Any) -> Any:
-    try:
-        return auto_class.from_pretrained(name, **kwargs)
-    except OSError as error:
-        raise OSError(f"Cannot load {name}: {error}") from error
+def _checkpoint(args: Any, folder: str | None, report: Callable[[str], Any]) -> str | None:
+    """The checkpoint to go on from: the one that is asked for, else the newest whole one of the run in `folder`.
+
+    Raises:
+        ValueError: if training cannot go on from it.
+    """
+    asked_for = args.resume_from_checkpoint
+    if not asked_for:
+        newest = newest_checkpoint(folder, report) if folder else None
+        return str(newest) if newest else None
+    if not Path(asked_for).is_dir():
+        raise ValueError(f"--resume_from_checkpoint {asked_for}: there is no such folder.")
+    fault = fault_of(Path(asked_for))
+    if fault:
+        raise ValueError(f"--resume_from_checkpoint {asked_for}: {fault}.")
+    return asked_for
+
+
+def _check_checkpoint(checkpoint: str, config: Any) -> None:
+    """See that the weights in a checkpoint of another folder are those of a model of this configuration.
+
+    Raises:
+        ValueError: if they are not.
+    """
+    theirs = load(AutoConfig, checkpoint)
+    for name in ("vocab_size", *(field.name for field in fields(ModelArguments) if hasattr(config, field.name))):
+        if not name.endswith("dropout") and getattr(theirs, name, None) != getattr(config, name):
+            raise ValueError(
+                f"--resume_from_checkpoint {checkpoint}: its {name} is {getattr(theirs, name, None)}, not "
+                f"{getattr(config, name)}."
+            )
 
 
 def resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
@@ -345,7 +430,9 @@ def resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArgume
     """
     changes = model.config_overrides()
     if model.model_name_or_path:
-        config = _load(AutoConfig, model.model_name_or_path)
+        config = load(AutoConfig, model.model_name_or_path)
+        if config.model_type != VanillaTransformerConfig.model_type:
+            raise ValueError(f"{model.model_name_or_path} is a {config.model_type} model, not one of this package.")
         for name, value in changes.items():
             if not name.endswith("dropout") and value != getattr(config, name):
                 raise ValueError(f"--{name} {value}: {model.model_name_or_path} has {getattr(config, name)}.")
@@ -359,9 +446,8 @@ def resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArgume
 
 def _is_finished(folder: str, args: VanillaTransformerTrainingArguments) -> bool:
     """Whether the run in `folder` has made all the updates, or epochs, that are asked for."""
-    file = Path(folder, "trainer_state.json")
-    if not file.is_file():
-        return False
-    state = json.loads(file.read_text())
     name = "max_steps" if args.max_steps > 0 else "num_train_epochs"
-    return state[name] >= getattr(args, name)
+    try:
+        return json.loads(Path(folder, STATE).read_text("utf-8"))[name] >= getattr(args, name)
+    except (OSError, ValueError, TypeError, LookupError):  # not there, or damaged: then the checkpoints tell
+        return False

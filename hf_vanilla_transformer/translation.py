@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .batching import MaxTokensBatchSampler, pad
+from .batching import batches_by_length, pad
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,7 +30,7 @@ def translate_ids(
     was_training = model.training
     model.eval()
     lengths = [len(source) for source in sources]
-    batches = list(MaxTokensBatchSampler(lengths, lengths, max(max_tokens, *lengths), shuffle=False))
+    batches = batches_by_length(lengths, lengths, max_tokens)
     for batch in reversed(batches):  # the longest first, so that what does not fit in memory fails at once
         inputs = {
             "input_ids": pad([sources[i] for i in batch], model.config.pad_token_id).to(model.device),

@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from hf_vanilla_transformer.arguments import DataArguments, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.data import tokenize_pairs
+from hf_vanilla_transformer.loading import load, load_model
 from hf_vanilla_transformer.presets import TABLE_3, preset
 from hf_vanilla_transformer.trainer import VanillaTransformerTrainer
 from hf_vanilla_transformer.training import parse_arguments, read_pairs, run_train
@@ -34,7 +35,7 @@ def changes(row: str, reduce: int) -> dict[str, Any]:
 
 def measure(folder: str, data: DataArguments, args: VanillaTransformerTrainingArguments) -> dict[str, float]:
     """Perplexity and BLEU of the model in `folder` on the validation text, and its parameters in millions."""
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = load_model(folder), load(AutoTokenizer, folder)
     pairs = read_pairs(data, (model.config.source_lang, model.config.target_lang))
     tokens, _ = tokenize_pairs(pairs["validation"], tokenizer, args.max_tokens, None)
     metrics = VanillaTransformerTrainer(model, args, eval_dataset=tokens, processing_class=tokenizer).evaluate()

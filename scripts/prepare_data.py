@@ -10,30 +10,14 @@ In parallel and in constant memory. Cut off, it goes on where it was when it is 
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
-from hf_vanilla_transformer.data import Cleaning, Row
-from hf_vanilla_transformer.shards import prepare
-
-
-class Streamed:
-    """The train split of a data set of the Hub, read from there as it is needed."""
-
-    def __init__(self, name: str, config_name: str | None, languages: tuple[str, str]):
-        from datasets import load_dataset
-
-        self.rows, self.languages = load_dataset(name, config_name, split="train", streaming=True), languages
-
-    def __iter__(self) -> Iterator[Row]:
-        for row in self.rows:
-            texts = row.get("translation", row)
-            yield {
-                side: texts[language] or ""
-                for side, language in zip(("source", "target"), self.languages, strict=True)
-            }
+from hf_vanilla_transformer.data import Cleaning
+from hf_vanilla_transformer.loading import load
+from hf_vanilla_transformer.safeguards import explained
+from hf_vanilla_transformer.shards import HubRows, prepare
 
 
 def main() -> None:
@@ -62,11 +46,11 @@ def main() -> None:
     if bool(args.files) == bool(args.dataset_name):
         parser.error("give either files or --dataset_name")
     languages = (args.source_lang, args.target_lang)
-    sources = args.files or Streamed(args.dataset_name, args.dataset_config_name, languages)
     cleaning = None if args.no_clean else Cleaning(args.max_sentence_tokens, args.max_length_ratio)
-    tokenizer = AutoTokenizer.from_pretrained(args.tokenizer_name) if args.tokenizer_name else None
     try:
-        with tqdm(unit=" pairs", unit_scale=True, desc="Preparing") as bar:
+        sources = args.files or HubRows(args.dataset_name, args.dataset_config_name, languages)
+        tokenizer = load(AutoTokenizer, args.tokenizer_name) if args.tokenizer_name else None
+        with explained(), tqdm(unit=" pairs", unit_scale=True, desc="Preparing") as bar:
             manifest = prepare(
                 sources,
                 languages,

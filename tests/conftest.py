@@ -1,5 +1,6 @@
 """What every test shares: no network, fixed seeds, small models."""
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def small_model():
 
 @pytest.fixture
 def trainer(small_model, tmp_path):
-    """A function that builds a trainer of a small model, from changes to its arguments."""
+    """A function that builds a trainer of a small model, from changes to its arguments or to the trainer's own."""
 
     def build(model=None, train_dataset=None, **changes) -> VanillaTransformerTrainer:
         settings = {
@@ -63,13 +64,16 @@ def trainer(small_model, tmp_path):
             "disable_tqdm": True,
         }
         torch.manual_seed(0)
-        return VanillaTransformerTrainer(
-            model or small_model(dropout=0.0),
-            VanillaTransformerTrainingArguments(**{**settings, **changes}),
-            train_dataset=train_dataset or pairs(UNEQUAL),
-            eval_dataset=pairs([(5, 9), (7, 3), (12, 12), (4, 4)]),
-            processing_class=train_tokenizer([""], 260),
-        )
+        known = {field.name for field in dataclasses.fields(VanillaTransformerTrainingArguments)}
+        settings |= {name: value for name, value in changes.items() if name in known}
+        parts = {
+            "train_dataset": train_dataset or pairs(UNEQUAL),
+            "eval_dataset": pairs([(5, 9), (7, 3), (12, 12), (4, 4)]),
+            "processing_class": train_tokenizer([""], 260),
+        }
+        parts |= {name: value for name, value in changes.items() if name not in known}
+        args = VanillaTransformerTrainingArguments(**settings)
+        return VanillaTransformerTrainer(model or small_model(dropout=0.0), args, **parts)
 
     return build
 

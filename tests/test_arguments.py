@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 from transformers import HfArgumentParser
@@ -110,3 +111,41 @@ def test_early_stopping_keeps_the_best_model_and_needs_validation(tmp_path):
     assert arguments(tmp_path, early_stopping_patience=3, eval_strategy="steps").load_best_model_at_end
     with pytest.raises(ValueError, match="needs validation text"):
         arguments(tmp_path, early_stopping_patience=3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"bleu_tokenize": "foo"}, "There is no tokenisation 'foo' for BLEU; choose one of 13a, char"),
+        ({"metric_for_best_model": "chrf"}, "metric_for_best_model must be one of loss, perplexity, bleu, got 'chrf'"),
+        ({"metric_for_best_model": "bleu", "eval_bleu": False}, "must be one of loss, perplexity, got 'bleu'"),
+        ({"save_only_model": True}, "no run resumes from a checkpoint without its optimizer"),
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha would change nothing"),
+        ({"per_device_eval_batch_size": 3}, "per_device_eval_batch_size would change nothing: .*max_tokens"),
+        ({"include_for_metrics": ["loss"]}, "include_for_metrics would change nothing"),
+        ({"label_smoothing_factor": 2}, "label_smoothing_factor must be at least 0 and below 1, got 2"),
+        ({"generation_num_beams": 0}, "generation_num_beams must be at least 1, got 0"),
+        ({"lr_scheduler_kwargs": {"num_cycles": 2}}, "lr_scheduler_kwargs would change nothing"),
+        ({"processes": 2}, "for 2 processes, but 1 train: launch with `torchrun --nproc_per_node 2`"),
+    ],
+)
+def test_what_would_fail_or_change_nothing_later_is_refused_at_once(tmp_path, fields, message):
+    with pytest.raises(ValueError, match=message):
+        arguments(tmp_path, **fields)
+
+
+def test_a_tokenisation_whose_package_is_missing_is_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    with pytest.raises(ValueError, match="BLEU cannot be computed with the tokenisation 'ja-mecab'"):
+        arguments(tmp_path, bleu_tokenize="ja-mecab")
+
+
+def test_the_metric_may_bear_the_name_of_a_validation_set(tmp_path):
+    assert arguments(tmp_path, metric_for_best_model="eval_news_bleu").greater_is_better
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_beams", 0), ("length_penalty", float("nan"))])
+def test_decoding_settings_out_of_range_are_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        ModelArguments(**{name: value})

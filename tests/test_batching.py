@@ -8,7 +8,7 @@ from accelerate.data_loader import BatchSamplerShard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.batching import MaxTokensBatchSampler, Seq2SeqCollator
+from hf_vanilla_transformer.batching import MaxTokensBatchSampler, Seq2SeqCollator, batches_by_length
 
 
 @st.composite
@@ -177,3 +177,13 @@ def test_the_decoder_reads_the_labels_one_position_late(targets):
         assert inputs.tolist()[: len(target)] == [1, *target[:-1]]
         assert not inputs[len(target) :].any()
         assert labels.tolist() == target + [-100] * (len(labels) - len(target))
+
+
+@given(corpora(), st.lists(st.integers(301, 900), max_size=4))
+@settings(deadline=None)
+def test_batches_by_length_hold_everything_once_and_what_is_too_long_alone(corpus, long):
+    source, target, max_tokens = corpus
+    batches = batches_by_length([*source, *long], [*target, *([3] * len(long))], max_tokens)
+    expected = MaxTokensBatchSampler(source, target, max_tokens, shuffle=False)
+    assert batches[: len(expected)] == list(expected)
+    assert sorted(batches[len(expected) :]) == [[len(source) + i] for i in range(len(long))]

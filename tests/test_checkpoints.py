@@ -58,3 +58,14 @@ def test_too_few_checkpoints_are_a_clear_error(run, tmp_path, capsys):
     assert "has 3 checkpoints, fewer than 4" in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match="nowhere has no model"):
         average_checkpoints(["nowhere"], tmp_path / "mean")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_model_that_is_there_is_not_averaged_over(run, tmp_path, capsys, name):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    assert main(["average", str(run), "--last", "1", "--output_dir", str(folder)]) == 1
+    assert "holds a model already; choose another --output_dir" in capsys.readouterr().err
+    assert [file.name for file in folder.iterdir()] == [name]
+    assert (folder / name).read_text() == "mine"

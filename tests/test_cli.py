@@ -6,7 +6,15 @@ import pytest
 from hf_vanilla_transformer.cli import main
 
 
-@pytest.mark.parametrize("flags", [["--max_stepz", "3"], ["--max_steps", "few"], ["--max_step", "3"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(["--max_stepz", "3"], ["--max_steps", "few"], ["--max_step", "3"], ["--preset", "huge"], ["--dropout", "1"]),
+        *(["--preset", "tiny", "--num_heads", "0"], ["--model_name_or_path", "m", "--dropout", "1.5"]),
+        *(["--per_device_train_batch_size", "3"], ["--max_tokens", "0"], ["--length_penalty", "nan"]),
+        *(["--bleu_tokenize", "foo"], ["--metric_for_best_model", "chrf"], ["--save_only_model"]),
+    ],
+)
 def test_wrong_training_flags_are_one_line_and_status_2(flags, capsys, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["train", *flags, "--output_dir", str(tmp_path)])
@@ -15,7 +23,9 @@ def test_wrong_training_flags_are_one_line_and_status_2(flags, capsys, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["fly"], ["train"], ["evaluate"], ["translate", "m", "--num_beams", "many"]]
+    "arguments",
+    [[], ["fly"], ["train"], ["evaluate"], ["translate", "m", "--num_beams", "many"]]
+    + [["translate", "m", "--length_penalty", number] for number in ("nan", "inf", "much")],
 )
 def test_wrong_use_is_status_2(arguments):
     with pytest.raises(SystemExit) as stop:

@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 import datasets
 import pytest
 import sacrebleu
+import torch
 
 from hf_vanilla_transformer import train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
@@ -77,9 +79,7 @@ def test_a_model_of_another_language_pair_needs_its_own_test_file(saved, capsys)
     ("arguments", "message"),
     [
         (["train", "--preset", "tiny", "--train_file", "nowhere/text"], "There is no file nowhere/text.en"),
-        (["train", "--preset", "huge"], "There is no preset 'huge'"),
         (["train", "--target_lang", "fr"], "The built-in phrases are English and German"),
-        (["train", "--dropout", "1.5"], "dropout must be in [0, 1), got 1.5"),
         (["translate", "nowhere/model"], "nowhere/model"),
     ],
 )
@@ -227,3 +227,110 @@ def test_ctrl_c_leaves_no_half_file(verb, saved):
     left = {file.name for place in set(folder.iterdir()) - before for file in place.rglob("*")}
     assert not [name for name in left if "unfinished" in name]
     assert process.returncode == 0 or not left & {"model.safetensors", "model.bin"}
+
+
+def piped(data: bytes, folder, monkeypatch, capsys) -> tuple[int, list[str], list[str]]:
+    """Exit status, lines out and error lines of `translate` for these bytes on stdin."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
+    status = main(["translate", str(folder / "model"), "--num_beams", "1"])
+    out, err = capsys.readouterr()
+    errors = [line for line in err.splitlines() if line.startswith("vanilla-transformer: ")]
+    return status, out.split("\n")[:-1], errors
+
+
+def test_one_bad_line_loses_none_before_it_and_is_named(saved, monkeypatch, capsys):
+    folder, model, tokenizer = saved
+    good = translate(model, tokenizer, SOURCES[:2], num_beams=1)
+    too_long = b"x" * ((1 << 20) + 1)
+    for bad, message in ((b"\xff\n", "line 3: not UTF-8"), (too_long, "line 3: longer than 1,048,576")):
+        data = "".join(f"{line}\n" for line in SOURCES[:2]).encode() + bad + b"two men sit\n"
+        status, lines, errors = piped(data, folder, monkeypatch, capsys)
+        assert status == 1
+        assert lines == [" ".join(text.splitlines()) for text in good]
+        assert len(errors) == 1
+        assert f"standard input, {message}" in errors[0]
+
+
+def test_windows_mark_of_utf8_on_stdin_is_no_text(saved, monkeypatch, capsys):
+    folder, *_ = saved
+    plain = piped(b"a dog runs\n", folder, monkeypatch, capsys)
+    assert piped(b"\xef\xbb\xbfa dog runs\n", folder, monkeypatch, capsys) == plain
+    assert plain[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("streams", "message"), [("<&-", "Standard input is closed"), (">&-", "Standard output is closed")]
+)
+def test_a_closed_stream_is_one_line(saved, streams, message):
+    folder, *_ = saved
+    words = f'"{sys.executable}" -m hf_vanilla_transformer translate "{folder / "model"}" {streams}'
+    run = subprocess.run(["bash", "-c", words], capture_output=True, text=True, input="a\n")
+    assert run.returncode == 1
+    assert len(run.stderr.splitlines()) == 1
+    assert message in run.stderr
+
+
+def test_translations_are_utf8_whatever_the_terminal_is(saved):
+    folder, model, tokenizer = saved
+    tokenizer = train_tokenizer(["ü ü ü"] * 3, 270)
+    model = model.__class__.from_pretrained(folder / "model")
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    token = tokenizer("ü").input_ids[0]
+    model.lm_head.bias.data[:] = -1e4
+    model.lm_head.bias.data[token] = 1e4
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    run = subprocess.run(
+        [sys.executable, "-m", "hf_vanilla_transformer", "translate", str(folder / "model"), "--num_beams", "1"],
+        **{"input": "ü\n".encode(), "capture_output": True, "env": {**os.environ, "PYTHONIOENCODING": "ascii"}},
+    )
+    assert run.returncode == 0, run.stderr.decode()
+    assert set(run.stdout.decode("utf-8").replace("\n", "").replace(" ", "")) == {"ü"}
+
+
+def test_stdin_that_stays_open_does_not_spoil_the_end(saved):
+    """A reader that waits for the next line must not abort the interpreter when translation has failed."""
+    folder, model, _ = saved
+    model.config.position_embedding = "learned"
+    type(model)(model.config).save_pretrained(folder / "model")
+    with command("translate", folder / "model", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write("a dog " * 99 + "\n")
+        process.stdin.flush()
+        errors = process.stderr.read()
+        assert process.wait() == 1
+        process.stdin.close()
+    assert "learned positions" in errors
+    assert "Fatal Python error" not in errors
+
+
+@pytest.mark.parametrize("tokenization", ["ja-mecab", "char"])
+def test_what_bleu_needs_is_known_before_anything_is_translated(saved, capsys, monkeypatch, tokenization):
+    folder, *_ = saved
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.delitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    for verb in (["evaluate", str(folder / "model")], ["compare", *[str(folder / "model")] * 2]):
+        status = main([*verb, "--test_file", str(folder / "test"), "--bleu_tokenize", tokenization])
+        err = capsys.readouterr().err
+        assert status == (1 if tokenization == "ja-mecab" else 0)
+        assert ("Translating" in err) is (tokenization == "char")
+
+
+def test_the_same_language_twice_is_refused(saved, capsys):
+    folder, *_ = saved
+    words = ["evaluate", str(folder / "model"), "--test_file", str(folder / "test"), "--target_lang", "en"]
+    assert main(words) == 1
+    assert "both 'en'" in capsys.readouterr().err
+
+
+def test_running_out_of_memory_is_one_line(saved, capsys, monkeypatch):
+    def no_room(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    folder, *_ = saved
+    monkeypatch.setattr("hf_vanilla_transformer.translation.translate", no_room)
+    assert main(["evaluate", str(folder / "model"), "--test_file", str(folder / "test")]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer: ")]
+    assert lines == [
+        "vanilla-transformer: Out of memory on the GPU: lower --max_tokens, in training with a higher "
+        "--gradient_accumulation_steps."
+    ]

@@ -202,3 +202,13 @@ def test_models_with_other_tokenizers_make_no_ensemble(saved, capsys):
     models["two"].save_pretrained(folder / "two")
     assert main(["translate", str(folder / "one"), str(folder / "two")]) == 1
     assert "have other vocabularies" in capsys.readouterr().err
+
+
+def test_one_long_pair_leaves_the_others_their_batches(small_model):
+    tokenizer = train_tokenizer([""], 260)
+    model, counts = small_model(vocab_size=260), []
+    texts = ["ab"] * 30 + ["x" * 400]
+    scores = score_translations(model, tokenizer, texts, texts, max_tokens=40, progress=counts.append)
+    assert sorted(counts) == [1, *[10] * 3]
+    alone = score_translations(model, tokenizer, texts[-1:], texts[-1:])
+    assert scores[-1] == pytest.approx(alone[0], rel=1e-5)

@@ -8,6 +8,7 @@ import datasets
 import pytest
 from datasets import Dataset
 
+from hf_vanilla_transformer import data, train_tokenizer
 from hf_vanilla_transformer.data import (
     Cleaning,
     DataError,
@@ -16,6 +17,7 @@ from hf_vanilla_transformer.data import (
     load_pairs,
     tokenize_pairs,
 )
+from hf_vanilla_transformer.files import checksum
 
 CLEANING = Cleaning(max_sentence_tokens=256, max_length_ratio=4.0)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -372,3 +374,50 @@ def test_the_wmt_sample_is_cleaned():
     assert drops["too long"] > 0
     assert len(tokens) + drops.total() == 10_000
     assert 0 < drops["duplicate"] <= 10_000 - len(pairs)
+
+
+def test_changed_readers_and_cleaning_do_not_take_what_the_old_ones_cached(tmp_path, own_cache, monkeypatch):
+    (tmp_path / "text.tsv").write_text("en\tde\na dog\tein hund\n")
+    path = str(tmp_path / "text.tsv")
+    assert load_pairs(path, "en", "de")["source"][:] == ["a dog"]
+    monkeypatch.setitem(data.READERS, ".tsv", lambda files, languages: iter([{"source": "new", "target": "neu"}]))
+    assert load_pairs(path, "en", "de")["source"][:] == ["a dog"]  # from the cache, as for unchanged code
+    monkeypatch.setattr(data, "VERSION", "later")
+    pairs = load_pairs(path, "en", "de")
+    assert pairs["source"][:] == ["new"]
+    tokenizer = train_tokenizer([""], 260)
+    lengths = {}
+    for version in ("later", "later still"):
+        monkeypatch.setattr(data, "VERSION", version)
+        lengths[version] = tokenize_pairs(pairs, tokenizer, 100)[0]._fingerprint
+    assert len(set(lengths.values())) == 2
+
+
+def test_the_version_is_that_of_the_code():
+    assert checksum(Path(data.__file__)) == data.VERSION
+
+
+def test_one_language_on_both_sides_is_refused(tmp_path):
+    (tmp_path / "text.en").write_text("a\n")
+    datasets.Dataset.from_dict({"en": ["a"], "de": ["b"]}).to_parquet(tmp_path / "text.parquet")
+    for name in ("text", "text.parquet"):
+        with pytest.raises(DataError, match="both 'en'"):
+            load_pairs(str(tmp_path / name), "en", "en")
+    with pytest.raises(DataError, match="both 'en'"):
+        load_hub_pairs(str(tmp_path), None, "en", "en", ("train",))
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_a_header_that_names_a_language_twice_is_refused(tmp_path, ending):
+    separator = "," if ending == "csv" else "\t"
+    path = tmp_path / f"text.{ending}"
+    path.write_text("".join(separator.join(row) + "\n" for row in (["en", "de", "en"], ["a", "b", "c"])))
+    with pytest.raises(DataError, match="2 columns 'en'"):
+        load_pairs(str(path), "en", "de")
+
+
+def test_an_empty_parquet_file_is_named(tmp_path):
+    path = str(tmp_path / "text.parquet")
+    datasets.Dataset.from_dict({"en": ["a"], "de": ["b"]}).select([]).to_parquet(path)
+    with pytest.raises(DataError, match=r"text.parquet has no pair of sentences"):
+        load_pairs(path, "en", "de")

@@ -4,11 +4,16 @@ from functools import partial
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from torch import nn
 from transformers import LogitsProcessorList, MinNewTokensLengthLogitsProcessor
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer import generation_vanilla_transformer as generation
 from hf_vanilla_transformer.decoding_vanilla_transformer import IncrementalDecoder, top_tokens
+from hf_vanilla_transformer.layers_vanilla_transformer import eager_attention_forward
 
 MODELS = {
     "the paper's": {},
@@ -185,3 +190,106 @@ def test_other_precisions_decode(small_model, sources, searches, num_beams, dtyp
         width = min(output.shape[1], wide.shape[1])
         assert (output[:, :2] == wide[:, :2]).float().mean() > 0.8  # rounding may change a choice
         assert width > 2
+
+
+class Louder(VanillaTransformerForConditionalGeneration):
+    """Wants the token 7 more than its weights do."""
+
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits[..., 7] += 5.0
+        return outputs
+
+
+def quantized(model):
+    torch.ao.quantization.quantize_dynamic(model.model, {nn.Linear}, inplace=True)
+
+
+def torchao_weights(model):
+    torchao = pytest.importorskip("torchao.quantization")
+    torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
+
+
+def wrapped_weights(model):
+    """Weights of a class of their own, which is how torchao and GPTQ keep a linear layer's class."""
+
+    class Weight(nn.Parameter):
+        pass
+
+    layer = model.model.decoder.layers[0].fc1
+    layer.weight = Weight(layer.weight.detach() * 2)
+
+
+def own_attention(model):
+    def shy(module, query, key, value, mask, **kwargs):
+        return eager_attention_forward(module, query, key * 0.1, value, mask, module.scaling)
+
+    ALL_ATTENTION_FUNCTIONS.register("shy", shy)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("shy", ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+    model.set_attn_implementation("shy")
+
+
+def patched_forward(model):
+    forward = model.model.decoder.forward
+
+    def with_more(*args, **kwargs):
+        outputs = forward(*args, **kwargs)
+        doubled(model, args, outputs)
+        return outputs
+
+    model.model.decoder.forward = with_more
+
+
+def louder(module, args, output):
+    output.logits[..., 7] += 5.0
+
+
+def doubled(module, args, output):
+    output.last_hidden_state *= 2.0
+
+
+CHANGES = {
+    "a subclass with a forward of its own": lambda model: setattr(model, "__class__", Louder),
+    "dynamically quantised layers": quantized,
+    "torchao's weights": torchao_weights,
+    "weights of another class": wrapped_weights,
+    "offloaded weights": cpu_offload,
+    "an attention function of somebody's own": own_attention,
+    "a forward put on the decoder": patched_forward,
+    "a hook on the model": lambda model: model.register_forward_hook(louder),
+    "a hook on model.model": lambda model: model.model.register_forward_hook(doubled),
+    "a hook on everything": lambda model: None,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_the_fast_search_does_not_know_goes_to_transformers(
+    small_model, sources, searches, num_beams, change, request
+):
+    model = talkative(small_model(lm_head_bias=True))
+    CHANGES[change](model)
+    if change == "a hook on everything":
+        hook = nn.modules.module.register_module_forward_hook(lambda *args: None)
+        request.addfinalizer(hook.remove)
+    expected = reference(model, **sources, num_beams=num_beams)
+    assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)
+    assert searches == []
+
+
+def test_a_model_that_was_once_asked_for_attentions_stays_fast(small_model, sources, searches):
+    model = small_model(attn_implementation="eager")
+    model(**sources, decoder_input_ids=torch.ones(11, 1, dtype=torch.long), output_attentions=True)
+    model.generate(**sources, num_beams=2)
+    assert searches == ["beam_search"]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_source_of_padding_alone_decodes_as_in_transformers(small_model, sources, num_beams, implementation):
+    sources["attention_mask"][4] = 0
+    model = talkative(small_model(lm_head_bias=True))
+    model.set_attn_implementation(implementation)
+    expected = reference(model, **sources, num_beams=num_beams)
+    assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)

@@ -9,7 +9,9 @@ import urllib.request
 import pytest
 import torch
 
-from hf_vanilla_transformer.demo import MAX_TOKENS, Explorer
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.demo import MAX_CHARACTERS, MAX_TOKENS, Explorer
 
 SENTENCE = "a man is riding a bicycle ."
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -139,3 +141,20 @@ def test_the_page_listens_on_this_machine_only(address):
     port = f":{7913:04X} "
     lines = [line.split() for line in listening.splitlines() if port in line and line.split()[3] == "0A"]
     assert [line[1].split(":")[0] for line in lines] == ["0100007F"]
+
+
+def test_the_limit_on_text_holds_whoever_sends_it(small_model, tmp_path):
+    small_model(vocab_size=260).save_pretrained(tmp_path)
+    train_tokenizer([""], 260).save_pretrained(tmp_path)
+    explorer = Explorer(str(tmp_path))
+    explorer.tokenizer = None  # the text is not even tokenised
+    with pytest.raises(ValueError, match=f"2,001 characters; the page takes {MAX_CHARACTERS:,}"):
+        explorer.translate("a" * 2001, 1, 0.6)
+
+
+@pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid"])
+def test_an_address_that_is_none_is_said_at_once(host, capsys):
+    start = time.perf_counter()
+    assert main(["demo", "nowhere", "--host", host]) == 1
+    assert f"Cannot listen on {host}" in capsys.readouterr().err
+    assert time.perf_counter() - start < 10

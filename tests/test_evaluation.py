@@ -7,7 +7,7 @@ import evaluate
 import pytest
 import sacrebleu
 
-from hf_vanilla_transformer.evaluation import Bleu, ChrF, Ter, evaluate_translations
+from hf_vanilla_transformer.evaluation import Bleu, ChrF, Ter, check_tokenization, evaluate_translations
 
 PREDICTIONS = ["A man sleeps in a green room.", "Two dogs run through the deep snow !", "nothing alike here at all"]
 REFERENCES = [
@@ -91,3 +91,9 @@ print(json.dumps(evaluate_translations(*json.loads(sys.argv[1]))))
     command = [sys.executable, "-c", script, json.dumps([PREDICTIONS, REFERENCES])]
     output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
     assert json.loads(output)["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES]).score
+
+
+def test_an_unknown_tokenisation_is_named_with_those_there_are():
+    check_tokenization("intl")
+    with pytest.raises(ValueError, match="no tokenisation 'foo' for BLEU; choose one of 13a, char"):
+        check_tokenization("foo")

@@ -246,3 +246,11 @@ def test_sinusoids_carry_past_max_position_embeddings_and_learned_positions_say_
         learned.generate(source, num_beams=num_beams)
     with pytest.raises(ValueError, match="but the text needs 17"):
         learned.generate(source[:, :10], num_beams=num_beams, **settings)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_learned_positions_end_a_translation_where_the_table_ends(small_model, num_beams):
+    model = small_model(position_embedding="learned", max_position_embeddings=20, lm_head_bias=True)
+    model.lm_head.bias.data[2] = -1e4  # never ends by itself
+    output = model.generate(torch.tensor([[5, 6, 7, 2]]), num_beams=num_beams)
+    assert output.shape == (1, 21)  # the start token and 20 more

@@ -5,14 +5,20 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 from hub_endpoint import hub
 from safetensors import safe_open
 
-from hf_vanilla_transformer import train_tokenizer, translate
-from hf_vanilla_transformer.hub import model_card, write_card, write_record
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    train_tokenizer,
+    translate,
+)
+from hf_vanilla_transformer.hub import model_card, push_model, write_card, write_record
 from hf_vanilla_transformer.phrases import splits
 
 PHRASES = [phrase.en for phrase in splits()["test"][:20]]
@@ -314,3 +320,23 @@ def test_what_evaluate_did_not_print_is_no_score(saved, tmp_path):
     for text in ("{", "[]", '{"bleu": 1}'):
         (tmp_path / "scores.json").write_text(text)
         assert main(["push", str(folder), "you/model", "--scores", str(tmp_path / "scores.json")]) == 1
+
+
+def test_a_model_built_from_nothing_takes_no_record_from_where_it_is_pushed(saved, tmp_path, monkeypatch):
+    place = tmp_path / "work"
+    place.mkdir()
+    write_record(place, {**RECORD, "data": "private"})
+    pushed = {}
+    monkeypatch.setattr("hf_vanilla_transformer.hub.push", lambda folder, *_: pushed.update(files(folder)))
+    monkeypatch.chdir(place)
+    folder, _ = saved
+    push_model(VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(d_model=8, d_ff=8)), "me/mine")
+    assert "model.safetensors" in pushed
+    assert "training.json" not in pushed
+    write_record(folder, RECORD)
+    push_model(VanillaTransformerForConditionalGeneration.from_pretrained(folder), "me/mine")
+    assert json.loads(pushed["training.json"])["data"] == "train"
+
+
+def files(folder) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in Path(folder).iterdir()}

@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import numpy as np
 import pytest
 import torch
@@ -204,7 +206,9 @@ def test_untied_matrices_stay_apart(small_model, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
     assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
-    assert not torch.equal(loaded.lm_head.weight, loaded.model.shared.weight)
+    tables = [loaded.model.encoder.embed_tokens.weight, loaded.model.decoder.embed_tokens.weight]
+    for one, other in combinations([loaded.lm_head.weight, *tables], 2):
+        assert not torch.equal(one, other)
 
 
 @pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])

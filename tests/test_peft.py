@@ -3,6 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -90,3 +91,42 @@ def test_a_resized_vocabulary_keeps_the_three_way_tie_and_the_old_rows(small_mod
     assert logits.shape[-1] == size
     states = model.model(input_ids=source, decoder_input_ids=target).last_hidden_state
     torch.testing.assert_close(logits, F.linear(states, model.model.shared.weight))
+
+
+@pytest.mark.parametrize("size", [61, 40])
+def test_resizing_keeps_each_matrix_of_an_untied_model(small_model, tmp_path, size):
+    model = small_model(tie_word_embeddings=False)
+    tables = {"encoder": model.model.encoder, "decoder": model.model.decoder}
+    before = {name: stack.embed_tokens.weight.detach().clone() for name, stack in tables.items()}
+    before["output"] = model.lm_head.weight.detach().clone()
+    assert not torch.equal(before["encoder"], before["decoder"])
+    model.resize_token_embeddings(size, mean_resizing=False)
+    model.save_pretrained(tmp_path)
+    for each in (model, VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path).eval()):
+        after = {
+            "encoder": each.model.encoder.embed_tokens.weight,
+            "decoder": each.model.decoder.embed_tokens.weight,
+            "output": each.lm_head.weight,
+        }
+        rows = min(size, 50)
+        for name, old in before.items():
+            assert len(after[name]) == size
+            assert torch.equal(after[name][:rows], old[:rows]), name
+    assert each.get_input_embeddings() is each.model.encoder.embed_tokens
+
+
+def test_every_weight_of_an_untied_model_gets_a_gradient(small_model):
+    model = small_model(tie_word_embeddings=False)
+    model(input_ids=torch.tensor([[5, 6, 2]]), labels=torch.tensor([[7, 8, 2]])).loss.backward()
+    assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+
+
+def test_an_untied_folder_of_before_with_its_unused_matrix_loads(small_model, tmp_path, capfd):
+    model = small_model(tie_word_embeddings=False)
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.shared.weight"] = torch.zeros(50, 32)
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    again = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert "shared" not in capfd.readouterr().err
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())

@@ -193,3 +193,13 @@ def test_a_search_and_a_range_test_are_drawn_from_their_figures():
     left, right = plots.learning_rates({"updates": 9, "schedule_off": off, "schedule_on": on}).axes
     assert next(iter(lines(left).values())) == [[0.1, 1.0], [3.0, 2.0]]
     assert next(iter(lines(right).values())) == [[1.0], [2.5]]
+
+
+@pytest.mark.parametrize(
+    "results",
+    ["[]", '{"base": 3, "A1": {}}', '{"base": {"bleu": "x", "perplexity": 1}, "A1": {"bleu": 1, "perplexity": 2}}'],
+)
+def test_a_bad_row_of_table_3_is_one_line(results, tmp_path, capsys):
+    (tmp_path / "ablation.json").write_text(results)
+    assert main(["plot", "table3", str(tmp_path / "ablation.json"), "--output", str(tmp_path / "t.png")]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1

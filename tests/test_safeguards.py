@@ -1,5 +1,7 @@
 """What keeps long runs from losing work, piece by piece; tests/system/ kills real processes."""
 
+from concurrent.futures.process import BrokenProcessPool
+
 import pytest
 import torch
 
@@ -74,7 +76,7 @@ def test_what_bears_a_checkpoints_name_is_whole_and_what_failed_leaves_nothing(t
 
 
 def test_every_change_in_a_checkpoint_is_found(tmp_path):
-    (tmp_path / "a").write_bytes(b"weights"), (tmp_path / "b").write_bytes(b"")
+    (tmp_path / "a").write_bytes(b"weights"), (tmp_path / "optimizer.pt").write_bytes(b"")
     write_checksums(tmp_path)
     assert fault_of(tmp_path) is None
     (tmp_path / "a").write_bytes(b"weighty")
@@ -104,6 +106,18 @@ def test_a_folder_takes_one_run_at_a_time_and_is_left_as_it_was(tmp_path):
             RuntimeError("[gloo/transport] Connection closed by peer [127.0.0.1]"),
             "Another process of this run was lost",
         ),
+        (EOFError(), "process that reads data was lost"),
+        (
+            BrokenProcessPool("A process in the process pool was terminated abruptly"),
+            "process that reads data was lost",
+        ),
+        (RuntimeError("One of the subprocesses has abruptly died during map operation."), "process that reads data"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+            "Out of memory on the GPU: lower --max",
+        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "Out of memory on this machine: lower --max_tok"),
+        (MemoryError(), "Out of memory on this machine"),
     ],
 )
 def test_lost_processes_are_explained(error, message):

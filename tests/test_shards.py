@@ -17,7 +17,7 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data import Cleaning, DataError, load_pairs, tokenize_pairs
 from hf_vanilla_transformer.phrases import splits
-from hf_vanilla_transformer.shards import ShardStream, load_shards, prepare
+from hf_vanilla_transformer.shards import HubRows, ShardStream, load_shards, prepare
 
 PAIRS = [(phrase.en, phrase.de) for phrase in splits()["train"][:300]]
 PAIRS[10:12] = [("", "nichts"), ("a <b>tag</b>", "ein Tag")]
@@ -255,3 +255,78 @@ def test_the_script_streams_a_data_set_of_the_hub(text, tokenizer):
     streamed = json.loads((text / "streamed" / "manifest.json").read_text())
     assert streamed["shards"] == manifest["shards"]
     assert streamed["tokenizer"] == manifest["tokenizer"]
+
+
+def test_a_preparation_goes_on_only_with_its_own_text_tokenizer_and_vocabulary(text, tokenizer):
+    other = train_tokenizer(["something else entirely"] * 3, 300)
+    build(text, tokenizer)
+    with pytest.raises(ValueError, match=r"other text or settings \(tokenizer\)"):
+        build(text, other)
+    build(text, None, "learned", vocab_size=400)
+    with pytest.raises(ValueError, match=r"other text or settings \(vocab_size\)"):
+        build(text, None, "learned", vocab_size=410)
+    build(text, None, "learned", vocab_size=400)
+
+
+def test_a_streamed_data_set_that_was_cut_off_is_not_gone_on_with_from_another(text, tokenizer):
+    for name in ("one", "two"):
+        (text / name).mkdir()
+        rows = [{"en": f"{name} {en}", "de": de} for en, de in PAIRS]
+        Dataset.from_dict({"translation": rows}).to_parquet(text / name / "train.parquet")
+
+    def rows_of(name: str, fail: bool = False) -> HubRows:
+        rows = HubRows(str(text / name), None, LANGUAGES)
+        if fail:
+            rows.rows = itertools.chain(itertools.islice(rows.rows, 150), (1 / 0 for _ in range(1)))
+        return rows
+
+    with pytest.raises(ZeroDivisionError):
+        build(text, tokenizer, sources=rows_of("one", fail=True))
+    with pytest.raises(ValueError, match=r"other text or settings \(dataset\)"):
+        build(text, tokenizer, sources=rows_of("two"))
+    folder, manifest = build(text, tokenizer, sources=rows_of("one"))
+    assert manifest["read"] == 300
+    assert str(text) not in (folder / "manifest.json").read_text()
+
+
+def test_a_changed_reader_ends_what_was_cut_off_but_not_what_is_finished(text, tokenizer, monkeypatch):
+    _, manifest = build(text, tokenizer)
+    with pytest.raises(OSError, match="gone"):
+        build(text, tokenizer, "cut", sources=fails_after(150))
+    monkeypatch.setattr("hf_vanilla_transformer.shards.VERSION", "later")
+    assert build(text, tokenizer)[1] == manifest
+    with pytest.raises(ValueError, match=r"other text or settings \(version\)"):
+        build(text, tokenizer, "cut", sources=fails_after(150))
+
+
+def fails_after(count: int):
+    yield from ({"source": en, "target": de} for en, de in PAIRS[:count])
+    raise OSError("the network is gone")
+
+
+def test_a_stream_with_sentences_beyond_a_batch_is_refused_before_it_starts(text, tokenizer):
+    folder, _ = build(text, tokenizer)
+    longest = max(load_shards(str(folder))["source_length"][:] + load_shards(str(folder))["target_length"][:])
+    assert ShardStream(str(folder), longest).pairs == 297
+    with pytest.raises(
+        DataError, match=rf"up to {longest} tokens, more than a whole batch of --max_tokens {longest - 1}"
+    ):
+        ShardStream(str(folder), longest - 1)
+
+
+def test_more_readers_than_pairs_are_refused(text, tokenizer, trainer):
+    rows = [{"source": en, "target": de} for en, de in PAIRS[:3]]
+    folder, _ = build(text, tokenizer, sources=iter(rows))
+    assert next(iter(ShardStream(str(folder), 500, rank=2, world=3)))
+    with pytest.raises(DataError, match="at most 3 pairs in a shard, fewer than the 4 that read it"):
+        ShardStream(str(folder), 500, world=4)
+    run = trainer(train_dataset=ShardStream(str(folder), 500), dataloader_num_workers=4)
+    with pytest.raises(DataError, match="lower --dataloader_num_workers"):
+        run.get_train_dataloader()
+
+
+def test_a_prepared_folder_is_for_its_own_languages(text, tokenizer, tmp_path, capsys):
+    folder, _ = build(text, tokenizer)
+    flags = ["--train_file", str(folder), "--target_lang", "fr", "--output_dir", str(tmp_path / "run"), "--use_cpu"]
+    assert main(["train", "--preset", "tiny", *flags]) == 1
+    assert "holds text from en to de: give --source_lang en --target_lang de" in capsys.readouterr().err

@@ -1,4 +1,5 @@
 import math
+import signal
 
 import pytest
 import sacrebleu
@@ -10,10 +11,12 @@ from unequal_pairs import UNEQUAL, pairs
 
 from hf_vanilla_transformer import (
     VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
     noam,
     train_tokenizer,
     translate,
 )
+from hf_vanilla_transformer import generation_vanilla_transformer as generation
 from hf_vanilla_transformer.batching import Seq2SeqCollator
 from hf_vanilla_transformer.loss import smoothed_cross_entropy
 
@@ -242,3 +245,92 @@ def test_nothing_to_evaluate_on_is_a_clear_error(trainer):
     run.eval_dataset = None
     with pytest.raises(ValueError, match="give an eval_dataset"):
         run.evaluate()
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Makes transformers believe that this process sees two GPUs."""
+    set_up = VanillaTransformerTrainingArguments.__post_init__
+
+    def see_two(self):
+        set_up(self)
+        self._n_gpu = 2
+
+    monkeypatch.setattr(VanillaTransformerTrainingArguments, "__post_init__", see_two)
+
+
+def test_one_process_trains_on_one_of_several_visible_gpus(trainer, two_gpus, caplog):
+    run = trainer()
+    run.train()
+    assert run.state.global_step == 3
+    assert "torchrun --nproc_per_node 2" in caplog.text
+    assert "CUDA_VISIBLE_DEVICES" in caplog.text
+
+
+def test_the_tokens_of_an_update_may_be_counted_once_for_each_gpu(trainer):
+    run = trainer()
+    batch = run.data_collator([run.train_dataset[i] for i in range(3)])
+    run.current_gradient_accumulation_steps = 1
+    once, twice = (
+        run.compute_loss(run.model.train(), dict(batch), num_items_in_batch=count)
+        for count in (torch.tensor(40), torch.full((2, 1), 40))
+    )
+    assert twice.shape == ()
+    torch.testing.assert_close(once, twice)
+
+
+def test_several_validation_sets_are_reported_by_name(trainer):
+    whole = trainer()
+    parts = {"short": whole.eval_dataset.select([0, 3]), "long": whole.eval_dataset.select([1, 2])}
+    schedule = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "eval_bleu": False}
+    run = trainer(eval_dataset=parts, **schedule)
+    expected = {f"eval_{name}_loss": trainer().evaluate(part)["eval_loss"] for name, part in parts.items()}
+    metrics = run.evaluate()
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+    run.train()
+    assert run.state.best_metric == min(
+        log["eval_short_loss"] for log in run.state.log_history if "eval_short_loss" in log
+    )
+    assert trainer(eval_dataset=parts, **{**schedule, "metric_for_best_model": "long_loss"})
+    with pytest.raises(ValueError, match=r"must be one of short_loss, short_perplexity, long_loss"):
+        trainer(eval_dataset=parts, **{**schedule, "metric_for_best_model": "other_loss"})
+
+
+def test_a_validation_pair_longer_than_a_batch_is_one_by_itself(trainer):
+    assert trainer(max_tokens=16).eval_dataset[2]["input_ids"][11:] == [2]
+    assert trainer(max_tokens=9, train_dataset=pairs([(4, 5)])).evaluate()["eval_loss"] == pytest.approx(
+        trainer().evaluate()["eval_loss"], rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"compute_metrics": len}, "compute_metrics is never called here"),
+        ({"preprocess_logits_for_metrics": len}, "preprocess_logits_for_metrics is never called"),
+        ({"per_device_train_batch_size": 3}, "per_device_train_batch_size would change nothing"),
+    ],
+)
+def test_what_a_trainer_would_ignore_is_refused(trainer, changes, message):
+    with pytest.raises(ValueError, match=message):
+        trainer(**changes)
+
+
+def test_training_that_fails_leaves_sigterm_as_it_was(trainer):
+    before = signal.getsignal(signal.SIGTERM)
+    run = trainer()
+    run.data_collator = len
+    with pytest.raises(TypeError):
+        run.train()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_validation_under_mixed_precision_decodes_by_the_fast_search(trainer, monkeypatch):
+    searches, search = [], generation.beam_search
+    monkeypatch.setattr(generation, "beam_search", lambda *args: (searches.append(1), search(*args))[1])
+    run = trainer(bf16=True)
+    run.train()
+    wrapper = vars(run.model)["forward"]
+    run.evaluate()
+    assert searches
+    assert vars(run.model)["forward"] is wrapper

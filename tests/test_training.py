@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_vanilla_transformer import recipes
+from hf_vanilla_transformer.checkpoints import write_checksums
+from hf_vanilla_transformer.phrases import splits
 from hf_vanilla_transformer.training import parse_arguments, run_train
 
 ROOT = Path(__file__).parent.parent
@@ -212,6 +216,125 @@ def test_the_wmt_sample_trains_and_reports_its_drops(tmp_path, monkeypatch, capf
     assert all(reason in printed for reason in ("1 blank side", "too long", "duplicate"))
 
 
-def test_an_unknown_preset_lists_the_known_ones(tmp_path):
-    with pytest.raises(ValueError, match="no preset 'huge'; choose one of tiny, base, big"):
+def test_an_unknown_preset_lists_the_known_ones(tmp_path, capsys):
+    with pytest.raises(SystemExit):
         parse_arguments(["--preset", "huge", "--output_dir", str(tmp_path)])
+    assert "no preset 'huge'; choose one of tiny, base, big" in capsys.readouterr().err
+
+
+def test_a_validated_run_without_checkpoints_ends_with_its_best_score(moses, tmp_path, capfd):
+    train(*settings(tmp_path / "run", *text_flags(moses), "--save_strategy", "no", "--eval_steps", "1"))
+    assert "Best bleu: " in capfd.readouterr().err
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--debug", "underflow_overflow"],
+        ["--accelerator_config", '{"non_blocking": true}'],
+        ["--fsdp_config", '{"min_num_params": 5}'],
+    ],
+)
+def test_settings_of_every_kind_are_a_recipe_of_their_own(moses, tmp_path, flags, capfd):
+    train(*settings(tmp_path / "run", *text_flags(moses), *flags))
+    written = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
+    assert str(written[flags[0][2:]]).startswith(flags[1][:5])
+    assert train(str(tmp_path / "run" / "settings.yaml")) is None  # the same run, and it is finished
+
+
+def test_a_run_goes_on_from_the_checkpoint_that_is_asked_for(moses, tmp_path, capfd):
+    flags = [*text_flags(moses), "--save_steps", "2", "--dropout", "0.3"]
+    train(*settings(tmp_path / "run", *flags, "--max_steps", "6"))
+    straight = load_file(tmp_path / "run" / "model.safetensors")
+    checkpoint = str(tmp_path / "run" / "checkpoint-2")
+    for folder in ("run", "elsewhere"):
+        capfd.readouterr()
+        resume = ["--max_steps", "6", "--resume_from_checkpoint", checkpoint]
+        run = train(*settings(tmp_path / folder, *flags, *resume))
+        assert f"Going on from {checkpoint}" in capfd.readouterr().err
+        assert [entry["step"] for entry in run.state.log_history if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+        resumed = load_file(tmp_path / folder / "model.safetensors")
+        assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+        assert "resume" not in (tmp_path / folder / "settings.yaml").read_text()
+
+
+def test_a_checkpoint_that_training_cannot_go_on_from_is_refused(moses, tmp_path):
+    flags = text_flags(moses)
+    train(*settings(tmp_path / "run", *flags))
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    resume = ["--resume_from_checkpoint", str(checkpoint)]
+    with pytest.raises(ValueError, match=r"--resume_from_checkpoint .*nowhere: there is no such folder"):
+        train(*settings(tmp_path / "other", *flags, "--resume_from_checkpoint", str(tmp_path / "nowhere")))
+    with pytest.raises(ValueError, match=r"--resume_from_checkpoint .*its d_ff is 16, not 32"):
+        train(*settings(tmp_path / "other", *flags, *resume, "--d_ff", "32"))
+    (checkpoint / "scheduler.pt").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"--resume_from_checkpoint .*scheduler.pt is corrupt"):
+        train(*settings(tmp_path / "other", *flags, *resume))
+
+
+def test_a_run_whose_checkpoints_have_no_optimizer_is_not_gone_on_with(moses, tmp_path):
+    flags = text_flags(moses)
+    train(*settings(tmp_path / "run", *flags))
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    (checkpoint / "optimizer.pt").unlink()
+    (checkpoint / "checksums.json").unlink()
+    write_checksums(checkpoint)  # as --save_only_model wrote it
+    with pytest.raises(ValueError, match="has checkpoints, but none is whole"):
+        train(*settings(tmp_path / "run", *flags, "--max_steps", "4"))
+
+
+def test_a_damaged_state_of_a_finished_run_is_not_taken_for_its_end(moses, tmp_path):
+    flags = settings(tmp_path / "run", *text_flags(moses))
+    train(*flags)
+    (tmp_path / "run" / "trainer_state.json").write_text("{")
+    assert train(*flags).state.global_step == 2
+
+
+def test_a_run_needs_as_many_processes_as_before(moses, tmp_path):
+    flags = settings(tmp_path / "run", *text_flags(moses))
+    train(*flags)
+    file = tmp_path / "run" / "settings.yaml"
+    assert "processes: 1" in file.read_text()
+    file.write_text(file.read_text().replace("processes: 1", "processes: 2"))
+    with pytest.raises(ValueError, match="processes 2 there, 1 now"):
+        train(*flags)
+    file.write_text(file.read_text().replace("processes: 2\n", ""))  # an earlier version did not know
+    assert train(*flags) is None
+
+
+def test_a_stream_needs_as_many_workers_as_before(moses, tmp_path):
+    before = {"lr_scheduler_type": "noam", "streaming": True, "dataloader_num_workers": 2}
+    recipes.write_settings(before, str(tmp_path), "a run")
+    assert recipes.check_same_run(before, str(tmp_path))
+    with pytest.raises(ValueError, match="dataloader_num_workers 2 there, 3 now"):
+        recipes.check_same_run({**before, "dataloader_num_workers": 3}, str(tmp_path))
+    mapped = {**before, "streaming": False}
+    recipes.write_settings(mapped, str(tmp_path), "a run")
+    assert recipes.check_same_run({**mapped, "dataloader_num_workers": 3}, str(tmp_path))
+
+
+def test_no_record_of_a_run_tells_of_private_text_or_folders(moses, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    rows = [{"en": f"the secret {i}", "fr": f"le secret {i}"} for i in range(9)]
+    Dataset.from_dict({"translation": rows}).to_parquet(tmp_path / "set" / "train.parquet")
+    flags = ["--dataset_name", str(tmp_path / "set"), "--target_lang", "fr", "--vocab_size", "265"]
+    train(*settings(tmp_path / "hub", *flags, "--log_level", "info"))
+    train(*settings(tmp_path / "files", *text_flags(moses)))
+    for run in ("hub", "files"):
+        for name in ("training.json", "README.md"):
+            text = (tmp_path / run / name).read_text()
+            assert "secret" not in text
+            assert "dog" not in text
+            assert str(tmp_path) not in text.replace(str(tmp_path / run), "")
+        record = json.loads((tmp_path / run / "training.json").read_text())
+        assert record["dataset_name"] is None
+        assert record["example"] == "Hello!"
+    assert json.loads((tmp_path / "hub" / "training.json").read_text())["data"] == "set"
+
+
+def test_the_built_in_phrases_give_the_card_its_example(tmp_path):
+    train(*settings(tmp_path / "run", "--vocab_size", "500", "--eval_strategy", "no", "--max_steps", "1"))
+    example = json.loads((tmp_path / "run" / "training.json").read_text())["example"]
+    assert example in [phrase.en for phrase in splits()["train"][:100]]

@@ -1,7 +1,10 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from hf_vanilla_transformer import train_tokenizer, translate
+from hf_vanilla_transformer import VanillaTransformerTrainer, train_tokenizer, translate
+from hf_vanilla_transformer.translation import translate_ids
 
 SENTENCES = [
     "a dog runs",
@@ -64,3 +67,37 @@ def test_dropout_is_off_while_translating(small_model, tokenizer):
     outputs = {translate(model, tokenizer, SENTENCES[:1], num_beams=1, max_new_tokens=8)[0] for _ in range(3)}
     assert len(outputs) == 1
     assert torch.is_grad_enabled()
+
+
+def test_a_text_beyond_the_table_of_positions_leaves_the_model_usable(small_model, tokenizer, trainer):
+    model = small_model(vocab_size=len(tokenizer), max_position_embeddings=8)
+    translate(model, tokenizer, ["a dog runs " * 20], num_beams=1, max_new_tokens=2)
+    table = model.model.encoder.embed_positions.table
+    assert len(table) > 8
+    assert not table.is_inference()
+    model.to(torch.float64).to(torch.float32)
+    VanillaTransformerTrainer(model, trainer().args)
+
+
+def test_one_long_sentence_leaves_the_others_their_batches(tokenizer):
+    class Recorder:
+        training, device = False, torch.device("cpu")
+        config = SimpleNamespace(pad_token_id=0)
+
+        def __init__(self):
+            self.shapes = []
+
+        def eval(self):
+            return self
+
+        def train(self, mode):
+            return self
+
+        def generate(self, input_ids, attention_mask):
+            self.shapes.append(tuple(input_ids.shape))
+            return input_ids
+
+    model = Recorder()
+    sources = [[5] * 20] * 50 + [[6] * 2001] + [[7] * 20] * 50
+    assert translate_ids(model, sources, max_tokens=200) == sources
+    assert model.shapes == [(1, 2001), *[(10, 20)] * 10]

@@ -212,8 +212,6 @@ def test_prepared_text_and_early_stopping(flags, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--method", "grid"], "method must be one of bayesian, random, range"),
-        (["--trials", "0"], "trials must be at least 1"),
         (["--model_name_or_path", "x"], "leave out --model_name_or_path"),
         (["--lr_scheduler_type", "linear"], "leave out --lr_scheduler_type"),
         (["--method", "range", "--max_steps", "5"], "at least 20 updates"),
@@ -225,6 +223,20 @@ def test_what_cannot_be_tuned_is_said_in_one_line(more, message, flags, tmp_path
         size = {"--vocab_size", "--d_model", "--d_ff", "--num_heads", "--num_encoder_layers", "--num_decoder_layers"}
         flags = [word for i, word in enumerate(flags) if word not in size and (i == 0 or flags[i - 1] not in size)]
     assert tune(flags, tmp_path / "study", *more) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--method", "grid"], "method must be one of bayesian, random, range"),
+        (["--trials", "0"], "trials must be at least 1"),
+    ],
+)
+def test_values_out_of_range_are_wrong_use(more, message, flags, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        tune(flags, tmp_path / "study", *more)
+    assert stop.value.code == 2
     assert message in capsys.readouterr().err
 
 
