@@ -4,6 +4,7 @@ Each verb imports what it needs when it runs. Results go to stdout, everything e
 """
 
 import argparse
+import io
 import json
 import math
 import socket
@@ -201,6 +202,17 @@ def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
             raise item
 
 
+def _standard_input() -> Any:
+    """Return the bytes of stdin by a reader of its own.
+
+    At the end the interpreter closes that of `sys.stdin`, and aborts if a thread is waiting in it for the next line.
+    """
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except io.UnsupportedOperation:  # no file of the system, as in a test
+        return sys.stdin.buffer
+
+
 def translate(args: argparse.Namespace) -> None:
     """`vanilla-transformer translate`: one line in, one line out, in order."""
     from tqdm import tqdm
@@ -214,7 +226,7 @@ def translate(args: argparse.Namespace) -> None:
     output: Any = sys.stdout
     output.reconfigure(encoding="utf-8")  # whatever the terminal's own: the text may have any letters
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
-        for lines in _chunks(decode_lines(sys.stdin.buffer, "standard input")):
+        for lines in _chunks(decode_lines(_standard_input(), "standard input")):
             translations = translate_sentences(
                 model, tokenizer, lines, args.max_tokens, progress=bar.update, **_generate_kwargs(args)
             )

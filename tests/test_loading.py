@@ -110,7 +110,8 @@ def test_weights_that_lack_a_tensor_are_never_used(verb, folder, capsys, monkeyp
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_model_of_another_kind_is_one_line(verb, folder, capsys, monkeypatch, tmp_path):
-    config = MarianConfig(vocab_size=260, d_model=8, encoder_layers=1, decoder_layers=1, pad_token_id=0)
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = MarianConfig(vocab_size=260, d_model=8, encoder_layers=1, decoder_layers=1, pad_token_id=0, **heads)
     MarianMTModel(config).save_pretrained(folder)
     assert "is a marian model" in failure(verb, folder, capsys, monkeypatch, tmp_path)
 

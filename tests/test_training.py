@@ -239,7 +239,7 @@ def test_a_validated_run_without_checkpoints_ends_with_its_best_score(moses, tmp
 def test_settings_of_every_kind_are_a_recipe_of_their_own(moses, tmp_path, flags, capfd):
     train(*settings(tmp_path / "run", *text_flags(moses), *flags))
     written = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
-    assert str(written[flags[0][2:]]).startswith(flags[1][:5])
+    assert flags[1].strip("{}") in written[flags[0][2:]]
     assert train(str(tmp_path / "run" / "settings.yaml")) is None  # the same run, and it is finished
 
 
