@@ -24,6 +24,20 @@ def load(auto_class: Any, name: str, **kwargs: Any) -> Any:
         raise OSError(f"Cannot load {where}: {error}") from error
 
 
+def load_config(name: str) -> Any:
+    """Return the configuration of the model saved in the folder `name`, or under that name on the Hub.
+
+    Raises:
+        OSError: if it cannot be loaded.
+        ValueError: if it is that of a model of another kind.
+    """
+    config = load(AutoConfig, name)
+    if config.model_type != VanillaTransformerConfig.model_type:
+        hint = " (hf_vanilla_transformer.convert.from_marian makes one of it)" if config.model_type == "marian" else ""
+        raise ValueError(f"{name} is a {config.model_type} model, not one of this package{hint}.")
+    return config
+
+
 def load_model(name: str, **kwargs: Any) -> Any:
     """Return the translation model saved in the folder `name`, or under that name on the Hub.
 
@@ -34,10 +48,7 @@ def load_model(name: str, **kwargs: Any) -> Any:
         OSError: if it cannot be loaded, or its weights are incomplete.
         ValueError: if it is a model of another kind.
     """
-    kind = load(AutoConfig, name).model_type
-    if kind != VanillaTransformerConfig.model_type:
-        hint = " (hf_vanilla_transformer.convert.from_marian makes one of it)" if kind == "marian" else ""
-        raise ValueError(f"{name} is a {kind} model, not one of this package{hint}.")
+    load_config(name)
     model, report = load(AutoModelForSeq2SeqLM, name, output_loading_info=True, **kwargs)
     if missing := sorted(report["missing_keys"]):
         raise OSError(

@@ -15,7 +15,6 @@ import torch
 import transformers
 from datasets import Dataset
 from transformers import (
-    AutoConfig,
     AutoTokenizer,
     HfArgumentParser,
     IntervalStrategy,
@@ -26,9 +25,8 @@ from transformers import (
 from . import __version__, hub
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, check_batch_size
 from .checkpoints import STATE, fault_of, newest_checkpoint
-from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .data import Cleaning, describe_drops, load_hub_pairs, load_pairs, tokenize_pairs
-from .loading import load, load_model
+from .loading import load, load_config, load_model
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .phrases import splits
 from .presets import paper_config, preset
@@ -264,7 +262,7 @@ def _run(
     prepared = data.train_file if is_prepared(data.train_file) else None
     if data.streaming and not prepared:
         raise ValueError("--streaming reads a folder that scripts/prepare_data.py made: give it as --train_file.")
-    named = folder if goes_on else checkpoint or prepared or model_arguments.tokenizer_name or pretrained
+    named = folder if goes_on else prepared or checkpoint or model_arguments.tokenizer_name or pretrained
     tokenizer, tokens = tokenized(model_arguments, data, args, config, named, report)
     if pretrained:
         # half precision would lose small updates, and a moving average even more
@@ -273,8 +271,8 @@ def _run(
         config.vocab_size = len(tokenizer)
         model = VanillaTransformerForConditionalGeneration(config)
     check_tokenizer(tokenizer, config)
-    if checkpoint and not goes_on:
-        _check_checkpoint(checkpoint, config)
+    if args.resume_from_checkpoint:
+        _check_checkpoint(args.resume_from_checkpoint, config)
     model.generation_config.update(**model_arguments.generation_overrides())
     report(f"{model.num_parameters():,} parameters, a vocabulary of {len(tokenizer):,}")
     if "validation" not in tokens:
@@ -308,10 +306,11 @@ def _run(
     if args.process_index == 0:
         hub.write_record(folder, record)
         hub.write_card(folder)
-    if state.best_metric is not None:
-        metric = str(args.metric_for_best_model).removeprefix("eval_")
-        after = next(log["step"] for log in state.log_history if log.get(f"eval_{metric}") == state.best_metric)
-        report(f"Best {metric}: {state.best_metric:.4g}, after {after:,} updates")
+    metric = str(args.metric_for_best_model).removeprefix("eval_")
+    for log in state.log_history:
+        if state.best_metric is not None and log.get(f"eval_{metric}") == state.best_metric:
+            report(f"Best {metric}: {state.best_metric:.4g}, after {log['step']:,} updates")
+            break
     report(f"The model, its tokenizer and its card are in {folder}")
     if args.push_to_hub:
         report(f"Uploaded to {trainer.push_to_hub()}")
@@ -352,7 +351,7 @@ def _record(
     public = {
         name: value
         for name, value in settings.items()
-        if not name.startswith(_PRIVATE) and not (isinstance(value, str) and Path(value).expanduser().is_absolute())
+        if not name.startswith(_PRIVATE) and not str(value).startswith(("/", "~"))
     }
     if not hub_dataset:
         public.pop("dataset_name", None)
@@ -408,12 +407,12 @@ def _checkpoint(args: Any, folder: str | None, report: Callable[[str], Any]) -> 
 
 
 def _check_checkpoint(checkpoint: str, config: Any) -> None:
-    """See that the weights in a checkpoint of another folder are those of a model of this configuration.
+    """See that the weights in a checkpoint are those of a model of this configuration.
 
     Raises:
         ValueError: if they are not.
     """
-    theirs = load(AutoConfig, checkpoint)
+    theirs = load_config(checkpoint)
     for name in ("vocab_size", *(field.name for field in fields(ModelArguments) if hasattr(config, field.name))):
         if not name.endswith("dropout") and getattr(theirs, name, None) != getattr(config, name):
             raise ValueError(
@@ -430,9 +429,7 @@ def resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArgume
     """
     changes = model.config_overrides()
     if model.model_name_or_path:
-        config = load(AutoConfig, model.model_name_or_path)
-        if config.model_type != VanillaTransformerConfig.model_type:
-            raise ValueError(f"{model.model_name_or_path} is a {config.model_type} model, not one of this package.")
+        config = load_config(model.model_name_or_path)
         for name, value in changes.items():
             if not name.endswith("dropout") and value != getattr(config, name):
                 raise ValueError(f"--{name} {value}: {model.model_name_or_path} has {getattr(config, name)}.")
