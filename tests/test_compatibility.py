@@ -1,0 +1,53 @@
+"""What commit 937b408 saved, in tests/fixtures: a model, and a run that was interrupted after 8 of 12 updates.
+
+Later versions load both, translate as that commit did, and end the run with its weights.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.cli import main
+
+SAVED = Path(__file__).parent / "fixtures" / "commit_937b408"
+EXPECTED = json.loads((SAVED / "expected.json").read_text(encoding="utf-8"))
+FLAGS = [
+    *("--preset", "tiny", "--d_model", "8", "--num_heads", "2", "--d_ff", "8", "--num_encoder_layers", "1"),
+    *("--num_decoder_layers", "1", "--vocab_size", "280", "--max_tokens", "128", "--warmup_steps", "20"),
+    *("--learning_rate", "2.0", "--save_steps", "4", "--logging_steps", "2", "--dropout", "0.1", "--use_cpu"),
+    *("--disable_tqdm", "true", "--train_file", "text", "--max_steps", "12", "--output_dir", "run"),
+]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_saved_model_translates_as_it_did(num_beams):
+    model, tokenizer = (auto.from_pretrained(SAVED / "model") for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    translations = translate(model.eval(), tokenizer, EXPECTED["sources"], num_beams=num_beams)
+    assert translations == EXPECTED["greedy" if num_beams == 1 else "beam"]
+
+
+def test_a_saved_model_gives_the_logits_it_gave():
+    model, tokenizer = (auto.from_pretrained(SAVED / "model") for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    inputs = tokenizer(EXPECTED["sources"][:1], return_tensors="pt")
+    logits = model.eval()(**inputs, labels=torch.tensor([[5, 6, 2]])).logits[0, :, :8]
+    torch.testing.assert_close(logits, torch.tensor(EXPECTED["logits"]), atol=1e-4, rtol=0)
+
+
+def test_an_interrupted_run_is_resumed_and_ends_with_the_same_weights(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    for name in ("text.en", "text.de"):
+        shutil.copy(SAVED / name, tmp_path)
+    shutil.copytree(SAVED / "run", tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *FLAGS]) == 0
+    assert "checkpoint-8" in capsys.readouterr().err
+    expected, weights = load_file(SAVED / "straight.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
+    assert expected.keys() == weights.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight, expected[name], atol=1e-5, rtol=0)
