@@ -8,23 +8,33 @@ from transformers import Seq2SeqTrainingArguments
 
 NOAM = "noam"
 
-# Flags of Seq2SeqTrainingArguments that would change nothing here, and why: only their defaults are accepted
+# Flags of Seq2SeqTrainingArguments that change nothing here, and why: only their defaults are accepted
 _WITHOUT_EFFECT = {
     "auto_find_batch_size": "batches are sized by max_tokens",
-    "batch_eval_metrics": "the metrics of validation are this package's own",
-    "bf16_full_eval": "validation runs in the precision of training",
     "dataloader_drop_last": "every epoch brings every pair",
-    "fp16_full_eval": "validation runs in the precision of training",
-    "generation_config": "validation decodes by the model's own; num_beams and length_penalty change it",
-    "generation_max_length": "a translation may have the tokens of its source and 50 more",
-    "include_for_metrics": "the metrics of validation are this package's own",
+    "length_column_name": "batches hold pairs of similar length in any case",
     "neftune_noise_alpha": "the embeddings take no noise",
-    "per_device_eval_batch_size": "batches are sized by max_tokens",
-    "prediction_loss_only": "eval_bleu=False leaves out BLEU",
     "save_only_model": "no run resumes from a checkpoint without its optimizer; a lower save_total_limit saves room",
     "sortish_sampler": "batches hold pairs of similar length in any case",
     "train_sampling_strategy": "batches hold pairs of similar length in any case",
 }
+# and those that change nothing on the command line, which never calls `predict()`
+_WITHOUT_EFFECT_ON_TRAINING = {
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), "batches are sized by max_tokens"),
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "validation runs in the precision of training"),
+    **dict.fromkeys(
+        ("batch_eval_metrics", "include_for_metrics", "label_names", "prediction_loss_only"),
+        "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU",
+    ),
+    **dict.fromkeys(
+        ("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"),
+        "validation keeps no more than sums and translations",
+    ),
+    "do_predict": "`vanilla-transformer evaluate` scores a test text",
+    "generation_config": "validation decodes by the model's own; num_beams and length_penalty change it",
+    "generation_max_length": "a translation may have the tokens of its source and 50 more",
+}
+NEVER_RECORDED = {*_WITHOUT_EFFECT, *_WITHOUT_EFFECT_ON_TRAINING}
 _DEFAULTS = {
     field.name: field.default if field.default_factory is MISSING else field.default_factory()
     for field in fields(Seq2SeqTrainingArguments)
@@ -36,14 +46,33 @@ def option(help: str, default: Any = None) -> Any:
     return field(default=default, metadata={"help": help})
 
 
-def check_batch_size(args: Seq2SeqTrainingArguments) -> None:
-    """See that nobody counts batches in pairs, which only training on data of unknown length does.
+def _refuse(args: Any, names: dict[str, str]) -> None:
+    for name, why in names.items():
+        if getattr(args, name, _DEFAULTS.get(name)) != _DEFAULTS.get(name):
+            raise ValueError(f"{name} would change nothing: {why}.")
+
+
+def check_batch_size(args: Any) -> None:
+    """See that the size of batches is not given in pairs.
 
     Raises:
         ValueError: if `per_device_train_batch_size` is not its default.
     """
-    if args.per_device_train_batch_size != _DEFAULTS["per_device_train_batch_size"]:
-        raise ValueError("per_device_train_batch_size would change nothing: batches are sized by max_tokens.")
+    name = "per_device_train_batch_size"
+    _refuse(args, {name: _WITHOUT_EFFECT_ON_TRAINING[name]})
+
+
+def check_flags(args: Any) -> None:
+    """See that every flag of a command line has an effect, and that validation will report what decides.
+
+    Raises:
+        ValueError: for a flag that changes nothing, or a `metric_for_best_model` that there will not be.
+    """
+    _refuse(args, _WITHOUT_EFFECT_ON_TRAINING)
+    if args.metric_for_best_model.removeprefix("eval_") not in args.metrics():
+        raise ValueError(
+            f"metric_for_best_model must be one of {', '.join(args.metrics())}, got {args.metric_for_best_model!r}."
+        )
 
 
 @dataclass
@@ -74,7 +103,6 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int | None = option(
         "Evaluations without a better metric_for_best_model after which training stops; the best model is then kept."
     )
-    processes: int | None = option("Processes that must train together; a resumed run needs as many as before.")
     # in this order, as in transformers: HfArgumentParser takes the type from the second place
     report_to: None | str | list[str] = option("Where metrics go: 'tensorboard', 'wandb', 'all', 'none' ....", "none")
 
@@ -91,9 +119,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             )
         if self.generation_num_beams is not None and self.generation_num_beams < 1:
             raise ValueError(f"generation_num_beams must be at least 1, got {self.generation_num_beams}.")
-        for name, why in _WITHOUT_EFFECT.items():
-            if getattr(self, name, _DEFAULTS.get(name)) != _DEFAULTS.get(name):
-                raise ValueError(f"{name} would change nothing: {why}.")
+        _refuse(self, _WITHOUT_EFFECT)
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:
             raise ValueError("lr_scheduler_kwargs would change nothing: the noam schedule has warmup_steps alone.")
@@ -103,7 +129,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             self.eval_steps = self.save_steps
         if self.metric_for_best_model is None:
             self.metric_for_best_model = "bleu" if self.eval_bleu else "loss"
-        self._check_evaluation()
+        if self.eval_bleu:
+            from .evaluation import check_tokenization
+
+            check_tokenization(self.bleu_tokenize)
         if self.greater_is_better is None:
             self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))
         if self.early_stopping_patience is not None:
@@ -120,29 +149,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
         if noam:
             self.lr_scheduler_type = NOAM
-        if self.processes not in (None, self.world_size):
-            raise ValueError(
-                f"These settings are for {self.processes} processes, but {self.world_size} train: launch with "
-                f"`torchrun --nproc_per_node {self.processes}`, or start a new run without --processes."
-            )
-        self.processes = self.world_size
 
     def metrics(self) -> tuple[str, ...]:
-        """Names of what validation reports, without "eval_"."""
+        """Return the names of what validation reports, without "eval_"."""
         return ("loss", "perplexity", *(("bleu",) if self.eval_bleu else ()))
-
-    def _check_evaluation(self) -> None:
-        """See that validation will work, before hours of training."""
-        if self.eval_bleu:
-            from .evaluation import check_tokenization
-
-            check_tokenization(self.bleu_tokenize)
-        # the name of one of several validation sets may stand before the metric's
-        if self.metric_for_best_model.removeprefix("eval_").rpartition("_")[2] not in self.metrics():
-            raise ValueError(
-                f"metric_for_best_model must be one of {', '.join(self.metrics())}, got "
-                f"{self.metric_for_best_model!r}."
-            )
 
 
 @dataclass
@@ -175,7 +185,7 @@ class ModelArguments:
         if self.num_beams is not None and self.num_beams < 1:
             raise ValueError(f"num_beams must be at least 1, got {self.num_beams}.")
         if self.length_penalty is not None and not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty must be a number, got {self.length_penalty}.")
+            raise ValueError(f"length_penalty must be a finite number, got {self.length_penalty}.")
 
     def config_overrides(self) -> dict[str, Any]:
         """The fields given of the model's configuration."""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from . import __version__, commands
 from .commands import UsageError, say
 
+PRINTING = ("evaluate", "compare", "score", "translate", "push", "tune")  # verbs whose results go to stdout
+
 
 def _positive(text: str) -> int:
     number = int(text)
@@ -23,7 +25,7 @@ def _positive(text: str) -> int:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"must be a number, got {number}")
+        raise argparse.ArgumentTypeError(f"must be a finite number, got {number}")
     return number
 
 
@@ -157,7 +159,8 @@ def _parser() -> argparse.ArgumentParser:
 def _one_line(error: Exception) -> str:
     text = str(error)
     if "Original Traceback (most recent call last)" in text:  # of a process that reads data
-        text = text.strip().splitlines()[-1].partition(": ")[2]
+        last = text.strip().splitlines()[-1]
+        text = last.partition(": ")[2] or last
     return " ".join(text.split())
 
 
@@ -165,10 +168,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb; gives the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     parser = _parser()
-    if sys.stderr is None:  # closed by whoever started this; what is said there must not get among the results
+    if sys.stderr is None:  # closed by the caller: print() would then write messages to stdout, among the results
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
-        if sys.stdout is None:
+        if sys.stdout is None and argv and argv[0] in PRINTING:
             raise OSError("Standard output is closed, so results would be lost: give > /dev/null to do without them.")
         if argv and argv[0] in ("train", "tune"):  # these two have the Trainer's flags
             getattr(commands, argv[0])(argv[1:])

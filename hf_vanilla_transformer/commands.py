@@ -203,9 +203,9 @@ def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _standard_input() -> Any:
-    """Return the bytes of stdin by a reader of its own.
+    """Return a second reader of stdin's bytes.
 
-    At the end the interpreter closes that of `sys.stdin`, and aborts if a thread is waiting in it for the next line.
+    The interpreter closes that of `sys.stdin` when it exits, and aborts if a thread is still waiting in it.
     """
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
@@ -223,8 +223,8 @@ def translate(args: argparse.Namespace) -> None:
     if sys.stdin is None:
         raise OSError("Standard input is closed: give the text as < FILE.")
     model, tokenizer = _load(args.model, args.backend)
-    output: Any = sys.stdout
-    output.reconfigure(encoding="utf-8")  # whatever the terminal's own: the text may have any letters
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's own: the text may have any letters
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
         for lines in _chunks(decode_lines(_standard_input(), "standard input")):
             translations = translate_sentences(
@@ -352,8 +352,10 @@ def demo(args: argparse.Namespace) -> None:
     """`vanilla-transformer demo`: a page in the browser, until Ctrl-C."""
     from .demo import build_page
 
-    try:
-        with socket.create_server((args.host, args.port or 0)):  # Gradio would try for most of a minute
+    try:  # Gradio would try for most of a minute
+        host = args.host.removeprefix("[").removesuffix("]")
+        family, *_, address = socket.getaddrinfo(host, args.port or 0, type=socket.SOCK_STREAM)[0]
+        with socket.create_server(address[:2], family=family):
             pass
     except OSError as error:
         raise OSError(f"Cannot listen on {args.host}, port {args.port or 'any'}: {error.strerror or error}.") from None

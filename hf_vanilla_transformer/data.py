@@ -166,7 +166,12 @@ READERS: dict[str, Callable[[tuple[str, ...], tuple[str, str]], Iterator[Row]]] 
 }
 
 
-def _check_languages(languages: tuple[str, str]) -> None:
+def check_languages(languages: tuple[str, str]) -> None:
+    """See that source and target are two languages.
+
+    Raises:
+        DataError: if they are one.
+    """
     if languages[0] == languages[1]:
         raise DataError(f"Source and target language are both {languages[0]!r}: give two as the text names them.")
 
@@ -177,7 +182,7 @@ def _files_of(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ..
     Raises:
         DataError: if one is missing or empty, or the languages are one.
     """
-    _check_languages(languages)
+    check_languages(languages)
     format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
     if format in READERS or format == ".parquet":
         files: tuple[str, ...] = (path,)
@@ -235,7 +240,7 @@ def _read_rows(
 
 def _columns(dataset: Dataset, origin: str, languages: tuple[str, str]) -> Dataset:
     """The two languages of a data set, from its column "translation" or from columns of their names."""
-    _check_languages(languages)
+    check_languages(languages)
     if "translation" in dataset.column_names:
         dataset = dataset.select_columns("translation").flatten()
         dataset = dataset.rename_columns({name: name.removeprefix("translation.") for name in dataset.column_names})

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from transformers.activations import ACT2FN
 
 from .layers_vanilla_transformer import (
     Dropout,
@@ -34,7 +35,7 @@ _PLAIN_MODULES = {
     *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
     *(LearnedPositions, VanillaTransformerAttention, VanillaTransformerDecoderLayer),
 }
-_ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")  # their classes act element by element
+_FORWARDS = {module: module.forward for module in _PLAIN_MODULES}  # as they were, should somebody replace them
 _ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")  # all are section 3.2.1
 
 
@@ -54,12 +55,14 @@ def can_decode_incrementally(model: Any) -> bool:
     """
     decoder = model.model.decoder
     modules = [module for module in (*decoder.modules(), model.lm_head) if module is not decoder]
+    activation = type(ACT2FN[model.config.activation_function])  # all of these act element by element
     return (
-        not model.training
+        not any(module.training for module in model.modules())
         and model.config._attn_implementation in _ATTENTIONS
         and type(decoder.embed_tokens) is nn.Embedding
         and type(model.lm_head) is nn.Linear
-        and all(type(module) in _PLAIN_MODULES or type(module).__module__ in _ACTIVATIONS for module in modules)
+        and all(type(module) in _PLAIN_MODULES or type(module) is activation for module in modules)
+        and all(module.forward is forward for module, forward in _FORWARDS.items())
         and all(type(weight) is nn.Parameter and not weight.is_meta for weight in model.parameters())
         and not any(map(_is_modified, model.modules()))
         and not (_global_forward_hooks or _global_forward_pre_hooks)

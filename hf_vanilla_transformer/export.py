@@ -115,10 +115,12 @@ def export_ctranslate2(folder: str, output_dir: str, quantization: str = "float3
     _register_loader()
     with _new_folder(output_dir) as made:
         model, tokenizer = load_model(folder), load(AutoTokenizer, folder)  # whole, or a clear error
+        config, generation_config = model.config, model.generation_config
+        del model  # the converter loads it again
         TransformersConverter(str(folder), trust_remote_code=False).convert(str(made), quantization=quantization)
         tokenizer.save_pretrained(made)
-        model.config.save_pretrained(made / SETTINGS)
-        model.generation_config.save_pretrained(made / SETTINGS)
+        config.save_pretrained(made / SETTINGS)
+        generation_config.save_pretrained(made / SETTINGS)
         about = {"runtime": "CTranslate2", "backend": "ctranslate2", "inside": _INSIDE_CTRANSLATE2}
         text = _README.format(name=folder, details=f", quantisation {quantization}", **about)
         (made / "README.md").write_text(text, encoding="utf-8")

@@ -17,7 +17,7 @@ def load(auto_class: Any, name: str, **kwargs: Any) -> Any:
     """
     try:
         return auto_class.from_pretrained(name, trust_remote_code=False, **kwargs)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # files from elsewhere may be damaged in any way
         where = name if Path(name).is_dir() else f"{name}, which is no folder"
@@ -32,10 +32,14 @@ def load_config(name: str) -> Any:
         ValueError: if it is that of a model of another kind.
     """
     config = load(AutoConfig, name)
+    _check_kind(config, name)
+    return config
+
+
+def _check_kind(config: Any, name: str) -> None:
     if config.model_type != VanillaTransformerConfig.model_type:
         hint = " (hf_vanilla_transformer.convert.from_marian makes one of it)" if config.model_type == "marian" else ""
         raise ValueError(f"{name} is a {config.model_type} model, not one of this package{hint}.")
-    return config
 
 
 def load_model(name: str, **kwargs: Any) -> Any:
@@ -48,19 +52,19 @@ def load_model(name: str, **kwargs: Any) -> Any:
         OSError: if it cannot be loaded, or its weights are incomplete.
         ValueError: if it is a model of another kind.
     """
-    load_config(name)
     model, report = load(AutoModelForSeq2SeqLM, name, output_loading_info=True, **kwargs)
     if missing := sorted(report["missing_keys"]):
         raise OSError(
             f"Cannot load {name}: its weights lack {len(missing)} of the model's tensors, such as {missing[0]}; "
             "fetch or save it again."
         )
+    _check_kind(model.config, name)
     _check_decoding(model.generation_config, name)
     return model
 
 
 def _check_decoding(settings: GenerationConfig, name: str) -> None:
-    """See that the decoding settings saved with a model are of the types that `generate` needs; it does not look."""
+    """See that the decoding settings saved with a model are of the types that `generate` expects."""
     whole, number = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens"), ("length_penalty",)
     tokens = ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id")
     types: dict[str, Any] = {

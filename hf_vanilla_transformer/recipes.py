@@ -1,17 +1,20 @@
 """Recipes: files of flags in YAML; and the resolved settings that every run leaves in its folder, a recipe as well."""
 
 import difflib
+import json
 from collections.abc import Collection
 from dataclasses import fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .arguments import DataArguments, VanillaTransformerTrainingArguments
+from .arguments import NEVER_RECORDED, DataArguments, VanillaTransformerTrainingArguments
 from .files import write_whole
 
 SETTINGS = "settings.yaml"  # in the output folder of a run
+PROCESSES = "processes"  # recorded there, but no flag: the launcher decides
 
 # What may change when a run goes on: it decides where and how long, not which model training leads to
 _FREE_PREFIXES = ("eval_", "logging_", "log_", "save_", "dataloader_", "hub_", "push_to_hub")
@@ -20,6 +23,7 @@ _FREE = {
     *("num_beams", "length_penalty", "bleu_tokenize", "early_stopping_patience", "load_best_model_at_end"),
     *("metric_for_best_model", "greater_is_better", "preset", "license"),
 }
+_UNRECORDED = NEVER_RECORDED | {"resume_from_checkpoint"}  # earlier versions did, without any effect
 _LENGTH = {"max_steps", "num_train_epochs"}
 _ENDLESS_SCHEDULES = ("noam", "constant", "constant_with_warmup")  # their rates do not depend on when training ends
 
@@ -43,6 +47,8 @@ def read_recipe(path: str, known: Collection[str]) -> list[str]:
     flags: dict[str, list[str]] = {}
     for key, value in root.value:
         where = f"{path}, line {key.start_mark.line + 1}"
+        if key.value == PROCESSES:
+            continue
         if not isinstance(key.value, str) or key.value not in known:
             near = difflib.get_close_matches(str(key.value), known, n=1)
             raise ValueError(
@@ -58,6 +64,20 @@ def read_recipe(path: str, known: Collection[str]) -> list[str]:
     return [word for words in flags.values() for word in words]
 
 
+def plain(value: Any) -> Any:
+    """Return a setting as a recipe can hold it and a flag can take it: text, a number, or a list of them."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (list, tuple)):
+        values = [plain(item) for item in value]
+        return " ".join(values) if any(isinstance(item, Enum) for item in value) else values
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return value if isinstance(value, (str, int, float)) or value is None else str(value)
+
+
 def write_settings(settings: dict[str, Any], folder: str, head: str, name: str = SETTINGS) -> None:
     """Writes `settings` as a recipe into `folder`, under the comment `head`."""
     file = Path(folder, name)
@@ -69,7 +89,7 @@ def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, s
     """Each setting that differs, and in words how. What an earlier version did not know had its default."""
     types: tuple[Any, ...] = (DataArguments, VanillaTransformerTrainingArguments)
     defaults = {field.name: field.default for group in types for field in fields(group)}
-    defaults["processes"] = settings.get("processes")  # was not recorded
+    defaults[PROCESSES] = settings.get(PROCESSES)  # was not recorded
     before = {**{name: defaults[name] for name in settings if name in defaults}, **before}
     pairs = {name: (before.get(name), settings.get(name)) for name in {**before, **settings}}
     return {name: f"{name} {there} there, {now} now" for name, (there, now) in pairs.items() if there != now}
@@ -90,6 +110,7 @@ def check_same_run(settings: dict[str, Any], folder: str) -> bool:
         before = dict(yaml.safe_load(file.read_text("utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError):
         raise ValueError(f"{file} is damaged; choose another --output_dir, or write it again as it was.") from None
+    before = {name: plain(value) for name, value in before.items() if name not in _UNRECORDED}
     free = _FREE | (_LENGTH if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
     bound = {"dataloader_num_workers"} if settings.get("streaming") else set()  # each worker makes its own batches
     changes = [
@@ -98,8 +119,11 @@ def check_same_run(settings: dict[str, Any], folder: str) -> bool:
         if name in bound or (name not in free and not name.startswith(_FREE_PREFIXES))
     ]
     if changes:
+        launch = ""
+        if before.get(PROCESSES, settings.get(PROCESSES)) != settings.get(PROCESSES):
+            launch = f" Launch it with `torchrun --nproc_per_node {before[PROCESSES]}`."
         raise ValueError(
-            f"{folder} holds a run with other settings: {'; '.join(changes)}. Choose another --output_dir, or repeat "
-            f"the settings in {file} to go on with that run."
+            f"{folder} holds a run with other settings: {'; '.join(changes)}.{launch} Choose another --output_dir, or "
+            f"repeat the settings in {file} to go on with that run."
         )
     return True

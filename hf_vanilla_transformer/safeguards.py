@@ -111,7 +111,7 @@ def reason_for(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
         place = "on the GPU" if isinstance(error, torch.OutOfMemoryError) else "on this machine"
-        return f"Out of memory {place}: lower --max_tokens, in training with a higher --gradient_accumulation_steps."
+        return f"Out of memory {place}: use smaller batches (--max_tokens, --gradient_accumulation_steps in training)."
     if isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
         return (
             "A process that reads data was lost, possibly out of memory; run the same command again to resume from "

@@ -21,7 +21,7 @@ from datasets import Dataset, concatenate_datasets, load_dataset
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .batching import MaxTokensBatchSampler
-from .data import DROPS, VERSION, Cleaning, DataError, Row, read_rows, stamps_of, tokenize_batch
+from .data import DROPS, VERSION, Cleaning, DataError, Row, check_languages, read_rows, stamps_of, tokenize_batch
 from .files import checksum, write_whole
 from .tokenizer import fingerprint, train_tokenizer
 
@@ -132,6 +132,7 @@ def prepare(
         DataError: for text that cannot be read; the shards before it stay.
         ValueError: if the folder holds shards of other text or settings.
     """
+    check_languages(languages)
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -163,13 +164,17 @@ def prepare(
         tokenizer.save_pretrained(folder)
         _write_json(folder / MANIFEST, {"settings": settings, "whole": False})
     else:
-        changed = [name for name, value in settings.items() if before["settings"].get(name) != value]
-        if before["whole"] and changed in ([], ["version"]):  # what is finished stays right when the code changes
-            return before
+        theirs = before["settings"]
+        if before["whole"]:  # stays right when the code changes, or records more
+            theirs = {**settings, **theirs, "version": settings["version"]}
+        changed = [name for name, value in settings.items() if theirs.get(name) != value]
         if changed:
             raise ValueError(
-                f"{folder} holds shards of other text or settings ({', '.join(changed)}); choose another folder."
+                f"{folder} holds shards of other text or settings ({', '.join(changed)}, where version is that of the "
+                "code that reads text); choose another folder."
             )
+        if before["whole"]:
+            return before
     processes = processes or os.cpu_count() or 1
     shards: dict[str, dict[str, Any]] = {}
     waiting: deque[tuple[str, int, Future]] = deque()

@@ -1,5 +1,6 @@
 """`Seq2SeqTrainer` with the paper's training (section 5): batches by tokens, the Noam schedule, label smoothing."""
 
+import copy
 import logging
 import math
 import shutil
@@ -14,14 +15,14 @@ from accelerate.utils import gather_object
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from tqdm import tqdm
-from transformers import EarlyStoppingCallback, Seq2SeqTrainer, TrainerCallback
+from transformers import EarlyStoppingCallback, EvalPrediction, Seq2SeqTrainer, TrainerCallback
 from transformers.debug_utils import DebugOption
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 from . import hub
 from .arguments import NOAM, check_batch_size
-from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator, batches_by_length
+from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator, batches_by_length, pad
 from .checkpoints import STATE, UNFINISHED, write_checksums
 from .ema import MovingAverage
 from .evaluation import Bleu, evaluate_translations
@@ -47,12 +48,17 @@ class _SetEpoch(TrainerCallback):
 @contextmanager
 def _without_wrapper(model: torch.nn.Module) -> Iterator[None]:
     """Take off the `forward` that accelerate puts on a model for mixed precision, which keeps fast decoding away."""
-    wrapper = vars(model).pop("forward", None)
+    original = vars(model).get("_original_forward")
+    if original is None:
+        yield
+        return
+    wrapper = vars(model).pop("forward")
+    if getattr(original, "__func__", None) is not type(model).forward:
+        model.forward = original
     try:
         yield
     finally:
-        if wrapper is not None:
-            model.forward = wrapper
+        model.forward = wrapper
 
 
 class TrainingSpeed(TrainerCallback):
@@ -108,19 +114,10 @@ def _use_one_device(args: Any) -> None:
         args._n_gpu = 1
 
 
-def _check_metric(args: Any, eval_dataset: Any) -> None:
-    """See that validation will report `metric_for_best_model`; of several sets the first decides unless one is named.
-
-    Raises:
-        ValueError: if it will not.
-    """
-    metric, names = args.metric_for_best_model.removeprefix("eval_"), args.metrics()
-    if isinstance(eval_dataset, dict):
-        if metric in names and eval_dataset:
-            metric = args.metric_for_best_model = f"{next(iter(eval_dataset))}_{metric}"
-        names = [f"{part}_{name}" for part in eval_dataset for name in names]
-    if metric not in names:
-        raise ValueError(f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}.")
+def _read_by_debugger(model: torch.nn.Module, args: Any) -> None:
+    """Give `model` an attention whose masks are numbers where transformers' debugger will look at them."""
+    if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+        model.set_attn_implementation("eager")
 
 
 class VanillaTransformerTrainer(Seq2SeqTrainer):
@@ -134,23 +131,20 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         processing_class: the tokenizer, saved with the model; BLEU in validation (`eval_bleu`) needs it.
 
     Raises:
-        ValueError: for arguments that would change nothing, such as `compute_metrics`.
+        ValueError: for arguments that would change nothing, or a `metric_for_best_model` that there will not be.
     """
 
     def __init__(self, model=None, args=None, data_collator=None, **kwargs):
         if data_collator is None and model is not None:
             data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
-        for name in ("compute_metrics", "preprocess_logits_for_metrics"):
-            if kwargs.get(name) is not None:
-                raise ValueError(f"{name} is never called here; override evaluate() to report other metrics.")
         if args is not None:
             _use_one_device(args)
-            if kwargs.get("eval_dataset") is not None:
-                _check_metric(args, kwargs["eval_dataset"])
             if isinstance(train := kwargs.get("train_dataset"), ShardStream) or hasattr(train, "__len__"):
                 check_batch_size(args)
-            if model is not None and DebugOption.UNDERFLOW_OVERFLOW in args.debug:
-                model.set_attn_implementation("eager")  # the debugger cannot look at the boolean masks of others
+            if kwargs.get("eval_dataset") is not None and not kwargs.get("compute_metrics"):
+                args = self._with_metric(args, kwargs["eval_dataset"])
+            if model is not None:
+                _read_by_debugger(model, args)
         super().__init__(model, args, data_collator, **kwargs)
         self._saving = False
         self.speed = TrainingSpeed()
@@ -166,6 +160,30 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             self.add_callback(_ProgressBar)
         if self.args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+
+    def _with_metric(self, args: Any, eval_dataset: Any) -> Any:
+        """Return `args`, whose `metric_for_best_model` validation will report.
+
+        Of several validation sets the first decides unless one is named. What `compute_metrics` or an `evaluate` of a
+        subclass reports is known only to them.
+
+        Raises:
+            ValueError: if it will not.
+        """
+        metric, names = args.metric_for_best_model.removeprefix("eval_"), args.metrics()
+        if isinstance(eval_dataset, dict):
+            if metric in names and eval_dataset:
+                args = copy.copy(args)  # the caller may use them for another trainer
+                metric = args.metric_for_best_model = f"{next(iter(eval_dataset))}_{metric}"
+            names = [f"{part}_{name}" for part in eval_dataset for name in names]
+        if metric not in names and type(self).evaluate is VanillaTransformerTrainer.evaluate:
+            raise ValueError(f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}.")
+        return args
+
+    def call_model_init(self, trial=None):
+        model = super().call_model_init(trial)
+        _read_by_debugger(model, self.args)
+        return model
 
     def train(self, *args, **kwargs):
         """As transformers' own; afterwards SIGTERM means what it meant before, also when training fails."""
@@ -258,10 +276,14 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
 
         Every sentence counts once, whatever the number of processes; one longer than `max_tokens` is a batch of its
         own. Several sets are evaluated one by one, each under its own name. BLEU is that of this package's own
-        decoding with the model's settings, but for `generation_num_beams`.
+        decoding with the model's settings, but for `generation_num_beams`. `compute_metrics` gets the same
+        translations, as token ids padded with -100, and the labels.
         """
         start = time.perf_counter()
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, str):
+            sets: Any = self.eval_dataset
+            return self.evaluate(sets[dataset], ignore_keys, f"{metric_key_prefix}_{dataset}")
         if dataset is None:
             raise ValueError("There is nothing to evaluate on: give an eval_dataset.")
         if isinstance(dataset, dict):
@@ -295,8 +317,15 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             f"{metric_key_prefix}_loss": loss,
             f"{metric_key_prefix}_perplexity": math.exp(min(loss, 700.0)),
         }
-        if self.args.eval_bleu:
-            metrics[f"{metric_key_prefix}_bleu"] = self._bleu(model, dataset)
+        if self.args.eval_bleu or self.compute_metrics:
+            beams = self.args.generation_num_beams
+            outputs, labels = self._translate_ids(model, dataset, **({} if beams is None else {"num_beams": beams}))
+            if self.args.eval_bleu:
+                metrics[f"{metric_key_prefix}_bleu"] = self._bleu(outputs, labels)
+            if self.compute_metrics:
+                arrays = (pad(rows, IGNORED_LABEL).numpy() for rows in (outputs, labels))
+                own = self.compute_metrics(EvalPrediction(*arrays))
+                metrics |= {f"{metric_key_prefix}_{name}": value for name, value in own.items()}
         metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -307,25 +336,23 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             return self.average.model
         return self.accelerator.unwrap_model(self.model)
 
-    def _bleu(self, model: torch.nn.Module, dataset: Any) -> float:
-        beams = self.args.generation_num_beams
-        predictions, references = self._translate(model, dataset, **({} if beams is None else {"num_beams": beams}))
+    def _bleu(self, outputs: list[list[int]], labels: list[list[int]]) -> float:
+        predictions, references = self._texts(outputs, labels)
         tokenize = self.args.bleu_tokenize
         return Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)["bleu"]
 
     def score(self) -> dict[str, Any]:
         """BLEU, chrF and TER of the validation text with the model's own decoding, as `evaluate` prints them."""
-        predictions, references = self._translate(self._validated_model(), self.eval_dataset)
+        if isinstance(self.eval_dataset, dict):
+            raise ValueError("There are several validation sets: score one with `vanilla-transformer evaluate`.")
+        predictions, references = self._texts(*self._translate_ids(self._validated_model(), self.eval_dataset))
         scores = evaluate_translations(predictions, references, self.args.bleu_tokenize)
         return {"text": "validation text", "sentences": len(predictions), **scores}
 
-    def _translate(self, model: torch.nn.Module, dataset: Any, **settings: Any) -> tuple[list[str], list[str]]:
-        """The data set's translations and references, on every process; each translates its share."""
-        if self.processing_class is None:
-            raise ValueError("BLEU in validation needs the tokenizer: give processing_class, or eval_bleu=False.")
-        mine = [
-            dataset[i] for i in range(self.accelerator.process_index, len(dataset), self.accelerator.num_processes)
-        ]
+    def _translate_ids(self, model: Any, dataset: Any, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:
+        """The data set's translations and labels, on every process; each translates its share."""
+        processes = self.accelerator.num_processes
+        mine = [dataset[i] for i in range(self.accelerator.process_index, len(dataset), processes)]
         sources, labels = ([row[name] for row in mine] for name in ("input_ids", "labels"))
         hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
         with (
@@ -334,12 +361,16 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
             outputs = translate_ids(model, sources, progress=bar.update, **settings)
-        texts = [self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in (outputs, labels)]
-        pairs = list(zip(*texts, strict=True))
-        if self.accelerator.num_processes > 1:
+        pairs = list(zip(outputs, labels, strict=True))
+        if processes > 1:
             pairs = gather_object(pairs)
-        predictions, references = map(list, zip(*pairs, strict=True))
-        return predictions, references
+        outputs, labels = map(list, zip(*pairs, strict=True))
+        return outputs, labels
+
+    def _texts(self, *sides: list[list[int]]) -> list[list[str]]:
+        if self.processing_class is None:
+            raise ValueError("BLEU in validation needs the tokenizer: give processing_class, or eval_bleu=False.")
+        return [self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in sides]
 
     def init_hf_repo(self, *args, **kwargs) -> None:
         """Before training starts, so that a missing token or permission is known then."""

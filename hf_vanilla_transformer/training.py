@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
-from enum import Enum
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,17 +22,17 @@ from transformers import (
 )
 
 from . import __version__, hub
-from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, check_batch_size
+from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, check_flags
 from .checkpoints import STATE, fault_of, newest_checkpoint
 from .data import Cleaning, describe_drops, load_hub_pairs, load_pairs, tokenize_pairs
 from .loading import load, load_config, load_model
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .phrases import splits
 from .presets import paper_config, preset
-from .recipes import check_same_run, read_recipe, write_settings
+from .recipes import PROCESSES, check_same_run, plain, read_recipe, write_settings
 from .safeguards import explained, one_run
 from .shards import ShardStream, check_languages_of, is_prepared, load_shards
-from .tokenizer import check_tokenizer, train_tokenizer
+from .tokenizer import check_tokenizer, fingerprint, train_tokenizer
 from .trainer import VanillaTransformerTrainer
 
 
@@ -93,7 +92,7 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", about: str = _TRAI
     try:
         parser.set_defaults(**preset(flags.preset).training)
         arguments = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
-        check_batch_size(arguments[2])
+        check_flags(arguments[2])
         _check_sizes(arguments[0])
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
@@ -139,20 +138,6 @@ def _texts(pairs: Dataset) -> Iterator[str]:
             yield from (text for text in batch[column] if text)
 
 
-def _plain(value: Any) -> Any:
-    """A setting as a recipe can hold it and a flag can take it: text, a number, or a list of them."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, (list, tuple)):
-        values = [_plain(item) for item in value]
-        return " ".join(values) if any(isinstance(item, Enum) for item in value) else values
-    if hasattr(value, "to_dict"):
-        value = value.to_dict()
-    if isinstance(value, dict):
-        return json.dumps(value)
-    return value if isinstance(value, (str, int, float)) or value is None else str(value)
-
-
 def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
     """The resolved settings of a run: this package's own, and those of `Trainer`'s that are not its defaults."""
     # making arguments sets up the processes of the run anew: on a CPU they must stay there
@@ -164,12 +149,13 @@ def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
             value = getattr(group, field.name)
             known = field.name in defaults and field.name not in own
             if field.init and value not in (None, []) and not (known and value == defaults[field.name]):
-                settings[field.name] = _plain(value)
+                settings[field.name] = plain(value)
     if "model_name_or_path" not in settings:  # else they are in the model's own folder
         for field in fields(ModelArguments):
             settings[field.name] = getattr(config, field.name, settings.get(field.name))
     for name in ("hub_token", "resume_from_checkpoint"):  # a secret; and where this start begins, not what the run is
         settings.pop(name, None)
+    settings[PROCESSES] = arguments[-1].world_size
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -262,7 +248,7 @@ def _run(
     prepared = data.train_file if is_prepared(data.train_file) else None
     if data.streaming and not prepared:
         raise ValueError("--streaming reads a folder that scripts/prepare_data.py made: give it as --train_file.")
-    named = folder if goes_on else prepared or checkpoint or model_arguments.tokenizer_name or pretrained
+    named = folder if goes_on else prepared or model_arguments.tokenizer_name or checkpoint or pretrained
     tokenizer, tokens = tokenized(model_arguments, data, args, config, named, report)
     if pretrained:
         # half precision would lose small updates, and a moving average even more
@@ -272,7 +258,7 @@ def _run(
         model = VanillaTransformerForConditionalGeneration(config)
     check_tokenizer(tokenizer, config)
     if args.resume_from_checkpoint:
-        _check_checkpoint(args.resume_from_checkpoint, config)
+        _check_checkpoint(args.resume_from_checkpoint, config, tokenizer)
     model.generation_config.update(**model_arguments.generation_overrides())
     report(f"{model.num_parameters():,} parameters, a vocabulary of {len(tokenizer):,}")
     if "validation" not in tokens:
@@ -296,7 +282,10 @@ def _run(
     trainer.train(resume_from_checkpoint=checkpoint)
     state = trainer.state
     if trainer.safeguards.stopped and state.global_step < state.max_steps:
-        report(f"Stopped by SIGTERM after {state.global_step:,} updates; the same command goes on from there.")
+        without = " without --resume_from_checkpoint" if args.resume_from_checkpoint else ""
+        report(
+            f"Stopped by SIGTERM after {state.global_step:,} updates; the same command{without} goes on from there."
+        )
         return trainer
     trainer.save_model(_internal_call=True)
     trainer.save_state()
@@ -389,7 +378,7 @@ def _versions() -> str:
 
 
 def _checkpoint(args: Any, folder: str | None, report: Callable[[str], Any]) -> str | None:
-    """The checkpoint to go on from: the one that is asked for, else the newest whole one of the run in `folder`.
+    """Return the checkpoint to resume from: that of the flag, else the newest whole one of the run in `folder`.
 
     Raises:
         ValueError: if training cannot go on from it.
@@ -406,11 +395,11 @@ def _checkpoint(args: Any, folder: str | None, report: Callable[[str], Any]) -> 
     return asked_for
 
 
-def _check_checkpoint(checkpoint: str, config: Any) -> None:
-    """See that the weights in a checkpoint are those of a model of this configuration.
+def _check_checkpoint(checkpoint: str, config: Any, tokenizer: Any) -> None:
+    """See that a checkpoint holds a model of this configuration and of this vocabulary.
 
     Raises:
-        ValueError: if they are not.
+        ValueError: if it does not.
     """
     theirs = load_config(checkpoint)
     for name in ("vocab_size", *(field.name for field in fields(ModelArguments) if hasattr(config, field.name))):
@@ -419,6 +408,8 @@ def _check_checkpoint(checkpoint: str, config: Any) -> None:
                 f"--resume_from_checkpoint {checkpoint}: its {name} is {getattr(theirs, name, None)}, not "
                 f"{getattr(config, name)}."
             )
+    if fingerprint(load(AutoTokenizer, checkpoint)) != fingerprint(tokenizer):
+        raise ValueError(f"--resume_from_checkpoint {checkpoint}: its vocabulary is not the one of this run.")
 
 
 def resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:

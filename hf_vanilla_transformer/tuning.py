@@ -21,7 +21,7 @@ from .arguments import NOAM, DataArguments, ModelArguments, VanillaTransformerTr
 from .batching import Seq2SeqCollator
 from .files import write_whole
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .recipes import differences, write_settings
+from .recipes import PROCESSES, differences, write_settings
 from .safeguards import explained, one_run
 from .schedule import noam
 from .shards import is_prepared
@@ -72,6 +72,8 @@ def tune(
         raise ValueError("tune trains from nothing: leave out --model_name_or_path.")
     if args.lr_scheduler_type != NOAM:
         raise ValueError("tune knows the noam schedule only: leave out --lr_scheduler_type.")
+    if args.resume_from_checkpoint:
+        raise ValueError("tune trains from nothing: leave out --resume_from_checkpoint.")
     if data.streaming:
         raise ValueError("tune tries batches of several sizes: leave out --streaming.")
     if args.max_steps < 1:
@@ -332,6 +334,7 @@ def _conclude(optuna: Any, study: Any, bench: _Bench, folder: Path) -> str:
     steps = {"max_steps": max_steps, "eval_steps": eval_steps, "save_steps": eval_steps, "eval_strategy": "steps"}
     vocabulary = {"vocab_size": bench.config.vocab_size}  # as large as the text allowed
     settings = {**study.user_attrs["settings"], **best.params, **steps, **vocabulary}
+    settings.pop(PROCESSES, None)  # a recipe for any number
     measure = f"validation {bench.measure}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
     importances: dict[str, float] = {}

@@ -4,7 +4,12 @@ import sys
 import pytest
 from transformers import HfArgumentParser
 
-from hf_vanilla_transformer.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.arguments import (
+    DataArguments,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    check_flags,
+)
 
 
 def arguments(tmp_path, **fields):
@@ -117,16 +122,12 @@ def test_early_stopping_keeps_the_best_model_and_needs_validation(tmp_path):
     ("fields", "message"),
     [
         ({"bleu_tokenize": "foo"}, "There is no tokenisation 'foo' for BLEU; choose one of 13a, char"),
-        ({"metric_for_best_model": "chrf"}, "metric_for_best_model must be one of loss, perplexity, bleu, got 'chrf'"),
-        ({"metric_for_best_model": "bleu", "eval_bleu": False}, "must be one of loss, perplexity, got 'bleu'"),
         ({"save_only_model": True}, "no run resumes from a checkpoint without its optimizer"),
         ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha would change nothing"),
-        ({"per_device_eval_batch_size": 3}, "per_device_eval_batch_size would change nothing: .*max_tokens"),
-        ({"include_for_metrics": ["loss"]}, "include_for_metrics would change nothing"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size would change nothing: .*max_tokens"),
         ({"label_smoothing_factor": 2}, "label_smoothing_factor must be at least 0 and below 1, got 2"),
         ({"generation_num_beams": 0}, "generation_num_beams must be at least 1, got 0"),
         ({"lr_scheduler_kwargs": {"num_cycles": 2}}, "lr_scheduler_kwargs would change nothing"),
-        ({"processes": 2}, "for 2 processes, but 1 train: launch with `torchrun --nproc_per_node 2`"),
     ],
 )
 def test_what_would_fail_or_change_nothing_later_is_refused_at_once(tmp_path, fields, message):
@@ -141,8 +142,29 @@ def test_a_tokenisation_whose_package_is_missing_is_refused_at_once(tmp_path, mo
         arguments(tmp_path, bleu_tokenize="ja-mecab")
 
 
-def test_the_metric_may_bear_the_name_of_a_validation_set(tmp_path):
-    assert arguments(tmp_path, metric_for_best_model="eval_news_bleu").greater_is_better
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"metric_for_best_model": "chrf"}, "metric_for_best_model must be one of loss, perplexity, bleu, got 'chrf'"),
+        ({"metric_for_best_model": "news_bleu"}, "must be one of loss, perplexity, bleu, got 'news_bleu'"),
+        ({"metric_for_best_model": "bleu", "eval_bleu": False}, "must be one of loss, perplexity, got 'bleu'"),
+        ({"per_device_train_batch_size": 3}, "per_device_train_batch_size would change nothing: .*max_tokens"),
+        ({"per_device_eval_batch_size": 3}, "per_device_eval_batch_size would change nothing: .*max_tokens"),
+        ({"include_for_metrics": ["loss"]}, "include_for_metrics would change nothing"),
+        ({"generation_max_length": 30}, "generation_max_length would change nothing"),
+        ({"do_predict": True}, "do_predict would change nothing: `vanilla-transformer evaluate`"),
+        ({"label_names": ["labels"]}, "label_names would change nothing"),
+    ],
+)
+def test_a_flag_that_changes_nothing_in_training_is_refused(tmp_path, fields, message):
+    args = arguments(tmp_path, **fields)
+    with pytest.raises(ValueError, match=message):
+        check_flags(args)
+
+
+def test_the_defaults_and_what_they_imply_are_accepted(tmp_path):
+    for fields in ({}, {"eval_bleu": False}, {"metric_for_best_model": "eval_loss"}, {"do_train": True}):
+        check_flags(arguments(tmp_path, **fields))
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_beams", 0), ("length_penalty", float("nan"))])

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.cli import _one_line, main
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,18 @@ def test_each_verb_explains_itself(verb, capsys):
     assert max(map(len, text.splitlines())) <= 119
     if verb in ("train", "tune"):
         assert "--no_clean                      Turns --clean off." in text
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("two\nlines", "two lines"),
+        (
+            "In a worker.\nOriginal Traceback (most recent call last):\n  f()\na.DataError: why\n",
+            "why",
+        ),
+        ("Original Traceback (most recent call last):\n  f()\nMemoryError\n", "MemoryError"),
+    ],
+)
+def test_an_error_is_one_line_also_when_a_worker_raised_it(text, line):
+    assert _one_line(ValueError(text)) == line

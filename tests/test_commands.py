@@ -330,7 +330,5 @@ def test_running_out_of_memory_is_one_line(saved, capsys, monkeypatch):
     monkeypatch.setattr("hf_vanilla_transformer.translation.translate", no_room)
     assert main(["evaluate", str(folder / "model"), "--test_file", str(folder / "test")]) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer: ")]
-    assert lines == [
-        "vanilla-transformer: Out of memory on the GPU: lower --max_tokens, in training with a higher "
-        "--gradient_accumulation_steps."
-    ]
+    assert len(lines) == 1
+    assert "Out of memory on the GPU: use smaller batches (--max_tokens" in lines[0]

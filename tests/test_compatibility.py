@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.recipes import check_same_run
+from hf_vanilla_transformer.shards import prepare
 
 SAVED = Path(__file__).parent / "fixtures" / "commit_937b408"
 EXPECTED = json.loads((SAVED / "expected.json").read_text(encoding="utf-8"))
@@ -37,6 +40,33 @@ def test_a_saved_model_gives_the_logits_it_gave():
     inputs = tokenizer(EXPECTED["sources"][:1], return_tensors="pt")
     logits = model.eval()(**inputs, labels=torch.tensor([[5, 6, 2]])).logits[0, :, :8]
     torch.testing.assert_close(logits, torch.tensor(EXPECTED["logits"]), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "per_device_train_batch_size: 16",
+        "resume_from_checkpoint: nowhere",
+        "accelerator_config:\n  even_batches: false",
+    ],
+)
+def test_settings_that_were_recorded_otherwise_do_not_lock_a_run_out(tmp_path, setting):
+    shutil.copytree(SAVED / "run", tmp_path / "run")
+    file = tmp_path / "run" / "settings.yaml"
+    file.write_text(f"{file.read_text()}{setting}\n")
+    settings = yaml.safe_load((SAVED / "run" / "settings.yaml").read_text())
+    if setting.startswith("accelerator"):
+        settings["accelerator_config"] = json.dumps({"even_batches": False})  # as it is recorded now
+    assert check_same_run({**settings, "processes": 1}, str(tmp_path / "run"))
+
+
+def test_a_folder_that_was_prepared_needs_no_second_preparation(tmp_path):
+    sources, languages, folder = [str(SAVED / "text")], ("en", "de"), tmp_path / "prepared"
+    manifest = prepare(sources, languages, str(folder), vocab_size=300, processes=1)
+    for name in ("dataset", "tokenizer", "vocab_size", "version"):  # which that commit did not record
+        del manifest["settings"][name]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert prepare(sources, languages, str(folder), vocab_size=300, processes=1) == manifest
 
 
 def test_an_interrupted_run_is_resumed_and_ends_with_the_same_weights(tmp_path, monkeypatch, capsys):

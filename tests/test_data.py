@@ -17,7 +17,6 @@ from hf_vanilla_transformer.data import (
     load_pairs,
     tokenize_pairs,
 )
-from hf_vanilla_transformer.files import checksum
 
 CLEANING = Cleaning(max_sentence_tokens=256, max_length_ratio=4.0)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -391,10 +390,6 @@ def test_changed_readers_and_cleaning_do_not_take_what_the_old_ones_cached(tmp_p
         monkeypatch.setattr(data, "VERSION", version)
         lengths[version] = tokenize_pairs(pairs, tokenizer, 100)[0]._fingerprint
     assert len(set(lengths.values())) == 2
-
-
-def test_the_version_is_that_of_the_code():
-    assert checksum(Path(data.__file__)) == data.VERSION
 
 
 def test_one_language_on_both_sides_is_refused(tmp_path):

@@ -1,10 +1,12 @@
 """The page, used in a real Chromium as a person would, on a desktop and on a phone."""
 
+import os
 import shutil
 import subprocess
 import sys
 import time
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -158,3 +160,17 @@ def test_an_address_that_is_none_is_said_at_once(host, capsys):
     assert main(["demo", "nowhere", "--host", host]) == 1
     assert f"Cannot listen on {host}" in capsys.readouterr().err
     assert time.perf_counter() - start < 10
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]", "127.0.0.1", "localhost"])
+def test_addresses_of_both_kinds_are_listened_on(host, small_model, tmp_path, monkeypatch):
+    if ":" in host and not os.path.exists("/proc/net/if_inet6"):
+        pytest.skip("this machine has no IPv6")
+    launched = []
+    monkeypatch.setattr("hf_vanilla_transformer.demo.build_page", lambda name: SimpleNamespace(launch=launch))
+
+    def launch(server_name, server_port):
+        launched.append(server_name)
+
+    assert main(["demo", "nowhere", "--host", host]) == 0
+    assert launched == [host]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import MarianConfig, MarianMTModel
 
@@ -146,6 +147,18 @@ def test_nothing_in_the_package_leaves_the_question_of_remote_code_open():
             if name.endswith(".from_pretrained") and ("auto" in name.lower() or "ExportedModel" in name):
                 asking += [f"{file.name}: {name}"] * ([ast.unparse(answer) for answer in answers] != ["False"])
     assert asking == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_folder_with_an_adapter_loads(folder, tmp_path):
+    adapted = get_peft_model(load_model(str(folder)), LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM"))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight)
+    source = torch.tensor([[5, 6, 2]])
+    expected = adapted.eval().generate(input_ids=source, max_new_tokens=5)
+    adapted.save_pretrained(tmp_path / "adapter")
+    assert torch.equal(load_model(str(tmp_path / "adapter")).eval().generate(source, max_new_tokens=5), expected)
 
 
 def test_a_whole_model_loads(folder):

@@ -114,9 +114,9 @@ def test_a_folder_takes_one_run_at_a_time_and_is_left_as_it_was(tmp_path):
         (RuntimeError("One of the subprocesses has abruptly died during map operation."), "process that reads data"),
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
-            "Out of memory on the GPU: lower --max",
+            "Out of memory on the GPU: use smaller",
         ),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "Out of memory on this machine: lower --max_tok"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "Out of memory on this machine: use small"),
         (MemoryError(), "Out of memory on this machine"),
     ],
 )

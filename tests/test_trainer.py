@@ -19,6 +19,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer import generation_vanilla_transformer as generation
 from hf_vanilla_transformer.batching import Seq2SeqCollator
 from hf_vanilla_transformer.loss import smoothed_cross_entropy
+from hf_vanilla_transformer.translation import translate_ids
 
 
 def parameters(trainer: VanillaTransformerTrainer) -> torch.Tensor:
@@ -292,6 +293,12 @@ def test_several_validation_sets_are_reported_by_name(trainer):
         log["eval_short_loss"] for log in run.state.log_history if "eval_short_loss" in log
     )
     assert trainer(eval_dataset=parts, **{**schedule, "metric_for_best_model": "long_loss"})
+    assert run.evaluate("long")["eval_long_loss"] == run.evaluate(parts["long"])["eval_loss"]
+    args = VanillaTransformerTrainingArguments(run.args.output_dir, use_cpu=True, **schedule)
+    for dataset in (parts, whole.eval_dataset):  # the same arguments serve both
+        VanillaTransformerTrainer(run.model, args, train_dataset=run.train_dataset, eval_dataset=dataset)
+    with pytest.raises(ValueError, match="There are several validation sets"):
+        run.score()
     with pytest.raises(ValueError, match=r"must be one of short_loss, short_perplexity, long_loss"):
         trainer(eval_dataset=parts, **{**schedule, "metric_for_best_model": "other_loss"})
 
@@ -303,17 +310,65 @@ def test_a_validation_pair_longer_than_a_batch_is_one_by_itself(trainer):
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"compute_metrics": len}, "compute_metrics is never called here"),
-        ({"preprocess_logits_for_metrics": len}, "preprocess_logits_for_metrics is never called"),
-        ({"per_device_train_batch_size": 3}, "per_device_train_batch_size would change nothing"),
-    ],
-)
-def test_what_a_trainer_would_ignore_is_refused(trainer, changes, message):
-    with pytest.raises(ValueError, match=message):
-        trainer(**changes)
+def test_batches_counted_in_pairs_are_refused(trainer):
+    with pytest.raises(ValueError, match="per_device_train_batch_size would change nothing"):
+        trainer(per_device_train_batch_size=3)
+
+
+def test_compute_metrics_gets_the_translations_and_decides(trainer):
+    seen = []
+
+    def compute(prediction):
+        seen.append(prediction)
+        return {"length": float((prediction.predictions != -100).sum())}
+
+    run = trainer(compute_metrics=compute, metric_for_best_model="length", eval_strategy="steps", eval_steps=3)
+    run.train()
+    labels = [row["labels"] for row in run.eval_dataset]
+    assert [[token for token in row if token != -100] for row in seen[0].label_ids.tolist()] == labels
+    outputs = translate_ids(run.model, run.eval_dataset["input_ids"][:])
+    assert [[token for token in row if token != -100] for row in seen[0].predictions.tolist()] == outputs
+    assert run.state.best_metric == sum(map(len, outputs))
+
+
+def test_a_subclass_may_report_metrics_of_its_own(trainer):
+    class WithChrF(VanillaTransformerTrainer):
+        def evaluate(self, *args, **kwargs):
+            metrics = super().evaluate(*args, **kwargs)
+            return {**metrics, "eval_chrf": 7.0}
+
+    plain = trainer()
+    plain.args.metric_for_best_model = "chrf"
+    run = WithChrF(plain.model, plain.args, train_dataset=plain.train_dataset, eval_dataset=plain.eval_dataset)
+    assert run.args.metric_for_best_model == "chrf"
+    with pytest.raises(ValueError, match="metric_for_best_model must be one of loss, perplexity, bleu, got 'chrf'"):
+        trainer(metric_for_best_model="chrf")
+
+
+def test_a_forward_of_somebodys_own_is_validated_too(trainer):
+    run = trainer()
+    plain = run.evaluate()
+    forward = run.model.forward
+
+    def patched(*args, **kwargs):
+        outputs = forward(*args, **kwargs)
+        outputs.logits[..., 7] += 1e5
+        return outputs
+
+    run.model.forward = patched
+    outputs, _ = run._translate_ids(run.model, run.eval_dataset)
+    assert {row[1] for row in outputs} == {7}
+    assert run.evaluate()["eval_loss"] > plain["eval_loss"] + 1
+
+
+def test_the_debugger_can_read_every_mask(small_model, trainer):
+    run = trainer(small_model(dropout=0.0), debug="underflow_overflow")
+    run.train()
+    again = VanillaTransformerTrainer(
+        None, run.args, run.data_collator, model_init=lambda: small_model(), train_dataset=run.train_dataset
+    )
+    again.train()
+    assert run.state.global_step == again.state.global_step == 3
 
 
 def test_training_that_fails_leaves_sigterm_as_it_was(trainer):

@@ -268,6 +268,14 @@ def test_a_checkpoint_that_training_cannot_go_on_from_is_refused(moses, tmp_path
         train(*settings(tmp_path / "other", *flags, "--resume_from_checkpoint", str(tmp_path / "nowhere")))
     with pytest.raises(ValueError, match=r"--resume_from_checkpoint .*its d_ff is 16, not 32"):
         train(*settings(tmp_path / "other", *flags, *resume, "--d_ff", "32"))
+    shorter = tmp_path / "shorter"
+    for language in ("en", "fr"):
+        lines = Path(f"{moses}.{language}").read_text().splitlines(keepends=True)[:4]
+        Path(f"{shorter}.{language}").write_text("".join(lines * 3) + "men\n" * 5)
+    others = ["--train_file", str(shorter), "--target_lang", "fr", "--vocab_size", "280"]
+    train(*settings(tmp_path / "vocabulary", *others))
+    with pytest.raises(ValueError, match=r"--resume_from_checkpoint .*its vocabulary is not the one of this run"):
+        train(*settings(tmp_path / "vocabulary", *others, "--max_steps", "4", *resume))
     (checkpoint / "scheduler.pt").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"--resume_from_checkpoint .*scheduler.pt is corrupt"):
         train(*settings(tmp_path / "other", *flags, *resume))
@@ -297,8 +305,9 @@ def test_a_run_needs_as_many_processes_as_before(moses, tmp_path):
     file = tmp_path / "run" / "settings.yaml"
     assert "processes: 1" in file.read_text()
     file.write_text(file.read_text().replace("processes: 1", "processes: 2"))
-    with pytest.raises(ValueError, match="processes 2 there, 1 now"):
+    with pytest.raises(ValueError, match=r"processes 2 there, 1 now.*torchrun --nproc_per_node 2"):
         train(*flags)
+    assert train(str(file), *settings(tmp_path / "elsewhere")).state.global_step == 2  # a recipe for any number
     file.write_text(file.read_text().replace("processes: 2\n", ""))  # an earlier version did not know
     assert train(*flags) is None
 
