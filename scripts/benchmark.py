@@ -101,7 +101,7 @@ class _OurBatches(Seq2SeqTrainer):
     """`Seq2SeqTrainer` but for the batches."""
 
     get_train_dataloader = VanillaTransformerTrainer.get_train_dataloader
-    _batch_sampler = VanillaTransformerTrainer._batch_sampler
+    _lengths = VanillaTransformerTrainer._lengths
 
 
 def training(report: Report, text: Text, repeats: int, steps: int) -> None:

@@ -62,12 +62,21 @@ def test_a_limit_from_the_caller_wins(small_model, sources, limit):
     assert model.generate(**sources, generation_config=GenerationConfig(**limit)).shape == (5, 8)
 
 
-@pytest.mark.parametrize("use_cache", [False, True])
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_decoding_without_the_cache_gives_the_same(small_model, sources, num_beams, use_cache):
+def test_decoding_with_the_cache_gives_what_the_whole_prefix_gives(small_model, sources, num_beams):
+    """By transformers' own loops without the cache and with it, and by the fast search, which has one of its own."""
     model = talkative(small_model(lm_head_bias=True), 2.0)
-    expected = model.generate(**sources, num_beams=num_beams)
-    assert torch.equal(model.generate(**sources, num_beams=num_beams, use_cache=use_cache), expected)
+    lengths = []
+    model.model.decoder.register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    expected = model.generate(**sources, num_beams=num_beams, use_cache=False)
+    assert lengths[-1] > 5  # the whole prefix at every step
+    lengths.clear()
+    assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)
+    assert set(lengths) == {1}  # the newest token alone
+    model.model.decoder._forward_pre_hooks.clear()
+    assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)
 
 
 @torch.no_grad()
