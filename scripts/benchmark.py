@@ -3,9 +3,9 @@
 python scripts/benchmark.py --quick     every CPU row, under 10 minutes on 2 cores
 python scripts/benchmark.py --full      more repetitions, growth with length, batch and beam, a GPU's rows where one is
 
-Peers take turns in every repetition, and medians are compared. The text is Multi30k where it lies at ../shared/data,
-else the built-in phrases. Prints a Markdown table, writes the same as JSON to --output, and exits 0 only if the peers
-that should say the same do so on 99 % of the sentences.
+Peers take turns in every repetition, and medians are compared. The text is Multi30k where scripts/get_multi30k.sh has
+fetched it (or it lies at ../shared/data), else the built-in phrases. Prints a Markdown table, writes the same as JSON
+to --output, and exits 0 only if the peers that should say the same do so on 99 % of the sentences.
 """
 
 import argparse
@@ -52,7 +52,9 @@ from hf_vanilla_transformer.data import load_pairs, tokenize_pairs
 from hf_vanilla_transformer.phrases import splits
 from hf_vanilla_transformer.presets import preset
 
-MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "tok"
+ROOT = Path(__file__).parents[1]
+PLACES = (ROOT / "data" / "multi30k", ROOT.parent / "shared" / "data" / "multi30k" / "tok")
+MULTI30K = next((place for place in PLACES if (place / "train.en").is_file()), PLACES[0])
 
 
 class Text:

@@ -2,12 +2,12 @@
 
 import dataclasses
 import os
-from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+from corpora import MULTI30K, NO_MULTI30K
 from transformers import AutoTokenizer
 from unequal_pairs import UNEQUAL, pairs
 
@@ -19,8 +19,6 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.cli import main
-
-MULTI30K = Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "tok"
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +80,7 @@ def trainer(small_model, tmp_path):
 def trained_on_multi30k(tmp_path_factory):
     """A model after half a minute on Multi30k, its tokenizer, its folder, and the validation text of both sides."""
     if not MULTI30K.is_dir():
-        pytest.skip("no Multi30k text at ../shared/data/multi30k")
+        pytest.skip(NO_MULTI30K)
     folder = tmp_path_factory.mktemp("trained") / "run"
     flags = ["--preset", "tiny", "--vocab_size", "2000", "--d_model", "64", "--d_ff", "128", "--dropout", "0"]
     flags += ["--num_encoder_layers", "2", "--num_decoder_layers", "2", "--max_tokens", "1024", "--max_steps", "900"]

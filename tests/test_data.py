@@ -6,6 +6,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from corpora import MULTI30K, NO_MULTI30K
 from datasets import Dataset
 
 from hf_vanilla_transformer import data, train_tokenizer
@@ -138,12 +139,11 @@ def test_unchanged_files_are_served_from_the_cache(prefix, own_cache):
 
 
 def test_multi30k_is_read_as_its_files_say():
-    folder = SHARED / "multi30k" / "tok"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not there")
-    sides = [(folder / f"val.{language}").read_bytes().decode().split("\n") for language in ("en", "de")]
+    if not MULTI30K.is_dir():
+        pytest.skip(NO_MULTI30K)
+    sides = [(MULTI30K / f"val.{language}").read_bytes().decode().split("\n") for language in ("en", "de")]
     assert [side.pop() for side in sides] == ["", ""]
-    pairs = read(str(folder / "val"))
+    pairs = read(str(MULTI30K / "val"))
     assert len(pairs) == 1014
     assert pairs == list(zip(*sides, strict=True))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from corpora import MULTI30K, NO_MULTI30K, ROOT
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).parent.parent
-TEXT = ROOT.parent / "shared" / "data" / "multi30k" / "tok" / "val"
+TEXT = MULTI30K / "val"
 SMALL = [
     *("--preset", "tiny", "--d_model", "32", "--num_encoder_layers", "1", "--num_decoder_layers", "1", "--d_ff", "32"),
     *("--vocab_size", "600", "--max_steps", "4", "--max_tokens", "512", "--logging_steps", "1", "--save_steps", "4"),
@@ -20,7 +20,7 @@ SMALL = [
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not TEXT.with_suffix(".en").is_file(), reason="no Multi30k text at ../shared/data/multi30k"),
+    pytest.mark.skipif(not TEXT.with_suffix(".en").is_file(), reason=NO_MULTI30K),
 ]
 
 
