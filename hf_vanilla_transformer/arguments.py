@@ -31,7 +31,6 @@ _WITHOUT_EFFECT_ON_TRAINING = {
         "validation keeps no more than sums and translations",
     ),
     "do_predict": "`vanilla-transformer evaluate` scores a test text",
-    "generation_config": "validation decodes by the model's own; num_beams and length_penalty change it",
     "generation_max_length": "a translation may have the tokens of its source and 50 more",
 }
 NEVER_RECORDED = {*_WITHOUT_EFFECT, *_WITHOUT_EFFECT_ON_TRAINING}
@@ -62,6 +61,16 @@ def check_batch_size(args: Any) -> None:
     _refuse(args, {name: _WITHOUT_EFFECT_ON_TRAINING[name]})
 
 
+def check_evaluation(args: Any) -> None:
+    """See that validation can do what the arguments ask for.
+
+    Raises:
+        ValueError: for what `Trainer` alone does.
+    """
+    names = ("bf16_full_eval", "fp16_full_eval", "batch_eval_metrics", "include_for_metrics")
+    _refuse(args, {name: _WITHOUT_EFFECT_ON_TRAINING[name] for name in names})
+
+
 def check_flags(args: Any) -> None:
     """See that every flag of a command line has an effect, and that validation will report what decides.
 
@@ -84,7 +93,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     max_tokens: int = option("Most tokens of a batch's source, and of its target, with padding (section 5.1).", 25_000)
     max_steps: int = option("Updates to make; -1 leaves it to --num_train_epochs.", 100_000)
     lr_scheduler_type: str = option("The paper's 'noam' (section 5.3), or a schedule of transformers' own.", NOAM)
-    learning_rate: float | None = option(
+    learning_rate: float | None = option(  # type: ignore[assignment]
         "Under 'noam' the factor on the schedule, 1.0 if not given; else the peak rate, 5e-5 if not given."
     )
     warmup_steps: float = option("Updates during which the learning rate rises (section 5.3).", 4000)
@@ -109,7 +118,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self):
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}.")
-        if self.r_drop_alpha < 0:
+        if not self.r_drop_alpha >= 0:
             raise ValueError(f"r_drop_alpha must not be negative, got {self.r_drop_alpha}.")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay must be at least 0 and below 1, got {self.ema_decay}.")

@@ -53,7 +53,7 @@ def fault_of(folder: Path) -> str | None:
         json.loads((folder / STATE).read_text())
         with safe_open(folder / WEIGHTS, "pt"):
             return None if zipfile.is_zipfile(folder / OPTIMIZER) else f"{OPTIMIZER} is torn"
-    except (OSError, ValueError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
         return f"it cannot be read ({error})"
 
 

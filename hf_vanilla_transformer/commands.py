@@ -360,4 +360,4 @@ def demo(args: argparse.Namespace) -> None:
     except OSError as error:
         raise OSError(f"Cannot listen on {args.host}, port {args.port or 'any'}: {error.strerror or error}.") from None
     page = build_page(args.model)
-    page.launch(server_name=args.host, server_port=args.port)
+    page.launch(server_name=f"[{host}]" if ":" in host else host, server_port=args.port)

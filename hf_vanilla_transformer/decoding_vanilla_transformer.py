@@ -31,7 +31,7 @@ MAX_FAST_BEAMS = 64
 FIRST_CAPACITY = 16  # positions that a new cache has room for; it grows by half when they are used up
 
 
-_PLAIN_MODULES = {
+_PLAIN_MODULES: set[type[nn.Module]] = {
     *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
     *(LearnedPositions, VanillaTransformerAttention, VanillaTransformerDecoderLayer),
 }

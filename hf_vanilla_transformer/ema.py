@@ -42,11 +42,13 @@ class MovingAverage(TrainerCallback):
     @torch.no_grad()
     def on_step_end(self, args, state, control, model=None, **kwargs):
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
+        assert self.model is not None
         for average, weight in zip(self.model.parameters(), model.parameters(), strict=True):
             average.lerp_(weight, 1 - decay)
 
     @torch.no_grad()
     def on_train_end(self, args, state, control, model=None, **kwargs):
+        assert self.model is not None
         if args.load_best_model_at_end and state.best_model_checkpoint:
             load_model(self.model, Path(state.best_model_checkpoint, AVERAGE))
         for average, weight in zip(self.model.parameters(), model.parameters(), strict=True):

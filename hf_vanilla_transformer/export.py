@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import OUTPUT_MARGIN, gnmt_length_penalty
 from .layers_vanilla_transformer import sinusoids
-from .loading import load, load_model
+from .loading import load, load_model, loading
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
@@ -152,18 +152,19 @@ def load_export(folder: str, backend: str) -> "CTranslate2Model | OnnxModel":
         ImportError: where the runtime is missing.
         ValueError: for an export for something else.
     """
-    export, load = {
+    export, load_backend = {
         "ctranslate2": (export_ctranslate2, CTranslate2Model),
         "onnx": (export_onnx, OnnxModel),
     }[backend]
     found = export_format(folder)
     if found == backend:
-        return load(folder)
+        with loading(folder):
+            return load_backend(folder)
     if found:
         raise ValueError(f"{folder} is an export for {found}, not for {backend}.")
     with tempfile.TemporaryDirectory() as place:
         export(folder, str(Path(place, "export")))
-        return load(str(Path(place, "export")))
+        return load_backend(str(Path(place, "export")))
 
 
 class CTranslate2Model:

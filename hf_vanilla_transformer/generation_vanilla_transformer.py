@@ -7,6 +7,7 @@ forced prefix ...). Plain greedy and beam search give the same results here from
 """
 
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from transformers.generation import (
@@ -40,7 +41,7 @@ class SentenceLimits(StoppingCriteria):
     def __init__(self, limits: torch.Tensor):
         self.limits = limits
 
-    def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.BoolTensor:
+    def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.Tensor:
         rows = input_ids.shape[0] // self.limits.shape[0]  # beam search brings several candidates a sentence
         return input_ids.shape[1] - 1 >= self.limits.repeat_interleave(rows)
 
@@ -52,7 +53,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     `length_normalization` is "gnmt"; its alpha is `length_penalty`.
     """
 
-    def generate(self, inputs=None, generation_config=None, logits_processor=None, stopping_criteria=None, **kwargs):
+    config: Any
+
+    def generate(  # type: ignore[override]
+        self, inputs=None, generation_config=None, logits_processor=None, stopping_criteria=None, **kwargs
+    ):
         """transformers' `generate`, with each sentence's limit its own source length (with `</s>`) + 50."""
         limits = None
         if not self._names_a_limit(generation_config, kwargs):
@@ -61,7 +66,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), SentenceLimits(limits)])
         token = _limits.set(None if limits is None else limits[:, None])
         try:
-            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
+            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)  # type: ignore[misc]
         finally:
             _limits.reset(token)
 
@@ -88,7 +93,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             states = kwargs["encoder_outputs"][0]
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
 
-    def _update_finished_beams(self, *, topk_log_probs, cur_len, decoder_prompt_len, length_penalty, **kwargs):
+    def _update_finished_beams(  # type: ignore[override]
+        self, *, topk_log_probs, cur_len, decoder_prompt_len, length_penalty, **kwargs
+    ):
         """Scores finished hypotheses by the GNMT penalty; transformers' own division is turned off by alpha = 0."""
         if self.config.length_normalization == "gnmt":
             # cur_len counts the start token but not yet the token that has just ended a hypothesis: it is |Y|
@@ -102,7 +109,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             **kwargs,
         )
 
-    def _check_early_stop_heuristic(
+    def _check_early_stop_heuristic(  # type: ignore[override]
         self, *, running_beam_scores, cur_len, max_length, decoder_prompt_len, early_stopping, length_penalty, **kwargs
     ):
         """The best score a running hypothesis can still reach, by the same formula and the sentence's own limit."""
@@ -156,7 +163,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
         if synced_gpus or streamer is not None or not self._is_plain(*search, model_kwargs):
-            return super()._sample(*search, synced_gpus, streamer, **model_kwargs)
+            return super()._sample(*search, synced_gpus, streamer, **model_kwargs)  # type: ignore[misc]
         limits = self._limits_of(stopping_criteria, len(input_ids), input_ids.device)
         return greedy_search(self, input_ids, limits, generation_config, model_kwargs)
 
@@ -165,7 +172,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
         if synced_gpus or not self._is_plain(*search, model_kwargs):
-            return super()._beam_search(*search, synced_gpus, **model_kwargs)
+            return super()._beam_search(*search, synced_gpus, **model_kwargs)  # type: ignore[misc]
         input_ids = input_ids[:: generation_config.num_beams]  # generate() has repeated everything for every beam
         limits = self._limits_of(stopping_criteria, len(input_ids), input_ids.device)
         token = _limits.set(None)  # the faster loop hands the limits on itself, since sentences leave its batch

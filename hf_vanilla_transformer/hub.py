@@ -16,10 +16,11 @@ from typing import Any
 import yaml
 from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from jinja2 import TemplateError
 from safetensors import safe_open
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .files import write_whole
+from .loading import load_config
 
 CARD = "README.md"
 TRAINING = "training.json"  # of a trained model: what its card says about the training
@@ -70,7 +71,10 @@ def hardware(processes: int = 1) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    content = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} is damaged: it is no JSON object.")
+    return content
 
 
 def _duration(seconds: float) -> str:
@@ -114,9 +118,20 @@ def model_card(
         license: of the model; else what `train` was told.
         scores: of `vanilla-transformer evaluate`; else those on the validation text.
         tags: for the Hub's search, beside its own.
+
+    Raises:
+        ValueError: if what the folder holds about the model is damaged.
     """
-    folder = Path(folder)
-    config, generation = VanillaTransformerConfig.from_pretrained(folder), _read(folder / "generation_config.json")
+    try:
+        return _fill_card(Path(folder), name, license, scores, tags)
+    except (TypeError, LookupError, AttributeError, ArithmeticError, TemplateError) as error:
+        raise ValueError(f"{Path(folder) / TRAINING}, or the scores, cannot be made a card of: {error}") from error
+
+
+def _fill_card(
+    folder: Path, name: str | None, license: str | None, scores: dict[str, Any] | None, tags: list[str] | None
+) -> ModelCard:
+    config, generation = load_config(str(folder)), _read(folder / "generation_config.json")
     training = _read(folder / TRAINING)
     scores, license = scores or training.get("scores"), license or training.get("license")
     title, languages = (name or folder.resolve().name).split("/")[-1], [config.source_lang, config.target_lang]
@@ -245,6 +260,7 @@ def push(
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} holds no model.")
     files: dict[str, Any] = {file.name: file for pattern in _UPLOADED for file in sorted(folder.glob(pattern))}
+    model_card(folder, name=repo_id, **about)  # what is wrong with the folder shows before anything is created
     with explained(repo_id):
         api = HfApi(token=token)
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id

@@ -4,11 +4,12 @@ Reads from the bottom of the paper's Figure 1 up. Shapes use B sentences, S sour
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache
+from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -28,6 +29,8 @@ def sinusoids(num_positions: int, d_model: int) -> torch.Tensor:
 
 class SinusoidalPositions(nn.Module):
     """Rows of `sinusoids`, computed once; the table grows when a longer sentence comes."""
+
+    table: torch.Tensor
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
@@ -63,7 +66,7 @@ class LearnedPositions(nn.Embedding):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config.max_position_embeddings, config.d_model)
 
-    def forward(self, start: int, length: int) -> torch.Tensor:
+    def forward(self, start: int, length: int) -> torch.Tensor:  # type: ignore[override]
         if start + length > self.num_embeddings:
             raise ValueError(
                 f"This model has learned positions for {self.num_embeddings} tokens, but the text needs "
@@ -120,6 +123,8 @@ class VanillaTransformerAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
+        assert config.d_k is not None  # the configuration has set both
+        assert config.d_v is not None
         self.num_heads, self.d_k, self.d_v = config.num_heads, config.d_k, config.d_v
         self.scaling = self.d_k**-0.5
         self.dropout = config.attention_dropout
@@ -140,7 +145,7 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Self-attention over (B, T, d_model), or attention from there to `encoder_hidden_states` (B, S, d_model)."""
@@ -154,7 +159,7 @@ class VanillaTransformerAttention(nn.Module):
                 key, value = cache.update(key, value, self.layer_idx)
         elif past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
             # the source is the same at every step: its keys and values are computed once
-            layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
             key, value = layer.keys, layer.values
         else:
             key, value = self.project_key_value(encoder_hidden_states)
@@ -224,7 +229,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         attention_mask: torch.Tensor | None,
         encoder_hidden_states: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
-        past_key_values: Cache | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> torch.Tensor:
         attended, _ = self.self_attn(hidden_states, attention_mask, past_key_values=past_key_values, **kwargs)

@@ -1,10 +1,13 @@
 """Load models and tokenizers that come from elsewhere: none of their code runs, and any fault is one clear error."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig
+from transformers.utils import find_adapter_config_file
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -15,9 +18,19 @@ def load(auto_class: Any, name: str, **kwargs: Any) -> Any:
     Raises:
         OSError: if that fails, whatever is wrong with the files.
     """
-    try:
+    with loading(name):
         return auto_class.from_pretrained(name, trust_remote_code=False, **kwargs)
-    except (torch.OutOfMemoryError, MemoryError):
+
+
+@contextmanager
+def loading(name: str) -> Iterator[None]:
+    """Turn whatever goes wrong with the files of `name` into an `OSError` that names it.
+
+    Missing packages and missing memory stay what they are.
+    """
+    try:
+        yield
+    except (ImportError, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # files from elsewhere may be damaged in any way
         where = name if Path(name).is_dir() else f"{name}, which is no folder"
@@ -52,6 +65,10 @@ def load_model(name: str, **kwargs: Any) -> Any:
         OSError: if it cannot be loaded, or its weights are incomplete.
         ValueError: if it is a model of another kind.
     """
+    with loading(name):
+        adapter = find_adapter_config_file(name)
+    if adapter is None:  # before gigabytes of another kind are loaded; an adapter's folder has no configuration
+        load_config(name)
     model, report = load(AutoModelForSeq2SeqLM, name, output_loading_info=True, **kwargs)
     if missing := sorted(report["missing_keys"]):
         raise OSError(

@@ -75,11 +75,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             decoder.embed_tokens = new.requires_grad_(old.weight.requires_grad)
         return resized
 
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
         """As transformers' own, with this package's card; where only this file is there, with the stock one."""
         hub = f"{__package__}.hub"
         if find_spec(hub) is None:
-            return super().push_to_hub(repo_id, **kwargs)
+            return super().push_to_hub(repo_id, **kwargs)  # type: ignore[arg-type]
         return import_module(hub).push_model(self, repo_id, **kwargs)
 
     @torch.no_grad()
@@ -239,7 +239,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     def get_input_embeddings(self) -> nn.Embedding:
         return self.shared if self.config.tie_word_embeddings else self.encoder.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Embedding):
+    def set_input_embeddings(self, value: nn.Embedding):  # type: ignore[override]
         self.encoder.embed_tokens = value
         if self.config.tie_word_embeddings:
             self.shared = self.decoder.embed_tokens = value
@@ -321,7 +321,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     @can_return_tuple
-    def forward(
+    def forward(  # type: ignore[misc]
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,

@@ -27,10 +27,12 @@ class TranslationPipeline(Pipeline):
         ValueError: for what is not a string.
     """
 
-    _load_processor = False
-    _load_image_processor = False
-    _load_feature_extractor = False
-    _load_tokenizer = True
+    _load_processor = False  # type: ignore[assignment]
+    _load_image_processor = False  # type: ignore[assignment]
+    _load_feature_extractor = False  # type: ignore[assignment]
+    _load_tokenizer = True  # type: ignore[assignment]
+    tokenizer: Any
+    model: Any
     _pipeline_calls_generate = False  # which would add defaults to what is saved with the model
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -51,7 +53,7 @@ class TranslationPipeline(Pipeline):
         limit = self.tokenizer.model_max_length
         return limit if limit < 10**9 else getattr(self.model.config, "max_position_embeddings", None) or 1024
 
-    def preprocess(self, text: str) -> dict[str, Any]:
+    def preprocess(self, text: str) -> dict[str, Any]:  # type: ignore[override]
         _check(text)
         longest = self._longest()
         inputs = self.tokenizer(text, return_tensors="pt", verbose=False)
@@ -64,7 +66,9 @@ class TranslationPipeline(Pipeline):
             "blank": torch.tensor([not text.strip()]),
         }
 
-    def _forward(self, inputs: dict[str, Any], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
+    def _forward(  # type: ignore[override]
+        self, inputs: dict[str, Any], **generate_kwargs: Any
+    ) -> dict[str, torch.Tensor]:
         """Of B sentences the n best: "tokens" (B, n, T), "blank" (B), and "scores" (B, n) for n > 1."""
         blank = inputs.pop("blank")
         config = generate_kwargs.get("generation_config") or self.model.generation_config
@@ -76,7 +80,7 @@ class TranslationPipeline(Pipeline):
         tokens, scores = (x.unflatten(0, (len(blank), -1)) for x in (outputs.sequences, outputs.sequences_scores))
         return {"tokens": tokens, "blank": blank, "scores": scores}
 
-    def postprocess(self, outputs: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
+    def postprocess(self, outputs: dict[str, torch.Tensor]) -> list[dict[str, Any]]:  # type: ignore[override]
         if outputs["blank"].item():
             return [{"translation_text": ""}]
         texts = self.tokenizer.batch_decode(outputs["tokens"][0], skip_special_tokens=True)

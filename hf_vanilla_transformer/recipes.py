@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from .arguments import NEVER_RECORDED, DataArguments, VanillaTransformerTrainingArguments
+from .arguments import NEVER_RECORDED, NOAM, DataArguments, VanillaTransformerTrainingArguments
 from .files import write_whole
 
 SETTINGS = "settings.yaml"  # in the output folder of a run
@@ -90,9 +90,29 @@ def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, s
     types: tuple[Any, ...] = (DataArguments, VanillaTransformerTrainingArguments)
     defaults = {field.name: field.default for group in types for field in fields(group)}
     defaults[PROCESSES] = settings.get(PROCESSES)  # was not recorded
+    ignored = _UNRECORDED | ({"lr_scheduler_kwargs"} if settings.get("lr_scheduler_type") == NOAM else set())
+    before = {name: plain(value) for name, value in before.items() if name not in ignored}
     before = {**{name: defaults[name] for name in settings if name in defaults}, **before}
     pairs = {name: (before.get(name), settings.get(name)) for name in {**before, **settings}}
     return {name: f"{name} {there} there, {now} now" for name, (there, now) in pairs.items() if there != now}
+
+
+def recorded_settings(folder: str | Path) -> dict[str, Any] | None:
+    """Return the settings of the run in `folder`, or None if it holds none.
+
+    Raises:
+        ValueError: if they are damaged.
+    """
+    file = Path(folder, SETTINGS)
+    if not file.is_file():
+        return None
+    try:
+        settings = dict(yaml.safe_load(file.read_text("utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError):
+        settings = {None: None}
+    if not all(isinstance(name, str) for name in settings):
+        raise ValueError(f"{file} is damaged; choose another --output_dir, or write it again as it was.")
+    return settings
 
 
 def check_same_run(settings: dict[str, Any], folder: str) -> bool:
@@ -102,15 +122,11 @@ def check_same_run(settings: dict[str, Any], folder: str) -> bool:
         ValueError: if it holds another run or a model from elsewhere; nothing in it is touched.
     """
     file = Path(folder, SETTINGS)
-    if not file.is_file():
+    before = recorded_settings(folder)
+    if before is None:
         if Path(folder, "config.json").exists():
             raise ValueError(f"{folder} holds a model already; choose another --output_dir.")
         return False
-    try:
-        before = dict(yaml.safe_load(file.read_text("utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError):
-        raise ValueError(f"{file} is damaged; choose another --output_dir, or write it again as it was.") from None
-    before = {name: plain(value) for name, value in before.items() if name not in _UNRECORDED}
     free = _FREE | (_LENGTH if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
     bound = {"dataloader_num_workers"} if settings.get("streaming") else set()  # each worker makes its own batches
     changes = [

@@ -156,7 +156,7 @@ def prepare(
         "version": VERSION,
     }
     settings = json.loads(json.dumps(settings))
-    before = json.loads((folder / MANIFEST).read_text("utf-8")) if (folder / MANIFEST).is_file() else None
+    before = _read_manifest(folder) if (folder / MANIFEST).is_file() else None
     if before is None:
         if tokenizer is None:
             sample = (text for row in islice(rows(), SAMPLE_PAIRS) for text in row.values() if text)
@@ -223,8 +223,27 @@ def is_prepared(folder: str | None) -> bool:
     return folder is not None and Path(folder, MANIFEST).is_file()
 
 
+def _read_manifest(folder: str | Path) -> dict[str, Any]:
+    """The manifest of a folder that `prepare` made or began.
+
+    Raises:
+        DataError: if it is damaged.
+    """
+    file = Path(folder, MANIFEST)
+    try:
+        manifest = json.loads(file.read_text("utf-8"))
+        shards = {name: (about["pairs"], about["bytes"]) for name, about in manifest.get("shards", {}).items()}
+        {**manifest["settings"]}
+        numbers = all(isinstance(number, int) for pair in shards.values() for number in pair)
+        if numbers and (not manifest["whole"] or (shards and isinstance(manifest["pairs"], int))):
+            return manifest
+    except (ValueError, TypeError, LookupError, AttributeError):
+        pass
+    raise DataError(f"{file} is damaged; make the folder again.")
+
+
 def _manifest(folder: str) -> dict[str, Any]:
-    manifest = json.loads(Path(folder, MANIFEST).read_text("utf-8"))
+    manifest = _read_manifest(folder)
     if not manifest["whole"]:
         raise DataError(f"{folder} is not finished; give the command that began it again.")
     for name, about in manifest["shards"].items():
@@ -244,7 +263,7 @@ def check_languages_of(folder: str, languages: tuple[str, str]) -> None:
         DataError: if it is not.
     """
     settings = _manifest(folder)["settings"]
-    theirs = (settings["source_lang"], settings["target_lang"])
+    theirs = (settings.get("source_lang"), settings.get("target_lang"))
     if theirs != languages:
         raise DataError(
             f"{folder} holds text from {theirs[0]} to {theirs[1]}: give --source_lang {theirs[0]} --target_lang "

@@ -56,10 +56,11 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
 def fingerprint(tokenizer: Any) -> str:
     """Return a digest of all that decides which ids `tokenizer` makes of a text."""
     if hasattr(tokenizer, "backend_tokenizer"):
-        content = tokenizer.backend_tokenizer.to_str()
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        content = {name: part for name, part in content.items() if name not in ("truncation", "padding")}
     else:
-        content = json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+        content = tokenizer.get_vocab()
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def check_tokenizer(tokenizer: Any, config: Any) -> None:

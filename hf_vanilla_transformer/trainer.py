@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from tqdm import tqdm
 from transformers import EarlyStoppingCallback, EvalPrediction, Seq2SeqTrainer, TrainerCallback
 from transformers.debug_utils import DebugOption
 from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import rotate_checkpoints
+from transformers.trainer_utils import denumpify_detensorize, rotate_checkpoints
 
 from . import hub
-from .arguments import NOAM, check_batch_size
+from .arguments import NOAM, VanillaTransformerTrainingArguments, check_batch_size, check_evaluation
 from .batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator, batches_by_length, pad
 from .checkpoints import STATE, UNFINISHED, write_checksums
 from .ema import MovingAverage
@@ -114,7 +115,7 @@ def _use_one_device(args: Any) -> None:
         args._n_gpu = 1
 
 
-def _read_by_debugger(model: torch.nn.Module, args: Any) -> None:
+def _read_by_debugger(model: Any, args: Any) -> None:
     """Give `model` an attention whose masks are numbers where transformers' debugger will look at them."""
     if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
         model.set_attn_implementation("eager")
@@ -134,6 +135,10 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         ValueError: for arguments that would change nothing, or a `metric_for_best_model` that there will not be.
     """
 
+    args: VanillaTransformerTrainingArguments
+    model: Any
+    processing_class: Any
+
     def __init__(self, model=None, args=None, data_collator=None, **kwargs):
         if data_collator is None and model is not None:
             data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
@@ -141,8 +146,9 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             _use_one_device(args)
             if isinstance(train := kwargs.get("train_dataset"), ShardStream) or hasattr(train, "__len__"):
                 check_batch_size(args)
-            if kwargs.get("eval_dataset") is not None and not kwargs.get("compute_metrics"):
-                args = self._with_metric(args, kwargs["eval_dataset"])
+            if kwargs.get("eval_dataset") is not None:
+                check_evaluation(args)
+                args = self._with_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
             if model is not None:
                 _read_by_debugger(model, args)
         super().__init__(model, args, data_collator, **kwargs)
@@ -161,7 +167,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         if self.args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 
-    def _with_metric(self, args: Any, eval_dataset: Any) -> Any:
+    def _with_metric(self, args: Any, eval_dataset: Any, compute_metrics: Any) -> Any:
         """Return `args`, whose `metric_for_best_model` validation will report.
 
         Of several validation sets the first decides unless one is named. What `compute_metrics` or an `evaluate` of a
@@ -176,7 +182,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
                 args = copy.copy(args)  # the caller may use them for another trainer
                 metric = args.metric_for_best_model = f"{next(iter(eval_dataset))}_{metric}"
             names = [f"{part}_{name}" for part in eval_dataset for name in names]
-        if metric not in names and type(self).evaluate is VanillaTransformerTrainer.evaluate:
+        known = not compute_metrics and type(self).evaluate is VanillaTransformerTrainer.evaluate
+        if known and metric not in names:
             raise ValueError(f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}.")
         return args
 
@@ -201,7 +208,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Batches of at most `max_tokens` tokens a side, sharded over the processes by accelerate."""
-        settings = {
+        settings: dict[str, Any] = {
             "collate_fn": self.data_collator,
             "num_workers": self.args.dataloader_num_workers,
             "pin_memory": self.args.dataloader_pin_memory and self.args.device.type != "cpu",
@@ -220,15 +227,21 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         sampler = MaxTokensBatchSampler(*self._lengths(self.train_dataset), self.args.max_tokens, seed=seed)
         self.remove_callback(_SetEpoch)
         self.add_callback(_SetEpoch(sampler))
-        return self.accelerator.prepare(DataLoader(self.train_dataset, batch_sampler=sampler, **settings))
+        dataset: Any = self.train_dataset
+        return self.accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, **settings))
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         """The Noam schedule, or transformers' own by its name."""
         if self.args.lr_scheduler_type != NOAM:
-            return super().create_scheduler(num_training_steps, optimizer)
+            try:
+                return super().create_scheduler(num_training_steps, optimizer)
+            except TypeError as error:
+                raise ValueError(f"lr_scheduler_kwargs do not fit the schedule: {error}.") from error
         if self.lr_scheduler is None:
+            optimizer = optimizer or self.optimizer
+            assert optimizer is not None
             self.lr_scheduler = get_noam_schedule(
-                optimizer or self.optimizer, self.model.config.d_model, self.args.get_warmup_steps(num_training_steps)
+                optimizer, self.model.config.d_model, self.args.get_warmup_steps(num_training_steps)
             )
             self._created_lr_scheduler = True
         return self.lr_scheduler
@@ -271,7 +284,9 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             logs["seconds"] = round(self.speed.total_seconds, 1)
         super().log(logs, start_time)
 
-    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
+    def evaluate(  # type: ignore[override]
+        self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
         """Cross-entropy a real target token in nats, unsmoothed, its exponential, the perplexity, and BLEU.
 
         Every sentence counts once, whatever the number of processes; one longer than `max_tokens` is a batch of its
@@ -283,20 +298,23 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
             sets: Any = self.eval_dataset
-            return self.evaluate(sets[dataset], ignore_keys, f"{metric_key_prefix}_{dataset}")
+            dataset = sets[dataset]
         if dataset is None:
             raise ValueError("There is nothing to evaluate on: give an eval_dataset.")
         if isinstance(dataset, dict):
-            metrics: dict[str, float] = {}
+            metrics: dict[str, Any] = {}
             for name, part in dataset.items():
                 metrics |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
             return metrics
+        if self.args.eval_bleu and self.processing_class is None:
+            raise ValueError("BLEU in validation needs the tokenizer: give processing_class, or eval_bleu=False.")
         batches = batches_by_length(*self._lengths(dataset), self.args.max_tokens)
         loader = DataLoader(
             dataset,
             batch_sampler=batches[self.accelerator.process_index :: self.accelerator.num_processes],
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
+            multiprocessing_context=getattr(self.args, "dataloader_multiprocessing_context", None),
         )
         model = self._validated_model()
         was_training = model.training
@@ -324,8 +342,9 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
                 metrics[f"{metric_key_prefix}_bleu"] = self._bleu(outputs, labels)
             if self.compute_metrics:
                 arrays = (pad(rows, IGNORED_LABEL).numpy() for rows in (outputs, labels))
-                own = self.compute_metrics(EvalPrediction(*arrays))
-                metrics |= {f"{metric_key_prefix}_{name}": value for name, value in own.items()}
+                own = denumpify_detensorize(self.compute_metrics(EvalPrediction(*arrays)))
+                prefix = f"{metric_key_prefix}_"
+                metrics |= {f"{prefix}{name.removeprefix(prefix)}": value for name, value in own.items()}
         metrics[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - start, 3)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -350,10 +369,10 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         return {"text": "validation text", "sentences": len(predictions), **scores}
 
     def _translate_ids(self, model: Any, dataset: Any, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:
-        """The data set's translations and labels, on every process; each translates its share."""
+        """The data set's translations and labels in its order, on every process; each translates its share."""
         processes = self.accelerator.num_processes
-        mine = [dataset[i] for i in range(self.accelerator.process_index, len(dataset), processes)]
-        sources, labels = ([row[name] for row in mine] for name in ("input_ids", "labels"))
+        mine = range(self.accelerator.process_index, len(dataset), processes)
+        sources, labels = ([dataset[i][name] for i in mine] for name in ("input_ids", "labels"))
         hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
         with (
             self.compute_loss_context_manager(),
@@ -361,20 +380,18 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
             outputs = translate_ids(model, sources, progress=bar.update, **settings)
-        pairs = list(zip(outputs, labels, strict=True))
+        rows = list(zip(mine, outputs, labels, strict=True))
         if processes > 1:
-            pairs = gather_object(pairs)
-        outputs, labels = map(list, zip(*pairs, strict=True))
+            rows = sorted(gather_object(rows), key=itemgetter(0))
+        _, outputs, labels = map(list, zip(*rows, strict=True))
         return outputs, labels
 
     def _texts(self, *sides: list[list[int]]) -> list[list[str]]:
-        if self.processing_class is None:
-            raise ValueError("BLEU in validation needs the tokenizer: give processing_class, or eval_bleu=False.")
         return [self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in sides]
 
     def init_hf_repo(self, *args, **kwargs) -> None:
         """Before training starts, so that a missing token or permission is known then."""
-        with hub.explained(self.args.hub_model_id or self.args.output_dir):
+        with hub.explained(str(self.args.hub_model_id or self.args.output_dir)):
             super().init_hf_repo(*args, **kwargs)
 
     def push_to_hub(self, commit_message=None, blocking=True, token=None, revision=None, private=None, **kwargs):
@@ -388,8 +405,8 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
         self.save_model(_internal_call=True)
         if self.is_world_process_zero():
             return hub.push(
-                self.args.output_dir,
-                self.hub_model_id,
+                str(self.args.output_dir),
+                str(self.hub_model_id),
                 token=token or self.args.hub_token,
                 revision=revision or self.args.hub_revision,
                 commit_message=commit_message,
@@ -438,7 +455,7 @@ class VanillaTransformerTrainer(Seq2SeqTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict=None):
         """Leaves out transformers' pickled copy of the arguments: what may be shared holds no pickles."""
-        folder = Path(output_dir or self.args.output_dir)
+        folder = Path(output_dir or str(self.args.output_dir))
         try:
             super()._save(output_dir, state_dict)
         except SafetensorError as error:  # what safetensors makes of a full disk

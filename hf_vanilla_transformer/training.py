@@ -29,7 +29,15 @@ from .loading import load, load_config, load_model
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .phrases import splits
 from .presets import paper_config, preset
-from .recipes import PROCESSES, check_same_run, plain, read_recipe, write_settings
+from .recipes import (
+    PROCESSES,
+    check_same_run,
+    differences,
+    plain,
+    read_recipe,
+    recorded_settings,
+    write_settings,
+)
 from .safeguards import explained, one_run
 from .shards import ShardStream, check_languages_of, is_prepared, load_shards
 from .tokenizer import check_tokenizer, fingerprint, train_tokenizer
@@ -94,7 +102,7 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", about: str = _TRAI
         arguments = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
         check_flags(arguments[2])
         _check_sizes(arguments[0])
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: what a dictionary such as --accelerator_config must not hold
         parser.error(" ".join(str(error).split()))
     return arguments
 
@@ -258,7 +266,7 @@ def _run(
         model = VanillaTransformerForConditionalGeneration(config)
     check_tokenizer(tokenizer, config)
     if args.resume_from_checkpoint:
-        _check_checkpoint(args.resume_from_checkpoint, config, tokenizer)
+        _check_checkpoint(args.resume_from_checkpoint, config, tokenizer, settings)
     model.generation_config.update(**model_arguments.generation_overrides())
     report(f"{model.num_parameters():,} parameters, a vocabulary of {len(tokenizer):,}")
     if "validation" not in tokens:
@@ -395,8 +403,8 @@ def _checkpoint(args: Any, folder: str | None, report: Callable[[str], Any]) -> 
     return asked_for
 
 
-def _check_checkpoint(checkpoint: str, config: Any, tokenizer: Any) -> None:
-    """See that a checkpoint holds a model of this configuration and of this vocabulary.
+def _check_checkpoint(checkpoint: str, config: Any, tokenizer: Any, settings: dict[str, Any]) -> None:
+    """See that a checkpoint holds a model of this configuration and vocabulary, and that batches go on as before.
 
     Raises:
         ValueError: if it does not.
@@ -410,6 +418,11 @@ def _check_checkpoint(checkpoint: str, config: Any, tokenizer: Any) -> None:
             )
     if fingerprint(load(AutoTokenizer, checkpoint)) != fingerprint(tokenizer):
         raise ValueError(f"--resume_from_checkpoint {checkpoint}: its vocabulary is not the one of this run.")
+    before = recorded_settings(Path(checkpoint).parent)
+    changed = differences(before, settings) if before else {}
+    for name in (PROCESSES, *(("dataloader_num_workers",) if settings.get("streaming") else ())):
+        if name in changed:
+            raise ValueError(f"--resume_from_checkpoint {checkpoint}: {changed[name]}, which changes the batches.")
 
 
 def resolve(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:

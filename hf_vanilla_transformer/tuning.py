@@ -153,6 +153,7 @@ class _RangeTrainer(_Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         optimizer = optimizer or self.optimizer
+        assert optimizer is not None
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] = 1.0
         self.lr_scheduler = LambdaLR(optimizer, partial(_ramp, updates=num_training_steps))
@@ -260,12 +261,12 @@ def search(bench: _Bench, folder: Path, tuning: TuneArguments) -> str:
         "label_smoothing_factor": args.label_smoothing_factor,
         "max_tokens": args.max_tokens,
     }
-    where = {
+    where: dict[str, Any] = {
         "study_name": "vanilla-transformer",
         "storage": f"sqlite:///{folder / 'study.db'}",
         "load_if_exists": True,
     }
-    direction = "maximize" if args.greater_is_better else "minimize"
+    direction: Any = "maximize" if args.greater_is_better else "minimize"
     study = optuna.create_study(direction=direction, **where)
     same = {name: value for name, value in bench.settings.items() if name not in ("output_dir", "disable_tqdm")}
     changed = differences(study.user_attrs.get("settings", same), same)

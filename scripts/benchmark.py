@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,9 @@ class Speed(TrainerCallback):
     WARM_UP = 8
 
     def __init__(self, collate: Callable):
-        self.collate, self.counts, self.ends = collate, [], []
+        self.collate = collate
+        self.counts: list[int] = []
+        self.ends: list[float] = []
 
     def __call__(self, rows: list) -> dict[str, torch.Tensor]:
         batch = self.collate(rows)
@@ -137,7 +140,10 @@ def training(report: Report, text: Text, repeats: int, steps: int) -> None:
 
     for _ in range(repeats):
         ours = VanillaTransformerForConditionalGeneration(config)
-        collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
+        pad_id, start_id = config.pad_token_id, config.decoder_start_token_id
+        assert pad_id is not None
+        assert start_id is not None
+        collator = Seq2SeqCollator(pad_id, start_id)
         run("ours", VanillaTransformerTrainer, ours, collator, max_tokens=max_tokens)
         for name in ("random", "group_by_length", "our batches"):
             marian = convert.to_marian(VanillaTransformerForConditionalGeneration(config))
@@ -170,7 +176,8 @@ def base_training_step(report: Report, flops: float, repeats: int) -> None:
         model(input_ids=source, labels=target).loss.backward()
 
     def theirs():
-        layers.zero_grad(), embedding.zero_grad()
+        layers.zero_grad()
+        embedding.zero_grad()
         states = layers(embedding(source), embedding(target), tgt_mask=causal, tgt_is_causal=True)
         logits = states @ embedding.weight.T
         nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten()).backward()
@@ -206,14 +213,14 @@ def accelerator(
     for name in names:
         config = paper_config(name, vocab_size=37_000)
         ours = VanillaTransformerForConditionalGeneration(config)
-        models = {"ours": ours, "marian": convert.to_marian(ours)}
+        models: dict[str, Any] = {"ours": ours, "marian": convert.to_marian(ours)}
         batch = {key: torch.randint(4, 37_000, (pairs, 25), device=device) for key in ("input_ids", "labels")}
         steps = {}
-        for peer, model in models.items():
-            model.to(device).train()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        for peer, trained in models.items():
+            trained.to(device).train()
+            optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-4, fused=True)
 
-            def step(model=model, optimizer=optimizer, batch=batch):
+            def step(model=trained, optimizer=optimizer, batch=batch):
                 with torch.autocast(device.type, torch.bfloat16):
                     loss = model(**batch).loss
                 loss.backward()
@@ -229,13 +236,14 @@ def accelerator(
         report.add(f"{what}: use", rate / 1e12, ceiling / 1e12, rate / ceiling, "0.40", "TFLOP/s")
         ratio = speed["ours"] / speed["marian"]
         report.add(f"{what}, against MarianMT", speed["ours"], speed["marian"], ratio, "1.5", "target tokens/s")
-    model = base_model().to(device)
-    marian = convert.to_marian(model)
+    model: Any = base_model()
+    model.to(device)
+    marian: Any = convert.to_marian(model)
     for beams, size, name in ((4, sentences, f"beam 4, batch {sentences}"), (1, 1, "greedy, batch 1")):
         sources = torch.randint(4, VOCAB, (size, 25), device=device)
         settings = {"num_beams": beams, "max_new_tokens": TARGET}
         acts = {
-            peer: settled(lambda m=m, s=sources, k=settings: m.generate(s, **k))
+            peer: settled(partial(m.generate, sources, **settings))
             for peer, m in (("ours", model), ("marian", marian))
         }
         seconds = take_turns(repeats, **acts)

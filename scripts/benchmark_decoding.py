@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ class InItsOwnProcess:
     def train(self, mode: bool) -> None: ...
 
 
-def exports(model: nn.Module, tokenizer: Any, place: str) -> dict[str, Any]:
+def exports(model: Any, tokenizer: Any, place: str) -> dict[str, Any]:
     """The model in CTranslate2, as float32 and int8; nothing where CTranslate2 is missing."""
     try:
         from hf_vanilla_transformer.export import export_ctranslate2
@@ -113,7 +114,7 @@ def exports(model: nn.Module, tokenizer: Any, place: str) -> dict[str, Any]:
 def base_decoding(report: Report, repeats: int) -> None:
     """Batch 32, unequal source lengths, 30 tokens out."""
     model, sources = base_model(), base_sources()
-    marian = convert.to_marian(model)
+    marian: Any = convert.to_marian(model)
     searches = {
         name: {**sources, "num_beams": beams, "max_new_tokens": TARGET}
         for name, beams in (("beam 4", 4), ("greedy", 1))
@@ -159,7 +160,7 @@ def tiny_decoding(report: Report, text: Any, folder: str | None, updates: int, r
         sources = tokenizer(text.test)["input_ids"]
     model.eval()
     model.config.length_normalization = "length"
-    marian = convert.to_marian(model)
+    marian: Any = convert.to_marian(model)
     special = {model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id}
 
     def tokens(outputs: list[list[int]]) -> list[list[int]]:
@@ -249,7 +250,7 @@ def growth() -> str:
             sources = torch.randint(4, model.config.vocab_size, (size["batch"], size["source length"]))
             settings = {"num_beams": size["beam"], "max_new_tokens": size["source length"]}
             start = time.perf_counter()
-            megabytes = max(peak_during(lambda s=sources, k=settings: model.generate(s, **k)), 1.0)
+            megabytes = max(peak_during(partial(model.generate, sources, **settings)), 1.0)
             seconds = time.perf_counter() - start
             now = (value, seconds, megabytes)
             exponents = ["", ""]

@@ -53,7 +53,8 @@ def layer(kind: str, n: int, d: int) -> Callable[[], Any]:
         queries, keys, values = states[0], torch.randn(n, d), torch.randn(n, d)
         return lambda: ((queries / math.sqrt(d)) @ keys.T).softmax(-1) @ values
     if kind == "attention sub-layer":
-        config = VanillaTransformerConfig(d_model=d, num_heads=1, attn_implementation="eager")
+        config = VanillaTransformerConfig(d_model=d, num_heads=1)
+        config._attn_implementation = "eager"
         attention = VanillaTransformerAttention(config, layer_idx=0).eval()
         return lambda: attention(states)
     if kind == "convolution":

@@ -8,8 +8,8 @@ folder=${1:-$(cd "$(dirname "$0")/.." && pwd)/data/multi30k}
 
 python3 - "$url" "$folder" <<'PYTHON'
 import hashlib
+import http.client
 import sys
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -33,7 +33,7 @@ for name, expected in SUMS.items():
     try:
         with urllib.request.urlopen(address, timeout=60) as response:
             content = response.read()
-    except (urllib.error.URLError, OSError) as error:
+    except (OSError, http.client.HTTPException) as error:
         sys.exit(f"get_multi30k.sh: cannot fetch {address}: {error}. Set MULTI30K_URL to a copy of that folder.")
     if hashlib.sha256(content).hexdigest() != expected:
         sys.exit(f"get_multi30k.sh: {address} is not the text of Multi30k: its SHA-256 sum differs.")

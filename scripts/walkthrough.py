@@ -110,7 +110,7 @@ def main() -> None:
         attention = model.model.encoder.layers[0].self_attn
         query = attention.q_proj(states).view(*states.shape[:2], config.num_heads, config.d_k).transpose(1, 2)
         key, value = attention.project_key_value(states)
-        _, weights = layers.eager_attention_forward(attention, query, key, value, None, config.d_k**-0.5)
+        _, weights = layers.eager_attention_forward(attention, query, key, value, None, attention.scaling)
         show("weights of head 1, a row for each query", weights)
         print(f"each row sums to {weights.sum(-1).mean():.3f}")
 

@@ -12,6 +12,7 @@ from hf_vanilla_transformer.cli import _one_line, main
         *(["--max_stepz", "3"], ["--max_steps", "few"], ["--max_step", "3"], ["--preset", "huge"], ["--dropout", "1"]),
         *(["--preset", "tiny", "--num_heads", "0"], ["--model_name_or_path", "m", "--dropout", "1.5"]),
         *(["--per_device_train_batch_size", "3"], ["--max_tokens", "0"], ["--length_penalty", "nan"]),
+        *(["--accelerator_config", '{"foo": 1}'], ["--r_drop_alpha", "nan"]),
         *(["--bleu_tokenize", "foo"], ["--metric_for_best_model", "chrf"], ["--save_only_model"]),
     ],
 )

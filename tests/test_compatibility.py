@@ -48,6 +48,7 @@ def test_a_saved_model_gives_the_logits_it_gave():
         "per_device_train_batch_size: 16",
         "resume_from_checkpoint: nowhere",
         "accelerator_config:\n  even_batches: false",
+        "lr_scheduler_kwargs:\n  min_lr: 0.1",
     ],
 )
 def test_settings_that_were_recorded_otherwise_do_not_lock_a_run_out(tmp_path, setting):

@@ -79,3 +79,9 @@ def test_beam_search_reports_the_score_of_the_mean(members):
 def test_other_vocabularies_are_refused(small_model, changes):
     with pytest.raises(ValueError, match=f"one vocabulary: {next(iter(changes))} is"):
         Ensemble([small_model(), small_model(**changes)])
+
+
+def test_an_ensemble_writes_no_more_than_its_shortest_table_has_positions(small_model):
+    learned = small_model(position_embedding="learned", max_position_embeddings=9)
+    assert Ensemble([small_model(), learned])._longest_output() == 9
+    assert Ensemble([small_model()])._longest_output() > 10**9

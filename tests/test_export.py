@@ -260,3 +260,16 @@ def test_a_trained_model_translates_the_same_in_onnx_runtime(trained_on_multi30k
     assert capsys.readouterr().out.splitlines() == translate(model, tokenizer, sources[:20], num_beams=1)
     assert main(["translate", str(tmp_path / "onnx"), "--backend", "ctranslate2"]) == 1
     assert "is an export for onnx, not for ctranslate2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["model.bin", "vanilla_transformer/config.json", "tokenizer.json"])
+def test_a_damaged_export_is_one_line(save, tmp_path, capsys, monkeypatch, damage):
+    _, folder = save()
+    export_ctranslate2(folder, tmp_path / "export")
+    content = (tmp_path / "export" / damage).read_bytes()
+    (tmp_path / "export" / damage).write_bytes(content[: len(content) // 2])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n")))
+    assert main(["translate", str(tmp_path / "export"), "--backend", "ctranslate2"]) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer")]
+    assert len(lines) == 1
+    assert f"Cannot load {tmp_path / 'export'}" in lines[0]

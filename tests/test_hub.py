@@ -18,6 +18,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
     translate,
 )
+from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.hub import model_card, push_model, write_card, write_record
 from hf_vanilla_transformer.phrases import splits
 
@@ -340,3 +341,21 @@ def test_a_model_built_from_nothing_takes_no_record_from_where_it_is_pushed(save
 
 def files(folder) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("training.json", "[]"),
+        ("training.json", '{"seconds": "many", "updates": 3}'),
+        ("training.json", '{"validation": 3}'),
+        ("config.json", '{"model_type": "vanilla_transformer", "d_model": "wide"}'),
+    ],
+)
+def test_a_damaged_folder_is_one_line_before_anything_is_created(saved, file, content, capsys, monkeypatch):
+    folder, _ = saved
+    (folder / file).write_text(content)
+    monkeypatch.setattr("hf_vanilla_transformer.hub.HfApi", None)  # nothing is asked of the Hub
+    assert main(["push", str(folder), "me/mine"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len([line for line in lines if line.startswith("vanilla-transformer")]) == 1

@@ -139,3 +139,9 @@ def test_the_wmt_recipes_hold_the_papers_numbers(tmp_path):
             **{"save_steps": 600 if big else 1500, "learning_rate": 1.0, "lr_scheduler_type": "noam"},
         }
         assert {name: recipe[name] for name in paper} == paper
+
+
+def test_settings_with_a_name_that_is_none_are_damaged(tmp_path):
+    (tmp_path / "settings.yaml").write_text("1: 2\n")
+    with pytest.raises(ValueError, match=r"settings.yaml is damaged"):
+        check_same_run({"lr_scheduler_type": "noam"}, str(tmp_path))

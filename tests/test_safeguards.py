@@ -83,8 +83,9 @@ def test_every_change_in_a_checkpoint_is_found(tmp_path):
     assert fault_of(tmp_path) == "a is corrupt"
     (tmp_path / "a").unlink()
     assert fault_of(tmp_path) == "a is missing"
-    (tmp_path / "checksums.json").write_text("[")
-    assert "cannot be read" in fault_of(tmp_path)
+    for content in ("[", "3", "[3]", "null"):
+        (tmp_path / "checksums.json").write_text(content)
+        assert "cannot be read" in fault_of(tmp_path)
 
 
 def test_a_folder_takes_one_run_at_a_time_and_is_left_as_it_was(tmp_path):

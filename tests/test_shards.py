@@ -336,3 +336,23 @@ def test_a_prepared_folder_is_for_its_own_languages(text, tokenizer, tmp_path, c
     flags = ["--train_file", str(folder), "--target_lang", "fr", "--output_dir", str(tmp_path / "run"), "--use_cpu"]
     assert main(["train", "--preset", "tiny", *flags]) == 1
     assert "holds text from en to de: give --source_lang en --target_lang de" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{", "{}", '{"settings": {}, "whole": true, "shards": null}', '{"whole": true}']
+)
+def test_a_damaged_manifest_is_named(text, tokenizer, content):
+    folder, _ = build(text, tokenizer)
+    (folder / "manifest.json").write_text(content)
+    for read in (lambda: load_shards(str(folder)), lambda: build(text, tokenizer)):
+        with pytest.raises(DataError, match=r"manifest\.json is damaged"):
+            read()
+
+
+def test_another_configuration_of_a_data_set_is_another_text(text, tokenizer):
+    (text / "set").mkdir()
+    rows = [{"en": en, "de": de} for en, de in PAIRS]
+    Dataset.from_dict({"translation": rows}).to_parquet(text / "set" / "train.parquet")
+    build(text, tokenizer, sources=HubRows(str(text / "set"), None, LANGUAGES))
+    with pytest.raises(ValueError, match=r"other text or settings \(dataset,"):
+        build(text, tokenizer, sources=HubRows(str(text / "set"), "default", LANGUAGES))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.tokenizer import train_tokenizer
+from hf_vanilla_transformer.tokenizer import fingerprint, train_tokenizer
 
 PAD, START, END, UNKNOWN = range(4)
 AWKWARD = [
@@ -125,3 +125,10 @@ print(json.dumps([specials, ids, tokenizer.batch_decode(ids, skip_special_tokens
     command = [sys.executable, "-c", script, str(tmp_path), json.dumps(AWKWARD)]
     output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
     assert json.loads(output) == [[0, 1, 2, 3], [tokenizer.encode(text) for text in AWKWARD], AWKWARD]
+
+
+def test_a_fingerprint_is_that_of_the_ids_and_not_of_padding():
+    one, other = (train_tokenizer([text] * 3, 270) for text in ("a dog runs", "two men sit"))
+    before = fingerprint(one)
+    one(["a", "a dog"], padding=True, truncation=True, max_length=3)
+    assert fingerprint(one) == before != fingerprint(other)

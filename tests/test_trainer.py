@@ -1,3 +1,4 @@
+import json
 import math
 import signal
 
@@ -135,9 +136,11 @@ def test_validation_bleu_is_that_of_the_packages_own_decoding(trainer, small_mod
 
 def test_validation_bleu_without_a_tokenizer_is_a_clear_error(trainer):
     run = trainer()
-    run.processing_class = None
+    run.processing_class, translated = None, []
+    run._translate_ids = lambda *args, **kwargs: translated.append(1)
     with pytest.raises(ValueError, match="give processing_class, or eval_bleu=False"):
         run.evaluate()
+    assert not translated
     run.args.eval_bleu = False
     assert "eval_bleu" not in run.evaluate()
 
@@ -293,7 +296,7 @@ def test_several_validation_sets_are_reported_by_name(trainer):
         log["eval_short_loss"] for log in run.state.log_history if "eval_short_loss" in log
     )
     assert trainer(eval_dataset=parts, **{**schedule, "metric_for_best_model": "long_loss"})
-    assert run.evaluate("long")["eval_long_loss"] == run.evaluate(parts["long"])["eval_loss"]
+    assert run.evaluate("long")["eval_loss"] == run.evaluate(parts["long"])["eval_loss"]
     args = VanillaTransformerTrainingArguments(run.args.output_dir, use_cpu=True, **schedule)
     for dataset in (parts, whole.eval_dataset):  # the same arguments serve both
         VanillaTransformerTrainer(run.model, args, train_dataset=run.train_dataset, eval_dataset=dataset)
@@ -310,6 +313,18 @@ def test_a_validation_pair_longer_than_a_batch_is_one_by_itself(trainer):
     )
 
 
+@pytest.mark.parametrize("changes", [{"batch_eval_metrics": True}, {"include_for_metrics": ["loss"]}])
+def test_what_validation_does_not_do_is_refused(trainer, changes):
+    with pytest.raises(ValueError, match="would change nothing: validation reports"):
+        trainer(**changes)
+
+
+def test_settings_that_a_schedule_does_not_know_are_a_clear_error(trainer):
+    run = trainer(lr_scheduler_type="cosine", warmup_steps=0, lr_scheduler_kwargs={"foo": 1})
+    with pytest.raises(ValueError, match="lr_scheduler_kwargs do not fit the schedule"):
+        run.train()
+
+
 def test_batches_counted_in_pairs_are_refused(trainer):
     with pytest.raises(ValueError, match="per_device_train_batch_size would change nothing"):
         trainer(per_device_train_batch_size=3)
@@ -320,7 +335,7 @@ def test_compute_metrics_gets_the_translations_and_decides(trainer):
 
     def compute(prediction):
         seen.append(prediction)
-        return {"length": float((prediction.predictions != -100).sum())}
+        return {"eval_length": (prediction.predictions != -100).sum()}  # a number of NumPy's
 
     run = trainer(compute_metrics=compute, metric_for_best_model="length", eval_strategy="steps", eval_steps=3)
     run.train()
@@ -329,6 +344,13 @@ def test_compute_metrics_gets_the_translations_and_decides(trainer):
     outputs = translate_ids(run.model, run.eval_dataset["input_ids"][:])
     assert [[token for token in row if token != -100] for row in seen[0].predictions.tolist()] == outputs
     assert run.state.best_metric == sum(map(len, outputs))
+    json.dumps(run.state.log_history)
+    parts = {"short": run.eval_dataset.select([0, 3]), "long": run.eval_dataset.select([1, 2])}
+    own = {"compute_metrics": lambda prediction: {"length": len(prediction.predictions)}}
+    several = trainer(**own, eval_dataset=parts, eval_strategy="steps", eval_steps=3)
+    several.train()
+    assert several.args.metric_for_best_model == "short_bleu"
+    assert several.evaluate()["eval_long_length"] == 2
 
 
 def test_a_subclass_may_report_metrics_of_its_own(trainer):

@@ -9,10 +9,11 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import recipes
+from hf_vanilla_transformer import recipes, train_tokenizer
+from hf_vanilla_transformer.arguments import DataArguments
 from hf_vanilla_transformer.checkpoints import write_checksums
 from hf_vanilla_transformer.phrases import splits
-from hf_vanilla_transformer.training import parse_arguments, run_train
+from hf_vanilla_transformer.training import _example, parse_arguments, run_train
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
@@ -341,6 +342,23 @@ def test_no_record_of_a_run_tells_of_private_text_or_folders(moses, tmp_path, mo
         assert record["dataset_name"] is None
         assert record["example"] == "Hello!"
     assert json.loads((tmp_path / "hub" / "training.json").read_text())["data"] == "set"
+
+
+def test_a_data_set_of_the_hub_gives_the_card_its_example_and_a_file_none():
+    tokenizer = train_tokenizer(["the dog runs"] * 3, 270)
+    rows = [{"input_ids": tokenizer(text).input_ids} for text in ("the dog " * 30, "the dog runs")]
+    assert _example(DataArguments(dataset_name="somebody/text"), tokenizer, rows) == "the dog runs"
+    assert _example(DataArguments(train_file="mine"), tokenizer, rows) == "Hello!"
+
+
+def test_a_checkpoint_of_more_processes_is_refused(moses, tmp_path):
+    flags = text_flags(moses)
+    train(*settings(tmp_path / "run", *flags))
+    file = tmp_path / "run" / "settings.yaml"
+    file.write_text(file.read_text().replace("processes: 1", "processes: 2"))
+    resume = ["--resume_from_checkpoint", str(tmp_path / "run" / "checkpoint-2")]
+    with pytest.raises(ValueError, match="processes 2 there, 1 now, which changes the batches"):
+        train(*settings(tmp_path / "other", *flags, "--max_steps", "4", *resume))
 
 
 def test_the_built_in_phrases_give_the_card_its_example(tmp_path):

@@ -115,6 +115,9 @@ COMMANDS = {
     "plot attention": Command(
         ["plot", "attention", "model", "--sentence", "a dog", "--output", "new.svg"], ("model",), ("layer", "output")
     ),
+    "translate an export": Command(
+        ["translate", "exported", "--backend", "ctranslate2"], ("exported",), (*DECODING, "backend")
+    ),
     "demo": Command(["demo", "model"], ("model",), ("host", "port")),
 }
 FLAGS = {
@@ -237,6 +240,7 @@ def whole(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as there:
         there.chdir(place)
         assert main([*TRAIN, "--train_file", "text", "--save_steps", "1", "--output_dir", "run"]) == 0
+    assert main(["export", str(place / "model"), str(place / "exported"), "--format", "ctranslate2"]) == 0
     (place / "recipe.yaml").write_text("preset: tiny\nmax_steps: 1\nlogging_steps: 1\n")
     scores = {"bleu": 1.0, "chrf": 2.0, "ter": 3.0, "text": "t", "sentences": 4}
     scores["signatures"] = {"bleu": "a", "chrf": "b", "ter": "c"}
