@@ -2,7 +2,7 @@
 # Sequence-level distillation (Kim and Rush 2016): a model learns from what a better one makes of the sources, beside the
 # references. TEACHER may be several models in quotes: they translate as an ensemble.
 #
-#   bash scripts/recipes/distillation.sh TEACHER multi30k/tok/train en de OUT [flags of train: --preset tiny ...]
+#   bash scripts/recipes/distillation.sh TEACHER data/multi30k/train en de OUT [flags of train: --preset tiny ...]
 set -euo pipefail
 [ $# -ge 5 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 teacher=$1 pairs=$2 source=$3 target=$4 out=$5
