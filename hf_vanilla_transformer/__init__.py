@@ -7,41 +7,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .registration import register
+from .version import __version__
 
 if TYPE_CHECKING:
-    from . import convert
-    from .arguments import VanillaTransformerTrainingArguments
-    from .batching import MaxTokensBatchSampler
-    from .checkpoints import average_checkpoints
-    from .configuration_vanilla_transformer import VanillaTransformerConfig
-    from .ensemble import Ensemble
-    from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
-    from .pipeline_vanilla_transformer import TranslationPipeline
-    from .presets import paper_config
-    from .schedule import noam
-    from .tokenizer import train_tokenizer
-    from .trainer import VanillaTransformerTrainer
-    from .translation import translate
-
-__version__ = "0.1.0"
+    from .data.batching import MaxTokensBatchSampler
+    from .data.tokenizer import train_tokenizer
+    from .inference.ensemble import Ensemble
+    from .inference.translation import translate
+    from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+    from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+    from .model.pipeline_vanilla_transformer import TranslationPipeline
+    from .sharing import convert
+    from .training.arguments import VanillaTransformerTrainingArguments
+    from .training.checkpoints import average_checkpoints
+    from .training.presets import paper_config
+    from .training.schedule import noam
+    from .training.trainer import VanillaTransformerTrainer
 
 register()
 
-# Imported on first use: torch, Trainer and datasets take seconds that nobody should wait who does not need them
+# Imported on first use, since torch, Trainer and datasets take seconds to import
 _LAZY = {
-    "Ensemble": "ensemble",
-    "MaxTokensBatchSampler": "batching",
-    "TranslationPipeline": "pipeline_vanilla_transformer",
-    "VanillaTransformerConfig": "configuration_vanilla_transformer",
-    "VanillaTransformerForConditionalGeneration": "modeling_vanilla_transformer",
-    "VanillaTransformerModel": "modeling_vanilla_transformer",
-    "VanillaTransformerTrainer": "trainer",
-    "VanillaTransformerTrainingArguments": "arguments",
-    "average_checkpoints": "checkpoints",
-    "noam": "schedule",
-    "paper_config": "presets",
-    "train_tokenizer": "tokenizer",
-    "translate": "translation",
+    "Ensemble": "inference.ensemble",
+    "MaxTokensBatchSampler": "data.batching",
+    "TranslationPipeline": "model.pipeline_vanilla_transformer",
+    "VanillaTransformerConfig": "model.configuration_vanilla_transformer",
+    "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
+    "VanillaTransformerModel": "model.modeling_vanilla_transformer",
+    "VanillaTransformerTrainer": "training.trainer",
+    "VanillaTransformerTrainingArguments": "training.arguments",
+    "average_checkpoints": "training.checkpoints",
+    "noam": "training.schedule",
+    "paper_config": "training.presets",
+    "train_tokenizer": "data.tokenizer",
+    "translate": "inference.translation",
 }
 
 __all__ = [
@@ -53,6 +52,7 @@ __all__ = [
     "VanillaTransformerModel",
     "VanillaTransformerTrainer",
     "VanillaTransformerTrainingArguments",
+    "__version__",
     "average_checkpoints",
     "convert",
     "noam",
@@ -64,7 +64,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "convert":
-        return import_module(".convert", __name__)
+        return import_module(".sharing.convert", __name__)
     if name in _LAZY:
         return getattr(import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
-"""Registers the model with transformers' Auto classes, and translation as a pipeline, as soon as somebody uses them.
+"""Register the model with transformers' Auto classes, and translation as a pipeline, when they are first used.
 
-Those take seconds to import, and so does the model. `vanilla-transformer --help` needs neither, so registration
-follows whichever of the two is imported last.
+Plain registration would import the Auto classes and the model, and with them torch: over two seconds, which neither
+`import hf_vanilla_transformer` nor `vanilla-transformer --help` should take. An import hook registers instead as soon
+as transformers' modules and this package's are both imported, whichever comes last.
 """
 
 import sys
@@ -13,36 +14,47 @@ from typing import Any
 
 _CONFIG_AUTO, _MODEL_AUTO = (f"transformers.models.auto.{name}_auto" for name in ("configuration", "modeling"))
 _PIPELINES = "transformers.pipelines"
-_OURS = {
-    f"{__package__}.{name}_vanilla_transformer"
-    for name in ("configuration", "layers", "decoding", "generation", "modeling", "pipeline")
-}
+_CONFIGURATION, _LAYERS, _SEARCH, _GENERATION, _MODELING, _PIPELINE = (
+    f"{__package__}.model.{name}_vanilla_transformer"
+    for name in ("configuration", "layers", "fast_search", "generation", "modeling", "pipeline")
+)
+_OURS = {_CONFIGURATION, _LAYERS, _SEARCH, _GENERATION, _MODELING, _PIPELINE}
+
+
+def _upload(model: Any, repo_id: str, **kwargs: Any) -> str:
+    """Upload a model with this package's card: what `push_to_hub` does where the package is installed."""
+    from .sharing.hub import push_model
+
+    return push_model(model, repo_id, **kwargs)
 
 
 def _register() -> None:
-    """Registers with those of transformers' modules that are there in full."""
+    """Register with those of transformers' modules that are fully imported."""
+    ours: Any = sys.modules.get(_MODELING)
+    if hasattr(ours, "VanillaTransformerPreTrainedModel"):
+        ours.VanillaTransformerPreTrainedModel.uploader = _upload
     config_auto: Any = sys.modules.get(_CONFIG_AUTO)
     if hasattr(config_auto, "AutoConfig"):
-        config = import_module(f"{__package__}.configuration_vanilla_transformer").VanillaTransformerConfig
+        config = import_module(_CONFIGURATION).VanillaTransformerConfig
         config_auto.AutoConfig.register(config.model_type, config, exist_ok=True)
     auto: Any = sys.modules.get(_MODEL_AUTO)
     if hasattr(auto, "AutoModelForSeq2SeqLM"):
-        modeling = import_module(f"{__package__}.modeling_vanilla_transformer")
+        modeling = import_module(_MODELING)
         generative = modeling.VanillaTransformerForConditionalGeneration
         auto.AutoModel.register(generative.config_class, modeling.VanillaTransformerModel, exist_ok=True)
         auto.AutoModelForSeq2SeqLM.register(generative.config_class, generative, exist_ok=True)
     pipelines: Any = sys.modules.get(_PIPELINES)
     if hasattr(pipelines, "PIPELINE_REGISTRY"):
-        translation = import_module(f"{__package__}.pipeline_vanilla_transformer").TranslationPipeline
+        translation = import_module(_PIPELINE).TranslationPipeline
         if "translation" not in pipelines.PIPELINE_REGISTRY.supported_tasks:
-            # later releases refuse the names of removed tasks before they look at what is registered
+            # later releases refuse the names of removed tasks before they look up what is registered
             getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
             model = import_module(_MODEL_AUTO).AutoModelForSeq2SeqLM
             pipelines.PIPELINE_REGISTRY.register_pipeline("translation", translation, pt_model=model, type="text")
 
 
 class _AfterImport(MetaPathFinder):
-    """Registers after each first import of a module that matters, unless one of ours is still under way around it."""
+    """Register after each first import of a relevant module, unless one of this package is still being imported."""
 
     def __init__(self, names: set[str]):
         self.names, self.running = names, set[str]()
@@ -70,6 +82,6 @@ class _AfterImport(MetaPathFinder):
 
 
 def register() -> None:
-    """Registers now what is imported already, and the rest when it is."""
+    """Register what is already imported, and the rest as soon as it is imported."""
     sys.meta_path.insert(0, _AfterImport({_CONFIG_AUTO, _MODEL_AUTO, _PIPELINES, *_OURS} - sys.modules.keys()))
     _register()

@@ -14,10 +14,11 @@ import sys
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
-from hf_vanilla_transformer.data import Cleaning
-from hf_vanilla_transformer.loading import load
-from hf_vanilla_transformer.safeguards import explained
-from hf_vanilla_transformer.shards import HubRows, prepare
+from hf_vanilla_transformer.data.cleaning import Cleaning
+from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.data.readers import HubRows
+from hf_vanilla_transformer.model.loading import load
+from hf_vanilla_transformer.training.safeguards import explain_failures
 
 
 def main() -> None:
@@ -50,19 +51,9 @@ def main() -> None:
     try:
         sources = args.files or HubRows(args.dataset_name, args.dataset_config_name, languages)
         tokenizer = load(AutoTokenizer, args.tokenizer_name) if args.tokenizer_name else None
-        with explained(), tqdm(unit=" pairs", unit_scale=True, desc="Preparing") as bar:
-            manifest = prepare(
-                sources,
-                languages,
-                args.output_dir,
-                tokenizer,
-                args.vocab_size,
-                args.max_tokens,
-                cleaning,
-                args.shard_pairs,
-                args.num_workers,
-                bar.update,
-            )
+        with explain_failures(), tqdm(unit=" pairs", unit_scale=True, desc="Preparing") as bar:
+            preparation = Preparation(languages, args.vocab_size, args.max_tokens, cleaning, args.shard_pairs)
+            manifest = prepare(sources, preparation, args.output_dir, tokenizer, args.num_workers, bar.update)
     except (ValueError, OSError) as error:
         sys.exit(f"prepare_data.py: {error}")
     print(

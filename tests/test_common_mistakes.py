@@ -14,17 +14,17 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.arguments import VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.layers_vanilla_transformer import (
+from hf_vanilla_transformer.model.layers_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
     eager_attention_forward,
     sinusoids,
 )
-from hf_vanilla_transformer.loss import smoothed_cross_entropy
-from hf_vanilla_transformer.schedule import get_noam_schedule, noam
-from hf_vanilla_transformer.trainer import VanillaTransformerTrainer
+from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.loss import smoothed_cross_entropy
+from hf_vanilla_transformer.training.schedule import get_noam_schedule, noam
+from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 
 
 def config(**changes) -> VanillaTransformerConfig:

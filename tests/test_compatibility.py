@@ -15,8 +15,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.recipes import check_same_run
-from hf_vanilla_transformer.shards import prepare
+from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.training.settings import check_same_run
 
 SAVED = Path(__file__).parent / "fixtures" / "commit_937b408"
 EXPECTED = json.loads((SAVED / "expected.json").read_text(encoding="utf-8"))
@@ -62,12 +62,13 @@ def test_settings_that_were_recorded_otherwise_do_not_lock_a_run_out(tmp_path, s
 
 
 def test_a_folder_that_was_prepared_needs_no_second_preparation(tmp_path):
-    sources, languages, folder = [str(SAVED / "text")], ("en", "de"), tmp_path / "prepared"
-    manifest = prepare(sources, languages, str(folder), vocab_size=300, processes=1)
+    sources, folder = [str(SAVED / "text")], tmp_path / "prepared"
+    preparation = Preparation(("en", "de"), vocab_size=300)
+    manifest = prepare(sources, preparation, str(folder), processes=1)
     for name in ("dataset", "tokenizer", "vocab_size", "version"):  # which that commit did not record
         del manifest["settings"][name]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert prepare(sources, languages, str(folder), vocab_size=300, processes=1) == manifest
+    assert prepare(sources, preparation, str(folder), processes=1) == manifest
 
 
 def test_an_interrupted_run_is_resumed_and_ends_with_the_same_weights(tmp_path, monkeypatch, capsys):

@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
-OURS = [f"{name}_vanilla_transformer" for name in ("configuration", "layers", "decoding", "generation", "modeling")]
+OURS = [
+    f"model.{name}_vanilla_transformer"
+    for name in ("configuration", "layers", "fast_search", "generation", "modeling", "pipeline")
+]
 
 
 def python(code: str) -> str:
@@ -28,7 +31,7 @@ def test_importing_the_package_waits_for_neither_torch_nor_transformers():
         "from hf_vanilla_transformer import noam; from transformers import AutoConfig, AutoModelForSeq2SeqLM",
         *(
             f"import hf_vanilla_transformer.{name}; from transformers import AutoConfig, AutoModelForSeq2SeqLM"
-            for name in (*OURS, "export", "convert", "training")
+            for name in (*OURS, "sharing.export", "sharing.convert", "training.run")
         ),
         "from hf_vanilla_transformer import VanillaTransformerModel; from transformers import AutoConfig; "
         "from transformers import AutoModelForSeq2SeqLM",

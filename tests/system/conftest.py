@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from hf_vanilla_transformer.data import Cleaning
-from hf_vanilla_transformer.phrases import splits
-from hf_vanilla_transformer.shards import prepare
+from hf_vanilla_transformer.data.cleaning import Cleaning
+from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.preparation import Preparation, prepare
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = [
@@ -108,8 +108,8 @@ def text(tmp_path_factory) -> Path:
 def prepared(text, tmp_path_factory) -> Path:
     """The text as a folder of shards."""
     folder = tmp_path_factory.mktemp("prepared") / "shards"
-    settings = {"vocab_size": 500, "cleaning": Cleaning(256, 4.0), "shard_pairs": 100, "processes": 1}
-    prepare([str(text)], ("en", "de"), str(folder), **settings)
+    preparation = Preparation(("en", "de"), vocab_size=500, cleaning=Cleaning(256, 4.0), shard_pairs=100)
+    prepare([str(text)], preparation, str(folder), processes=1)
     return folder
 
 

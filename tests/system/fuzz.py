@@ -5,9 +5,9 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["hf_vanilla_transformer.data", "hf_vanilla_transformer.recipes"]):
-    from hf_vanilla_transformer.data import DataError, read_rows
-    from hf_vanilla_transformer.recipes import read_recipe
+with atheris.instrument_imports(include=["hf_vanilla_transformer.data", "hf_vanilla_transformer.training.recipes"]):
+    from hf_vanilla_transformer.data.readers import DataError, read_rows
+    from hf_vanilla_transformer.training.recipes import read_recipe
 
 TARGET, FOLDER = sys.argv[1], Path(sys.argv[2])
 ENDINGS = [".jsonl", ".tsv", ".csv", ".tsv.gz", ".jsonl.zst"]

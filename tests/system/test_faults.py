@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_vanilla_transformer.checkpoints import fault_of
+from hf_vanilla_transformer.training.checkpoints import fault_of
 
 
 def last_line(output: str) -> str:
@@ -54,7 +54,7 @@ def test_a_full_disk_is_said_and_the_checkpoints_before_it_stay(run, tmp_path):
         assert "The checkpoints before it are whole" in line
         assert checkpoints_are_whole(disk / "run")
         subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
-        assert "Going on from" in full.finish()
+        assert "Resuming from" in full.finish()
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -81,7 +81,7 @@ def test_a_killed_rank_ends_the_others_and_the_run_goes_on_with_the_same_bits(ru
     ranks.end()
     assert ranks.process.returncode != 0
     assert checkpoints_are_whole(ranks.folder)
-    assert "Going on from" in ranks.finish()
+    assert "Resuming from" in ranks.finish()
     expected = undisturbed(processes=2)
     assert all(torch.equal(weight, expected[name]) for name, weight in ranks.weights().items())
 

@@ -17,7 +17,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.shards import prepare
+from hf_vanilla_transformer.data.preparation import Preparation, prepare
 
 SMALL = ["--preset", "tiny", "--d_model", "8", "--num_heads", "2", "--d_ff", "8", "--num_encoder_layers", "1"]
 SMALL += [
@@ -236,7 +236,9 @@ def whole(tmp_path_factory) -> Path:
     config = VanillaTransformerConfig(vocab_size=len(tokenizer), source_lang="en", target_lang="de", **sizes)
     VanillaTransformerForConditionalGeneration(config).save_pretrained(place / "model")
     tokenizer.save_pretrained(place / "model")
-    prepare([str(place / "text")], ("en", "de"), str(place / "shards"), tokenizer, processes=1, shard_pairs=5)
+    prepare(
+        [str(place / "text")], Preparation(("en", "de"), shard_pairs=5), str(place / "shards"), tokenizer, processes=1
+    )
     with pytest.MonkeyPatch.context() as there:
         there.chdir(place)
         assert main([*TRAIN, "--train_file", "text", "--save_steps", "1", "--output_dir", "run"]) == 0

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_vanilla_transformer import cli, train_tokenizer, translate
-from hf_vanilla_transformer.data import DataError, read_rows
-from hf_vanilla_transformer.recipes import read_recipe
+from hf_vanilla_transformer.data.readers import DataError, read_rows
+from hf_vanilla_transformer.training.recipes import read_recipe
 
 FORMATS = [".jsonl", ".tsv", ".csv", ".jsonl.gz", ".tsv.zst", ".parquet"]
 quiet = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

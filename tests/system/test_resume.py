@@ -30,7 +30,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(run, undisturbed, prep
     disturbed.kill_after("checkpoint-14")
     disturbed.kill_after("checkpoint-35")
     output = disturbed.finish()
-    step = int(re.search(r"Going on from .*checkpoint-(\d+)", output)[1])
+    step = int(re.search(r"Resuming from .*checkpoint-(\d+)", output)[1])
     assert step >= 35  # it did not start over
     assert f"'step': {step}" not in output
     assert same(disturbed.weights(), undisturbed(*extra, processes=processes))
@@ -58,7 +58,7 @@ def test_sigterm_saves_and_ends_well_and_the_run_goes_on_from_there(run, undistu
     assert step < 60
     assert (told.folder / f"checkpoint-{step}").is_dir()
     assert not (told.folder / "model.safetensors").exists()
-    assert f"Going on from {told.folder / f'checkpoint-{step}'}" in told.finish()
+    assert f"Resuming from {told.folder / f'checkpoint-{step}'}" in told.finish()
     assert same(told.weights(), undisturbed())
 
 
@@ -78,5 +78,5 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, undisturb
         (newest / name).unlink()
     output = damaged.finish()
     assert f"{newest} is of no use: {name} is {'missing' if damage == 'missing optimizer' else 'corrupt'}" in output
-    assert f"Going on from {before}" in output
+    assert f"Resuming from {before}" in output
     assert same(damaged.weights(), undisturbed())

@@ -1,0 +1,42 @@
+"""`vanilla-transformer compare`: compare two models, or files of their translations, on one text."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from .flags import add_bleu, add_decoding, add_text
+from .models import common_languages, load_models, translate_sentences
+from .text import read_text
+
+HELP = "compare two models on one text: intervals, significance, examples"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `compare`."""
+    for add in (add_decoding, add_text, add_bleu):
+        add(parser)
+    parser.add_argument("a", metavar="A", help="a model, or a file of its translations, one per line")
+    parser.add_argument("b", metavar="B", help="another")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the comparison as one JSON object on stdout."""
+    from ..data.readers import read_lines
+    from ..inference.metrics import check_tokenization
+    from ..study.comparison import compare_translations
+
+    check_tokenization(args.bleu_tokenize)
+    systems = (args.a, args.b)
+    files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
+    models = {name: load_models([name]) for name in systems if name not in files}
+    text = read_text(args, common_languages({name: model for name, (model, _) in models.items()}))
+    for name, lines in files.items():  # checked before anything is translated, which takes time
+        if len(lines) != len(text.sources):
+            raise ValueError(f"{name} has {len(lines)} translations of {len(text.sources)} lines.")
+    translations: dict[str, Sequence[str]] = {}
+    for side, name in zip("AB", systems, strict=True):
+        lines = files[name] if name in files else translate_sentences(*models[name], text.sources, args)
+        translations[f"{side}: {name}"] = lines
+    result = compare_translations(text.sources, text.references, translations, args.bleu_tokenize)
+    print(json.dumps(result, indent=2))

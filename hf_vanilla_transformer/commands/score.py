@@ -1,0 +1,45 @@
+"""`vanilla-transformer score`: log-probability and perplexity of given translations."""
+
+import argparse
+import json
+import sys
+
+from .console import say
+from .flags import add_batches, add_models, add_text
+from .models import languages_of, load_models
+from .text import read_text
+
+HELP = "log-probability and perplexity of given translations"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `score`."""
+    for add in (add_models, add_batches, add_text):
+        add(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print one JSON object per pair on stdout, and the totals on stderr."""
+    from tqdm import tqdm
+
+    from ..inference.metrics import perplexity
+    from ..study.comparison import score_translations
+
+    model, tokenizer = load_models(args.model)
+    text = read_text(args, languages_of(model))
+    with tqdm(total=len(text.sources), desc="Scoring", unit=" pairs", file=sys.stderr) as bar:
+        results = score_translations(
+            model, tokenizer, text.sources, text.references, args.max_tokens, progress=bar.update
+        )
+    for log_probability, tokens in results:
+        row = {
+            "log_probability": log_probability,
+            "tokens": tokens,
+            "perplexity": perplexity(-log_probability / tokens),
+        }
+        print(json.dumps(row))
+    total, tokens = (sum(column) for column in zip(*results, strict=True))
+    say(
+        f"{len(results):,} pairs, {tokens:,} tokens: log-probability {total:.2f} nats, perplexity "
+        f"{perplexity(-total / tokens):.4f} per token"
+    )

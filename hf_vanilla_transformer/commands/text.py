@@ -1,0 +1,51 @@
+"""Read the text with references that a verb works on."""
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+from .console import UsageError
+
+
+class ReferenceText(NamedTuple):
+    """Sources and references; of the built-in phrases, also which ones hold combinations not seen in training."""
+
+    name: str
+    sources: list[str]
+    references: list[str]
+    unseen: list[int]
+
+
+def read_text(args: argparse.Namespace, languages: tuple[str | None, str | None]) -> ReferenceText:
+    """Read the text that the flags name; `languages` are the model's, used where the flags name none.
+
+    Raises:
+        UsageError: if the languages are not known, or the built-in phrases do not have them.
+        ValueError: if the text cannot be read.
+    """
+    source_lang, target_lang = args.source_lang or languages[0], args.target_lang or languages[1]
+    if source_lang is None or target_lang is None:
+        raise UsageError("The model does not say its languages: give --source_lang and --target_lang.")
+    if not (args.test_file or args.dataset_name):
+        return _built_in_phrases(source_lang, target_lang)
+    from ..data.readers import load_hub_pairs, load_pairs
+
+    if args.test_file:
+        pairs, name = load_pairs(args.test_file, source_lang, target_lang), Path(args.test_file).name
+    else:
+        dataset, split = args.dataset_name, args.split
+        name = f"{Path(dataset).name if Path(dataset).exists() else dataset}, {split}"
+        pairs = load_hub_pairs(dataset, args.dataset_config_name, source_lang, target_lang, (split,))[split]
+    sources, references = ([text or "" for text in pairs[side]] for side in ("source", "target"))
+    return ReferenceText(name, sources, references, [])
+
+
+def _built_in_phrases(source_lang: str, target_lang: str) -> ReferenceText:
+    from ..data.phrases import splits
+
+    if {source_lang, target_lang} != {"de", "en"}:
+        raise UsageError("The built-in phrases are English and German: give --test_file for other languages.")
+    phrases = splits()["test"]
+    sources, references = ([getattr(phrase, side) for phrase in phrases] for side in (source_lang, target_lang))
+    unseen = [i for i, phrase in enumerate(phrases) if phrase.unseen]
+    return ReferenceText("built-in phrases", sources, references, unseen)

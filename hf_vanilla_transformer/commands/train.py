@@ -1,0 +1,13 @@
+"""`vanilla-transformer train`: train a model on parallel text."""
+
+from collections.abc import Sequence
+
+HELP = "train a model on parallel text, or continue training one"
+
+
+def run(argv: Sequence[str]) -> None:
+    """Train a model and leave it in its output folder."""
+    from ..training.recipes import parse_arguments
+    from ..training.run import run_train
+
+    run_train(*parse_arguments(argv))

@@ -1,0 +1,240 @@
+"""Decoding as published (section 6.1): the GNMT length penalty, and an output of at most the input's length + 50.
+
+Both are methods that transformers' own `generate()` calls, so sampling, assisted generation and the rest stay
+transformers' code. So do greedy and beam search with anything added (logits processors, scores or attentions wanted, a
+forced prefix ...). Plain greedy and beam search give the same results here from a faster loop over
+`IncrementalDecoder`.
+"""
+
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from transformers.activations import ACT2FN
+from transformers.generation import (
+    EosTokenCriteria,
+    GenerationMixin,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from .fast_search_vanilla_transformer import MAX_FAST_BEAMS, beam_search, greedy_search
+from .layers_vanilla_transformer import (
+    Dropout,
+    LearnedPositions,
+    SinusoidalPositions,
+    VanillaTransformerAttention,
+    VanillaTransformerDecoderLayer,
+)
+
+OUTPUT_MARGIN = 50  # tokens that a translation may be longer than its source
+
+# the limits of the sentences that this thread's generate() is decoding, (B, 1), for the bound on what beams can reach
+_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
+
+
+_PLAIN_MODULES: set[type[nn.Module]] = {
+    *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
+    *(LearnedPositions, VanillaTransformerAttention, VanillaTransformerDecoderLayer),
+}
+_FORWARDS = {module: module.forward for module in _PLAIN_MODULES}  # as they were, should somebody replace them
+_ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")  # all are section 3.2.1
+
+
+def _is_modified(module: nn.Module) -> bool:
+    """Whether something happens when `module` is called that its class does not say."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    # transformers' own hooks stay in a model that was once asked for attentions; unless asked they do nothing
+    sleeping = all(getattr(hook, "__module__", None) == "transformers.utils.output_capturing" for hook in hooks)
+    return not sleeping or hasattr(module, "_hf_hook") or "forward" in vars(module)
+
+
+def can_decode_incrementally(model: Any) -> bool:
+    """Whether the decoder is the one described here and nothing else.
+
+    Adapters, quantised or offloaded weights, subclasses, hooks and attention functions of somebody's own are not: what
+    they do happens in `forward`, which the search never calls.
+    """
+    decoder = model.model.decoder
+    modules = [module for module in (*decoder.modules(), model.lm_head) if module is not decoder]
+    activation = type(ACT2FN[model.config.activation_function])  # all of these act element by element
+    return (
+        not any(module.training for module in model.modules())
+        and model.config._attn_implementation in _ATTENTIONS
+        and type(decoder.embed_tokens) is nn.Embedding
+        and type(model.lm_head) is nn.Linear
+        and all(type(module) in _PLAIN_MODULES or type(module) is activation for module in modules)
+        and all(module.forward is forward for module, forward in _FORWARDS.items())
+        and all(type(weight) is nn.Parameter and not weight.is_meta for weight in model.parameters())
+        and not any(map(_is_modified, model.modules()))
+        and not (_global_forward_hooks or _global_forward_pre_hooks)
+    )
+
+
+def gnmt_length_penalty(length: int | torch.Tensor, alpha: float) -> float | torch.Tensor:
+    """lp(Y) = ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14); |Y| counts `</s>` but not the start token."""
+    return ((5 + length) / 6) ** alpha
+
+
+class SentenceLimits(StoppingCriteria):
+    """Ends each sentence of a batch at its own number of tokens, so that its company in the batch changes nothing.
+
+    Args:
+        limits: (B,) tokens after the start token.
+    """
+
+    def __init__(self, limits: torch.Tensor):
+        self.limits = limits
+
+    def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.Tensor:
+        rows = input_ids.shape[0] // self.limits.shape[0]  # beam search brings several candidates a sentence
+        return input_ids.shape[1] - 1 >= self.limits.repeat_interleave(rows)
+
+
+class VanillaTransformerGenerationMixin(GenerationMixin):
+    """`generate()` with the paper's limit and its length penalty.
+
+    The limit holds only where the caller and the generation config name none. The penalty holds where the config's
+    `length_normalization` is "gnmt"; its alpha is `length_penalty`.
+    """
+
+    config: Any
+
+    def generate(  # type: ignore[override]
+        self, inputs=None, generation_config=None, logits_processor=None, stopping_criteria=None, **kwargs
+    ):
+        """transformers' `generate`, with each sentence's limit its own source length (with `</s>`) + 50."""
+        limits = None
+        if not self._names_a_limit(generation_config, kwargs):
+            limits = (self._source_lengths(inputs, kwargs) + OUTPUT_MARGIN).clamp(max=self._longest_output())
+            kwargs["max_length"] = 1 + int(limits.max())
+            stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), SentenceLimits(limits)])
+        token = _limits.set(None if limits is None else limits[:, None])
+        try:
+            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)  # type: ignore[misc]
+        finally:
+            _limits.reset(token)
+
+    def _names_a_limit(self, generation_config, kwargs: dict) -> bool:
+        given = [kwargs, *(vars(c) for c in (generation_config, self.generation_config) if c is not None)]
+        return any(settings.get(name) is not None for settings in given for name in ("max_length", "max_new_tokens"))
+
+    def _longest_output(self) -> int:
+        """Tokens that there are positions for."""
+        learned = self.config.position_embedding == "learned"
+        return self.config.max_position_embeddings if learned else torch.iinfo(torch.long).max
+
+    def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
+        """(B,) real tokens of each source, from the mask, else the ids, else what stands in their place."""
+        if kwargs.get("attention_mask") is not None:
+            return kwargs["attention_mask"].sum(-1)
+        input_ids = inputs if inputs is not None else kwargs.get("input_ids")
+        if input_ids is not None:
+            return input_ids.ne(self.config.pad_token_id).sum(-1)
+        states = kwargs.get("inputs_embeds")
+        if states is None and kwargs.get("encoder_outputs") is None:
+            raise ValueError("There is nothing to translate: give input_ids, inputs_embeds or encoder_outputs.")
+        if states is None:
+            states = kwargs["encoder_outputs"][0]
+        return torch.full((states.shape[0],), states.shape[1], device=states.device)
+
+    def _update_finished_beams(  # type: ignore[override]
+        self, *, topk_log_probs, cur_len, decoder_prompt_len, length_penalty, **kwargs
+    ):
+        """Scores finished hypotheses by the GNMT penalty; transformers' own division is turned off by alpha = 0."""
+        if self.config.length_normalization == "gnmt":
+            # cur_len counts the start token but not yet the token that has just ended a hypothesis: it is |Y|
+            topk_log_probs = topk_log_probs / gnmt_length_penalty(cur_len, length_penalty)
+            length_penalty = 0.0
+        return super()._update_finished_beams(
+            topk_log_probs=topk_log_probs,
+            cur_len=cur_len,
+            decoder_prompt_len=decoder_prompt_len,
+            length_penalty=length_penalty,
+            **kwargs,
+        )
+
+    def _check_early_stop_heuristic(  # type: ignore[override]
+        self, *, running_beam_scores, cur_len, max_length, decoder_prompt_len, early_stopping, length_penalty, **kwargs
+    ):
+        """The best score a running hypothesis can still reach, by the same formula and the sentence's own limit."""
+        limits = _limits.get()
+        longest = max_length - 1 if limits is None else limits
+        if self.config.length_normalization == "gnmt":
+            reachable = longest if early_stopping == "never" and length_penalty > 0.0 else cur_len - 1
+            running_beam_scores = running_beam_scores / gnmt_length_penalty(reachable, length_penalty)
+            length_penalty = 0.0
+        elif limits is not None:
+            max_length = longest + decoder_prompt_len
+        return super()._check_early_stop_heuristic(
+            running_beam_scores=running_beam_scores,
+            cur_len=cur_len,
+            max_length=max_length,
+            decoder_prompt_len=decoder_prompt_len,
+            early_stopping=early_stopping,
+            length_penalty=length_penalty,
+            **kwargs,
+        )
+
+    def _is_plain(self, input_ids, logits_processor, stopping_criteria, settings, model_kwargs: dict) -> bool:
+        """Whether a search is one that the faster loops know in full."""
+        known = {MaxLengthCriteria, EosTokenCriteria, SentenceLimits}
+        mask = model_kwargs.get("attention_mask")
+        return (
+            input_ids.shape[1] == 1
+            and settings.num_beams <= MAX_FAST_BEAMS
+            and not logits_processor
+            and all(type(criteria) in known for criteria in stopping_criteria)
+            and not (settings.do_sample or settings.return_dict_in_generate or settings.cache_implementation)
+            and bool(settings.use_cache)
+            and settings._eos_token_tensor is not None
+            and not getattr(settings, "is_assistant", False)
+            and model_kwargs["past_key_values"].get_seq_length() == 0
+            and not model_kwargs.keys() & {"decoder_attention_mask", "decoder_inputs_embeds"}
+            and can_decode_incrementally(self)
+            # attention to a source of padding alone is what the attention function makes of it
+            and (mask is None or bool(mask.any(-1).all()))
+        )
+
+    def _sample(
+        self,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        synced_gpus=False,
+        streamer=None,
+        **model_kwargs,
+    ):
+        search = (input_ids, logits_processor, stopping_criteria, generation_config)
+        if synced_gpus or streamer is not None or not self._is_plain(*search, model_kwargs):
+            return super()._sample(*search, synced_gpus, streamer, **model_kwargs)  # type: ignore[misc]
+        limits = self._limits_of(stopping_criteria, len(input_ids), input_ids.device)
+        return greedy_search(self, input_ids, limits, generation_config, model_kwargs)
+
+    def _beam_search(
+        self, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus=False, **model_kwargs
+    ):
+        search = (input_ids, logits_processor, stopping_criteria, generation_config)
+        if synced_gpus or not self._is_plain(*search, model_kwargs):
+            return super()._beam_search(*search, synced_gpus, **model_kwargs)  # type: ignore[misc]
+        input_ids = input_ids[:: generation_config.num_beams]  # generate() has repeated everything for every beam
+        limits = self._limits_of(stopping_criteria, len(input_ids), input_ids.device)
+        token = _limits.set(None)  # the faster loop hands the limits on itself, since sentences leave its batch
+        try:
+            return beam_search(self, input_ids, limits, generation_config, model_kwargs)
+        finally:
+            _limits.reset(token)
+
+    def _limits_of(self, stopping_criteria, batch_size: int, device: torch.device) -> torch.Tensor:
+        """(B, 1) tokens after the start token that each sentence may have."""
+        limits = torch.full((batch_size, 1), torch.iinfo(torch.long).max, device=device)
+        for criteria in stopping_criteria:
+            if isinstance(criteria, MaxLengthCriteria):
+                limits = limits.clamp(max=criteria.max_length - 1)
+            elif isinstance(criteria, SentenceLimits):
+                limits = limits.minimum(criteria.limits[:, None].to(device))
+        return limits

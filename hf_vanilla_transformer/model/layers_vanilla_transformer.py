@@ -1,0 +1,273 @@
+"""The parts of the Transformer (Vaswani et al. 2017, section 3): positions, attention, and the two kinds of layer.
+
+Reads from the bottom of the paper's Figure 1 up. Shapes use B sentences, S source tokens, T target tokens, h heads.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+
+IGNORED_LABEL = -100  # a position that the loss leaves out, as torch's and transformers' losses do
+
+
+def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
+    """Return the decoder's input for `labels`: the start token, then all labels but the last.
+
+    Ignored labels become padding. *Shape:* (B, T) to (B, T).
+    """
+    shifted = labels.roll(1, dims=-1)
+    shifted[:, 0] = decoder_start_token_id
+    return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
+
+
+def init_weights(module: nn.Module, config: VanillaTransformerConfig):
+    """Initialise a module as tensor2tensor does, since the paper is silent, or from N(0, initializer_range^2)."""
+    std = config.initializer_range
+    if isinstance(module, nn.Linear):
+        if std is None:
+            init.xavier_uniform_(module.weight)
+        else:
+            init.normal_(module.weight, mean=0.0, std=std)
+        if module.bias is not None:
+            init.zeros_(module.bias)
+    elif isinstance(module, nn.Embedding):
+        init.normal_(module.weight, mean=0.0, std=std or config.d_model**-0.5)
+    elif isinstance(module, nn.LayerNorm):
+        init.ones_(module.weight)
+        init.zeros_(module.bias)
+    elif isinstance(module, SinusoidalPositions):
+        module.fill()
+
+
+def sinusoids(num_positions: int, d_model: int) -> torch.Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same angle (section 3.5).
+
+    *Shape:* (num_positions, d_model), float64.
+    """
+    position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+    frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angle = position * frequency  # (num_positions, d_model / 2)
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)  # sine and cosine interleaved
+
+
+class SinusoidalPositions(nn.Module):
+    """Rows of `sinusoids`, computed once; the table grows when a longer sentence comes."""
+
+    table: torch.Tensor
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__()
+        self.register_buffer("table", torch.empty(config.max_position_embeddings, config.d_model), persistent=False)
+        self.fill()
+
+    @torch.no_grad()
+    def fill(self):
+        """Write the sinusoids into the table, exact to the table's own precision."""
+        if self.table.device.type != "meta":
+            self._make(len(self.table))
+
+    def _make(self, num_positions: int):
+        # under inference_mode the table would become an inference tensor, which no later update may change
+        with torch.inference_mode(False):
+            table = sinusoids(num_positions, self.table.shape[1])
+            self.table = table.to(self.table.dtype).to(self.table.device)
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.fill()  # a cast to a wider type would keep the narrower one's rounding
+        return self
+
+    def forward(self, start: int, length: int) -> torch.Tensor:
+        if start + length > self.table.shape[0]:
+            self._make(max(start + length, 2 * self.table.shape[0]))
+        return self.table[start : start + length]
+
+
+class LearnedPositions(nn.Embedding):
+    """Learned positions, the variant of row E in Table 3."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config.max_position_embeddings, config.d_model)
+
+    def forward(self, start: int, length: int) -> torch.Tensor:  # type: ignore[override]
+        if start + length > self.num_embeddings:
+            raise ValueError(
+                f"This model has learned positions for {self.num_embeddings} tokens, but the text needs "
+                f"{start + length}. Shorten it, or train with a larger max_position_embeddings."
+            )
+        return self.weight[start : start + length]
+
+
+class Dropout(nn.Dropout):
+    """Dropout (section 5.4) whose mask is drawn quickly on a CPU.
+
+    torch draws a number of 32 bits for each element there, which takes longer than a small matrix product. Here 16
+    bits decide, so the probability is right to 2^-17; the values that stay are scaled by the exact 1 / (1 - p).
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.p in (0.0, 1.0) or x.device.type != "cpu" or torch.compiler.is_compiling():
+            return super().forward(x)
+        bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+        kept = bits[: x.numel()].view(x.shape) >= round(self.p * 2**16) - 2**15
+        return x * kept.to(x.dtype).mul_(1 / (1 - self.p))
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """softmax(Q K^T / sqrt(d_k)) V (section 3.2.1).
+
+    *Shape:* query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) to output (B, T, h, d_v) and weights
+    (B, h, T, S).
+    """
+    # at least float32: a half-precision score plus the mask's lowest finite number would be -inf, a row of them NaN
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = torch.matmul(query, key.transpose(2, 3)).to(dtype) * scaling  # (B, h, T, S)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class VanillaTransformerAttention(nn.Module):
+    """Multi-head attention (section 3.2.2): MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O."""
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        assert config.d_k is not None  # the configuration has set both
+        assert config.d_v is not None
+        self.num_heads, self.d_k, self.d_v = config.num_heads, config.d_k, config.d_v
+        self.scaling = self.d_k**-0.5
+        self.dropout = config.attention_dropout
+        self.q_proj = nn.Linear(config.d_model, self.num_heads * self.d_k, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.d_model, self.num_heads * self.d_k, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.d_model, self.num_heads * self.d_v, bias=config.attention_bias)
+        self.out_proj = nn.Linear(self.num_heads * self.d_v, config.d_model, bias=config.attention_bias)
+
+    def project_key_value(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, S, d_model) to the keys (B, h, S, d_k) and the values (B, h, S, d_v)."""
+        heads = (*states.shape[:-1], self.num_heads)
+        key = self.k_proj(states).view(*heads, self.d_k).transpose(1, 2)
+        value = self.v_proj(states).view(*heads, self.d_v).transpose(1, 2)
+        return key, value
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Self-attention over (B, T, d_model), or attention from there to `encoder_hidden_states` (B, S, d_model)."""
+        batch_and_length = hidden_states.shape[:-1]
+        query = self.q_proj(hidden_states).view(*batch_and_length, self.num_heads, self.d_k).transpose(1, 2)
+
+        if encoder_hidden_states is None:
+            key, value = self.project_key_value(hidden_states)
+            if past_key_values is not None:
+                cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+                key, value = cache.update(key, value, self.layer_idx)
+        elif past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            # the source is the same at every step: its keys and values are computed once
+            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            key, value = layer.keys, layer.values
+        else:
+            key, value = self.project_key_value(encoder_hidden_states)
+            if past_key_values is not None:
+                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
+                past_key_values.is_updated[self.layer_idx] = True
+
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=self.scaling,
+            dropout=self.dropout if self.training else 0.0,
+            **kwargs,
+        )  # (B, T, h, d_v), and (B, h, T, S) or None
+        return self.out_proj(output.reshape(*batch_and_length, -1)), weights
+
+
+class VanillaTransformerLayer(GradientCheckpointingLayer):
+    """What both kinds of layer share: LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4), and section 3.3."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__()
+        self.dropout = Dropout(config.dropout)
+        self.fc1 = nn.Linear(config.d_model, config.d_ff)
+        self.activation_fn = ACT2FN[config.activation_function]
+        self.activation_dropout = Dropout(config.activation_dropout)
+        self.fc2 = nn.Linear(config.d_ff, config.d_model)
+        self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    def add_and_norm(self, residual: torch.Tensor, sublayer_output: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
+        return norm(residual + self.dropout(sublayer_output))
+
+    def feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """max(0, x W1 + b1) W2 + b2 (section 3.3)."""
+        return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(hidden_states))))
+
+
+class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+        super().__init__(config)
+        self.self_attn = VanillaTransformerAttention(config, layer_idx)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
+        attended, _ = self.self_attn(hidden_states, attention_mask, **kwargs)
+        hidden_states = self.add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
+        return self.add_and_norm(hidden_states, self.feed_forward(hidden_states), self.final_layer_norm)
+
+
+class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
+        super().__init__(config)
+        self.self_attn = VanillaTransformerAttention(config, layer_idx, is_causal=True)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.encoder_attn = VanillaTransformerAttention(config, layer_idx)
+        self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        encoder_hidden_states: torch.Tensor,
+        encoder_attention_mask: torch.Tensor | None,
+        past_key_values: EncoderDecoderCache | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        attended, _ = self.self_attn(hidden_states, attention_mask, past_key_values=past_key_values, **kwargs)
+        hidden_states = self.add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
+        attended, _ = self.encoder_attn(
+            hidden_states, encoder_attention_mask, encoder_hidden_states, past_key_values=past_key_values, **kwargs
+        )
+        hidden_states = self.add_and_norm(hidden_states, attended, self.encoder_attn_layer_norm)
+        return self.add_and_norm(hidden_states, self.feed_forward(hidden_states), self.final_layer_norm)

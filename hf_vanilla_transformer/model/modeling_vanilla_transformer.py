@@ -1,0 +1,349 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762), as published.
+
+The two stacks of layers, the model, and the model with its output projection. Section numbers are the paper's. Shapes
+use B sentences, S source tokens and T target tokens.
+"""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .layers_vanilla_transformer import (
+    Dropout,
+    LearnedPositions,
+    SinusoidalPositions,
+    VanillaTransformerAttention,
+    VanillaTransformerDecoderLayer,
+    VanillaTransformerEncoderLayer,
+    init_weights,
+    shift_right,
+)
+
+if TYPE_CHECKING:  # transformers copies what is imported here beside a saved model, and so the pipeline travels along
+    from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401
+
+
+class VanillaTransformerPreTrainedModel(PreTrainedModel):
+    config: VanillaTransformerConfig
+    config_class = VanillaTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    uploader: Callable[..., str] | None = None  # a method for `push_to_hub`, which the installed package supplies
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """As transformers' own, which knows one input matrix: the decoder has another where the three are not tied."""
+        resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        decoder = getattr(self.base_model, "decoder", None)
+        if decoder is not None and not self.config.tie_word_embeddings:
+            old = decoder.embed_tokens
+            new = self._get_resized_embeddings(old, resized.num_embeddings, mean_resizing=mean_resizing)
+            decoder.embed_tokens = new.requires_grad_(old.weight.requires_grad)
+        return resized
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
+        """Upload as transformers does, with this package's card where it is installed."""
+        if self.uploader is None:
+            return super().push_to_hub(repo_id, **kwargs)  # type: ignore[arg-type]
+        return self.uploader(repo_id, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        init_weights(module, self.config)
+
+
+class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
+    """What encoder and decoder share: the scaled embeddings with positions, and the layers (sections 3.4, 3.5)."""
+
+    def __init__(self, config: VanillaTransformerConfig, layers: list[nn.Module]):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
+        self.embed_scale = math.sqrt(config.d_model)
+        learned = config.position_embedding == "learned"
+        self.embed_positions = LearnedPositions(config) if learned else SinusoidalPositions(config)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(layers)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def token_embeddings(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+        """The embeddings times sqrt(d_model); `inputs_embeds` are rows of the embedding matrix, scaled here too."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of token ids and embeddings (input_ids or inputs_embeds).")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        return inputs_embeds * self.embed_scale
+
+    def add_positions(self, embeddings: torch.Tensor, start: int = 0) -> torch.Tensor:
+        return self.dropout(embeddings + self.embed_positions(start, embeddings.shape[1]))
+
+
+class VanillaTransformerEncoder(VanillaTransformerStack):
+    """The left half of Figure 1: N layers of self-attention and feed-forward."""
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerEncoderLayer,
+        "attentions": VanillaTransformerAttention,
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config, [VanillaTransformerEncoderLayer(config, i) for i in range(config.num_encoder_layers)])
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Encodes `input_ids` (B, S), or `inputs_embeds` (B, S, d_model); `attention_mask` (B, S) is 0 at padding."""
+        embeddings = self.token_embeddings(input_ids, inputs_embeds)
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)
+        hidden_states = self.add_positions(embeddings)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=hidden_states)
+
+
+class VanillaTransformerDecoder(VanillaTransformerStack):
+    """The right half of Figure 1: N layers of causal self-attention, attention to the source, and feed-forward."""
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerDecoderLayer,
+        "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="encoder_attn"),
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config, [VanillaTransformerDecoderLayer(config, i) for i in range(config.num_decoder_layers)])
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decodes `input_ids` (B, T) after `past_key_values`, looking at `encoder_hidden_states` (B, S, d_model)."""
+        embeddings = self.token_embeddings(input_ids, inputs_embeds)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+        causal_mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=embeddings,
+            attention_mask=attention_mask,
+            past_key_values=getattr(past_key_values, "self_attention_cache", past_key_values),
+        )
+        cross_mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=embeddings,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+        hidden_states = self.add_positions(embeddings, start=past_length)
+        for layer in self.layers:
+            # tensors go by position, since gradient checkpointing sees only those
+            hidden_states = layer(
+                hidden_states,
+                causal_mask,
+                encoder_hidden_states,
+                cross_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, past_key_values=past_key_values
+        )
+
+
+class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
+    """Encoder and decoder over one shared embedding matrix, without the output projection.
+
+    With `tie_word_embeddings=False` encoder and decoder have a matrix each; the encoder's is the one that
+    `get_input_embeddings` and `set_input_embeddings` mean.
+    """
+
+    _auto_class = "AutoModel"
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]  # of untied models, never used
+    _tied_weights_keys = {
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        if config.tie_word_embeddings:
+            self.shared = nn.Embedding(config.vocab_size, config.d_model)
+        self.encoder = VanillaTransformerEncoder(config)
+        self.decoder = VanillaTransformerDecoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.shared if self.config.tie_word_embeddings else self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding):  # type: ignore[override]
+        self.encoder.embed_tokens = value
+        if self.config.tie_word_embeddings:
+            self.shared = self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """`last_hidden_state` (B, T, d_model) of the decoder for source (B, S) and target (B, T) tokens.
+
+        Args:
+            input_ids: (B, S) source tokens; or `inputs_embeds` (B, S, d_model), rows of the embedding matrix.
+            attention_mask: (B, S), 0 where the source is padding.
+            decoder_input_ids: (B, T) target tokens, the start token first; or `decoder_inputs_embeds`.
+            decoder_attention_mask: (B, T plus the cached length), 0 at padding; the causal mask holds in any case.
+            encoder_outputs: what the encoder gave for this source earlier; then no source is needed.
+            past_key_values: an `EncoderDecoderCache` from the step before; then only the new target tokens are given.
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
+    """The whole of Figure 1: the model, and the output projection that shares the embedding matrix (section 3.4)."""
+
+    _auto_class = "AutoModelForSeq2SeqLM"
+    _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+    _keys_to_ignore_on_load_unexpected = VanillaTransformerModel._keys_to_ignore_on_load_unexpected
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.model = VanillaTransformerModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
+        self.loss_type = "ForMaskedLM"  # cross-entropy over labels that line up with the logits, not shifted again
+        self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
+        self.post_init()
+
+    def _is_plain(self, *search: Any) -> bool:
+        """Only these classes themselves: a subclass may compute something else."""
+        classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
+        exact = (type(self), type(self.model), type(self.model.decoder)) == classes
+        return exact and super()._is_plain(*search)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    @can_return_tuple
+    def forward(  # type: ignore[misc]
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """`logits` (B, T, vocab_size), and with `labels` (B, T) the cross-entropy over labels that are not -100.
+
+        The loss is their mean, or with `num_items_in_batch` their sum divided by it, which is what makes gradient
+        accumulation over batches of unequal size exact. The decoder's input is made from the labels where none is
+        given. Other arguments as in `VanillaTransformerModel.forward`.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs: Seq2SeqModelOutput = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(outputs.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
+        return Seq2SeqLMOutput(
+            loss=loss, logits=logits, **{k: v for k, v in outputs.items() if k != "last_hidden_state"}
+        )
+
+
+__all__ = [
+    "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerModel",
+    "VanillaTransformerPreTrainedModel",
+]

@@ -1,0 +1,4 @@
+"""Share models: the card, the upload to the Hub, conversion to and from other classes, and exports.
+
+Read `hub.py` first.
+"""

@@ -1,0 +1,179 @@
+"""Search for better training settings with Optuna."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..files import import_extra, write_whole
+from ..training.settings import PROCESSES, differences, write_settings
+from . import plots
+from .experiment import Experiment, TuneArguments, TuningTrainer
+
+EVALUATIONS = 4  # of a trial, after each of which it may be pruned
+
+
+def _trial_length(tokens: int, max_tokens: int) -> tuple[int, int]:
+    """Return the updates of a trial that sees so many tokens, and those between its evaluations."""
+    eval_steps = max(1, round(tokens / max_tokens / EVALUATIONS))
+    return EVALUATIONS * eval_steps, eval_steps
+
+
+class _SearchTrainer(TuningTrainer):
+    """Train every trial on as many tokens as the first, whatever the size of its batches."""
+
+    tokens = 0  # of all updates of a trial together
+
+    def _hp_search_setup(self, trial):
+        super()._hp_search_setup(trial)
+        self.args.max_steps, self.args.eval_steps = _trial_length(self.tokens, self.args.max_tokens)
+
+    def _report_to_hp_search(self, trial, step, metrics):
+        super()._report_to_hp_search(trial, round(EVALUATIONS * step / self.args.max_steps), metrics)
+
+
+def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArguments) -> str:
+    """Search factor, warm-up, dropout, label smoothing and batch size; the given settings are the first trial.
+
+    The study is `study.db` in `folder`, so the same command resumes it; `best.yaml` is the best trial as a recipe,
+    `trials.json` all of them, and `search.png` shows which settings mattered.
+
+    Returns:
+        A table in Markdown.
+
+    Raises:
+        ImportError: if Optuna is missing.
+        ValueError: if the folder holds a study that started from different settings, or no trial finished.
+    """
+    optuna, args = import_extra("optuna", "tune"), experiment.args
+    where = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
+    direction = "maximize" if args.greater_is_better else "minimize"
+    study = _open_study(optuna, experiment, folder, direction, where)
+    args.eval_strategy = "steps"
+    seed = args.seed + len(study.trials)  # a resumed study draws settings that it has not tried yet
+    sampler = optuna.samplers.TPESampler if tuning.method == "bayesian" else optuna.samplers.RandomSampler
+    done = [trial for trial in study.trials if trial.state.is_finished() and trial.value is not None]
+    if len(done) < tuning.trials:
+        trainer = experiment.trainer(_SearchTrainer)
+        trainer.tokens = args.max_tokens * args.max_steps
+        try:
+            trainer.hyperparameter_search(
+                hp_space=_Space(experiment),
+                compute_objective=lambda metrics: metrics[f"eval_{experiment.measure}"],
+                n_trials=tuning.trials - len(done),
+                direction=direction,
+                backend="optuna",
+                sampler=sampler(seed=seed),
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+                timeout=None if tuning.minutes is None else 60 * tuning.minutes,
+                catch=(ArithmeticError, torch.OutOfMemoryError),
+                load_if_exists=True,
+                **where,
+            )
+        except KeyboardInterrupt:  # the interrupted trial will be the first one next time
+            if study.trials[-1].state == optuna.trial.TrialState.FAIL:
+                study.enqueue_trial(study.trials[-1].params)
+            raise
+        except ValueError as error:
+            if str(error) != "Record does not exist.":  # Optuna's message for a study without a best trial
+                raise
+            raise ValueError("No trial finished: try a lower --learning_rate or --max_tokens.") from None
+    return _conclude(optuna, optuna.load_study(**where), experiment, folder)
+
+
+def _open_study(optuna: Any, experiment: Experiment, folder: Path, direction: str, where: dict[str, Any]) -> Any:
+    """Create the study, or open the one in the folder and queue a trial that was interrupted."""
+    args = experiment.args
+    study = optuna.create_study(direction=direction, load_if_exists=True, **where)
+    same = {name: value for name, value in experiment.settings.items() if name not in ("output_dir", "disable_tqdm")}
+    changed = differences(study.user_attrs.get("settings", same), same)
+    if changed:
+        raise ValueError(
+            f"{folder} holds a study that started from different settings: {'; '.join(changed.values())}. Choose "
+            "another --output_dir."
+        )
+    study.set_user_attr("settings", same)
+    if not study.trials:
+        study.enqueue_trial(
+            {
+                "learning_rate": args.learning_rate,
+                "warmup_steps": int(args.warmup_steps),
+                "dropout": experiment.config.dropout,
+                "label_smoothing_factor": args.label_smoothing_factor,
+                "max_tokens": args.max_tokens,
+            }
+        )
+    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # was killed
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        study.enqueue_trial(trial.params)
+    return study
+
+
+class _Space:
+    """The settings to search, around those given; dropout belongs to the model, which `Experiment` builds."""
+
+    def __init__(self, experiment: Experiment):
+        args, splits = experiment.args, experiment.tokens.values()
+        self.rate, self.warmup = args.learning_rate, int(args.warmup_steps)
+        longest = max(max(split[side]) for split in splits for side in ("source_length", "target_length"))
+        sizes = (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens)
+        self.sizes = [size for size in sizes if size >= longest]  # that hold every sentence
+
+    def __call__(self, trial: Any) -> dict[str, Any]:
+        rate, warmup = self.rate, self.warmup
+        return {
+            "learning_rate": trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True),
+            "warmup_steps": trial.suggest_int("warmup_steps", max(1, warmup // 4), warmup * 4, log=True),
+            "label_smoothing_factor": trial.suggest_float("label_smoothing_factor", 0.0, 0.3),
+            "max_tokens": trial.suggest_categorical("max_tokens", self.sizes),
+        }
+
+
+def _conclude(optuna: Any, study: Any, experiment: Experiment, folder: Path) -> str:
+    """Write the results of a study in all forms, and return the table."""
+    best, complete = study.best_trial, optuna.trial.TrialState.COMPLETE
+    tokens = experiment.settings["max_tokens"] * experiment.settings["max_steps"]
+    max_steps, eval_steps = _trial_length(tokens, best.params["max_tokens"])
+    steps = {"max_steps": max_steps, "eval_steps": eval_steps, "save_steps": eval_steps, "eval_strategy": "steps"}
+    vocabulary = {"vocab_size": experiment.config.vocab_size}  # as large as the text allowed
+    settings = {**study.user_attrs["settings"], **best.params, **steps, **vocabulary}
+    settings.pop(PROCESSES, None)  # the recipe serves any number of processes
+    measure = f"validation {experiment.measure}"
+    write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
+    importances: dict[str, float] = {}
+    if len({trial.value for trial in study.trials if trial.state == complete}) > 3:
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        importances = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    trials = [
+        {"number": trial.number, "state": trial.state.name.lower(), "value": trial.value, **trial.params}
+        for trial in study.trials
+        if trial.params.keys() == best.params.keys()
+    ]
+    result = {"measure": measure, "direction": study.direction.name.lower(), "best": best.number}
+    result |= {"importances": importances, "trials": trials}
+    write_whole(folder / "trials.json", json.dumps(result, indent=2) + "\n")
+    plots.save(plots.search_results(result), str(folder / "search.png"))
+    experiment.report(f"Trial {best.number} is best; {folder / 'best.yaml'} is its recipe")
+    return _table(result)
+
+
+def _table(result: dict[str, Any]) -> str:
+    """Return the trials in Markdown, best first and pruned ones last, with what mattered in the last line."""
+    names = [name for name in result["trials"][0] if name not in ("number", "state", "value")]
+    sign = 1 if result["direction"] == "minimize" else -1
+
+    def rank(trial: dict[str, Any]) -> tuple[bool, float]:
+        return trial["state"] != "complete", sign * (trial["value"] if trial["value"] is not None else math.inf)
+
+    lines = [f"| trial | {result['measure']} | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]
+    for trial in sorted(result["trials"], key=rank):
+        value = "failed" if trial["value"] is None else f"{trial['value']:.4f}"
+        pruned = " (pruned)" if trial["state"] == "pruned" else ""
+        cells = [f"{trial[name]:.3g}" if isinstance(trial[name], float) else str(trial[name]) for name in names]
+        lines.append(f"| {trial['number']} | {value}{pruned} | {' | '.join(cells)} |")
+    if result["importances"]:
+        shares = (f"{name} {share:.0%}" for name, share in result["importances"].items())
+        lines.append(f"\nWhat mattered: {', '.join(shares)}")
+    return "\n".join(lines)

@@ -1,0 +1,116 @@
+"""Test which learning rates a model can be trained with (Smith 2017)."""
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerCallback
+
+from ..files import write_whole
+from ..training.schedule import noam
+from . import plots
+from .experiment import Experiment, TuningTrainer
+
+FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # on the schedule, times --learning_rate
+LOWEST, HIGHEST = 1e-6, 1.0  # learning rates
+DIVERGED = 2.0  # nats above the lowest smoothed loss
+
+
+def _ramp(updates_done: int, updates: int) -> float:
+    """Return a rate between `LOWEST` and `HIGHEST`, in equal steps of its logarithm."""
+    return LOWEST * (HIGHEST / LOWEST) ** (updates_done / max(updates - 1, 1))
+
+
+class _RangeTrainer(TuningTrainer):
+    """Raise the learning rate at every update, instead of following the schedule."""
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
+        optimizer = optimizer or self.optimizer
+        assert optimizer is not None
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] = 1.0
+        self.lr_scheduler = LambdaLR(optimizer, partial(_ramp, updates=num_training_steps))
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+
+class _StopWhenDiverged(TrainerCallback):
+    """Keep (rate, loss, smoothed loss) of every update, and end training soon after the loss starts to rise."""
+
+    def __init__(self):
+        self.rows: list[tuple[float, float, float]] = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if not logs or "loss" not in logs:
+            return
+        loss = logs["loss"]
+        smoothed = loss if not self.rows else 0.9 * self.rows[-1][2] + 0.1 * loss
+        self.rows.append((_ramp(state.global_step - 1, state.max_steps), loss, smoothed))
+        if not math.isfinite(smoothed) or smoothed > min(row[2] for row in self.rows) + DIVERGED:
+            control.should_training_stop = True
+
+
+def range_test(experiment: Experiment, folder: Path) -> str:
+    """Run the range test without the schedule, then measure the validation loss for several factors on the schedule.
+
+    Writes `range.json` and `range.png` into `folder`.
+
+    Returns:
+        A table in Markdown.
+
+    Raises:
+        ValueError: for fewer than 20 updates.
+    """
+    updates = experiment.args.max_steps
+    if updates < 20:
+        raise ValueError("A range test takes at least 20 updates: give --max_steps.")
+    off, on = _schedule_off(experiment), _schedule_on(experiment)
+    result = {"updates": updates, "schedule_off": off, "schedule_on": on}
+    write_whole(folder / "range.json", json.dumps(result, indent=2) + "\n")
+    plots.save(plots.learning_rates(result), str(folder / "range.png"))
+    lines = [f"Schedule off: the loss falls fastest at {off['steepest']:.2g} and is lowest at {off['lowest']:.2g}."]
+    lines += ["", "| factor | peak rate | validation loss |", "|---|---|---|"]
+    for row in on:
+        loss = "diverged" if row["eval_loss"] is None else f"{row['eval_loss']:.4f}"
+        lines.append(f"| {row['factor']:g} | {row['peak_rate']:.2e} | {loss} |")
+    return "\n".join(lines)
+
+
+def _schedule_off(experiment: Experiment) -> dict[str, Any]:
+    """Train once while the rate rises; return the rates, the smoothed losses, and where they fall and end."""
+    args = experiment.args
+    logging_steps = args.logging_steps
+    args.eval_strategy, args.logging_steps = "no", 1
+    experiment.report(f"Schedule off: {args.max_steps} updates at rates from {LOWEST:g} to {HIGHEST:g}")
+    trainer, watch = experiment.trainer(_RangeTrainer), _StopWhenDiverged()
+    trainer.add_callback(watch)
+    trainer.train()
+    args.logging_steps = logging_steps
+    rates, _, losses = zip(*watch.rows, strict=True)
+    lowest = min(range(len(losses)), key=losses.__getitem__)
+    falls = [losses[i] - losses[i + 1] for i in range(max(lowest, 1))]
+    steepest = rates[max(range(len(falls)), key=falls.__getitem__)]
+    return {"rates": rates, "smoothed_losses": losses, "steepest": steepest, "lowest": rates[lowest]}
+
+
+def _schedule_on(experiment: Experiment) -> list[dict[str, Any]]:
+    """Train once for each of `FACTORS`; return each factor with its peak rate and validation loss."""
+    args, rows = experiment.args, []
+    given, warmup = args.learning_rate, int(args.warmup_steps)
+    for factor in (given * factor for factor in FACTORS):
+        args.learning_rate = factor
+        experiment.report(f"Schedule on: {args.max_steps} updates with a factor of {factor:g}")
+        trainer = experiment.trainer()
+        try:
+            trainer.train()
+            loss = trainer.evaluate()["eval_loss"]
+        except ArithmeticError:
+            loss = math.inf
+        peak = noam(min(args.max_steps, warmup), experiment.config.d_model, warmup, factor)
+        rows.append({"factor": factor, "peak_rate": peak, "eval_loss": loss if math.isfinite(loss) else None})
+    args.learning_rate = given
+    return rows

@@ -1,0 +1,123 @@
+"""The paper's configurations by name (Tables 2 and 3), and the small one that the examples train.
+
+A preset is a model and its training settings, because rows D of Table 3 differ in nothing else.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Changes to `VanillaTransformerConfig`'s and to `VanillaTransformerTrainingArguments`' defaults (both base's)."""
+
+    model: dict[str, Any] = field(default_factory=dict)
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+def _heads(num_heads: int) -> Preset:
+    return Preset({"num_heads": num_heads, "d_k": 512 // num_heads, "d_v": 512 // num_heads})
+
+
+PRESETS: dict[str, Preset] = {
+    # The size that suits Multi30k (Wu et al. 2021, "Transformer-Tiny"): about 20 minutes on two cores
+    "tiny": Preset(
+        {
+            "vocab_size": 5000,
+            "d_model": 128,
+            "num_encoder_layers": 4,
+            "num_decoder_layers": 4,
+            "num_heads": 4,
+            "d_ff": 256,
+            "dropout": 0.3,
+            "initializer_range": 0.02,
+        },
+        {
+            "max_tokens": 1024,
+            "learning_rate": 0.7,
+            "warmup_steps": 1500,
+            "max_steps": 7500,
+            "save_steps": 500,
+            "logging_steps": 100,
+        },
+    ),
+    "base": Preset(),
+    "big": Preset(
+        {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
+        # a checkpoint every ten minutes at the paper's second a step, and the mean of the last 20
+        {"max_steps": 300_000, "save_steps": 600, "save_total_limit": 20},
+    ),
+    "A1": _heads(1),
+    "A2": _heads(4),
+    "A3": _heads(16),
+    "A4": _heads(32),
+    "B1": Preset({"d_k": 16}),
+    "B2": Preset({"d_k": 32}),
+    "C1": Preset({"num_encoder_layers": 2, "num_decoder_layers": 2}),
+    "C2": Preset({"num_encoder_layers": 4, "num_decoder_layers": 4}),
+    "C3": Preset({"num_encoder_layers": 8, "num_decoder_layers": 8}),
+    "C4": Preset({"d_model": 256, "d_k": 32, "d_v": 32}),
+    "C5": Preset({"d_model": 1024, "d_k": 128, "d_v": 128}),
+    "C6": Preset({"d_ff": 1024}),
+    "C7": Preset({"d_ff": 4096}),
+    "D1": Preset({"dropout": 0.0}),
+    "D2": Preset({"dropout": 0.2}),
+    "D3": Preset({}, {"label_smoothing_factor": 0.0}),
+    "D4": Preset({}, {"label_smoothing_factor": 0.2}),
+    "E": Preset({"position_embedding": "learned"}),
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a row of Table 3 reports on newstest2013; parameters in millions, where the paper gives them."""
+
+    perplexity: float
+    bleu: float
+    millions: int | None = None
+
+
+TABLE_3: dict[str, Published] = {
+    "base": Published(4.92, 25.8, 65),
+    "A1": Published(5.29, 24.9),
+    "A2": Published(5.00, 25.5),
+    "A3": Published(4.91, 25.8),
+    "A4": Published(5.01, 25.4),
+    "B1": Published(5.16, 25.1, 58),
+    "B2": Published(5.01, 25.4, 60),
+    "C1": Published(6.11, 23.7, 36),
+    "C2": Published(5.19, 25.3, 50),
+    "C3": Published(4.88, 25.5, 80),
+    "C4": Published(5.75, 24.5, 28),
+    "C5": Published(4.66, 26.0, 168),
+    "C6": Published(5.12, 25.4, 53),
+    "C7": Published(4.75, 26.2, 90),
+    "D1": Published(5.77, 24.6),
+    "D2": Published(4.95, 25.5),
+    "D3": Published(4.67, 25.3),
+    "D4": Published(5.47, 25.7),
+    "E": Published(4.92, 25.7),
+    "big": Published(4.33, 26.4, 213),
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset called `name`.
+
+    Raises:
+        ValueError: for an unknown name, listing the known ones.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+    return PRESETS[name]
+
+
+def paper_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
+    """The configuration of a row of Table 3 ("base", "big", "A1" ... "E"), or of "tiny", with `overrides` on top.
+
+    Raises:
+        ValueError: for an unknown name or a field out of range.
+    """
+    return VanillaTransformerConfig(**{**preset(name).model, **overrides})

@@ -1,0 +1,129 @@
+"""Parse the flags of `train` and `tune`, and recipes: YAML files of such flags."""
+
+import argparse
+import difflib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser
+
+from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, check_flags
+from .presets import paper_config, preset
+from .settings import PROCESSES
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Show each flag under one name, without the many aliases and choices of transformers' flags."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=34, width=119)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        value = "" if action.nargs == 0 else f" {action.dest.rpartition('_')[2].upper()}"
+        return (action.option_strings or [action.dest])[0] + value
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.option_strings and action.option_strings[0].startswith("--no_"):
+            return f"Turns --{action.dest} off."
+        return action.help if action.default in (None, [], argparse.SUPPRESS) else super()._get_help_string(action)
+
+
+class _Parser(HfArgumentParser):
+    """Report wrong flags in one line, with exit status 2, instead of a page of usage."""
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
+
+
+_TRAIN = "Train the original Transformer on parallel text. A recipe is a YAML file of flags; flags win."
+
+
+def parse_arguments(argv: Sequence[str], verb: str = "train", description: str = _TRAIN, *more: type) -> Any:
+    """Parse `[RECIPE.yaml] [flags]`: flags win over the recipe, the recipe over the preset, that over the defaults.
+
+    Wrong flags, and values out of range, end the program with status 2.
+
+    Returns:
+        `ModelArguments`, `DataArguments`, `VanillaTransformerTrainingArguments`, and an instance of each dataclass in
+        `more`.
+
+    Raises:
+        ValueError: for a recipe that cannot be used.
+    """
+    types: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments, *more)
+    parser: Any = _Parser(
+        types,
+        prog=f"vanilla-transformer {verb}",
+        usage="%(prog)s [RECIPE.yaml] [flags]",
+        description=description,
+        allow_abbrev=False,
+        formatter_class=_Help,
+    )
+    next(action for action in parser._actions if action.dest == "output_dir").required = True
+    words = list(argv)
+    if words and not words[0].startswith("-"):
+        words = [*read_recipe(words[0], {action.dest for action in parser._actions}), *words[1:]]
+    flags = parser.parse_args(words)
+    if flags.dataset_name and flags.train_file:
+        parser.error("give either --train_file or --dataset_name")
+    if flags.validation_file or flags.dataset_name or not flags.train_file:
+        parser.set_defaults(eval_strategy="steps")
+    try:
+        parser.set_defaults(**preset(flags.preset).training)
+        arguments = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
+        check_flags(arguments[2])
+        _check_sizes(arguments[0])
+    except (ValueError, TypeError) as error:  # TypeError: a dictionary such as --accelerator_config with wrong keys
+        parser.error(" ".join(str(error).split()))
+    return arguments
+
+
+def _check_sizes(model: ModelArguments) -> None:
+    """Check that the model's flags are in range. (A pretrained model's sizes are compared when it is loaded.)"""
+    changes = model.config_overrides()
+    if model.model_name_or_path:
+        changes = {name: value for name, value in changes.items() if name.endswith("dropout")}
+    paper_config(model.preset, **changes)
+
+
+def read_recipe(path: str, known: Collection[str]) -> list[str]:
+    """Return the flags that a recipe stands for: `max_steps: 100` is `--max_steps 100`, a list several words.
+
+    Raises:
+        ValueError: if the file is not a mapping of flag names to plain values, with the line.
+    """
+    flags: dict[str, list[str]] = {}
+    for key, value in _read_mapping(path):
+        where = f"{path}, line {key.start_mark.line + 1}"
+        if key.value == PROCESSES:
+            continue
+        if not isinstance(key.value, str) or key.value not in known:
+            near = difflib.get_close_matches(str(key.value), known, n=1)
+            raise ValueError(
+                f"{where}: unknown key {str(key.value)!r}{f'; did you mean {near[0]!r}?' if near else '.'}"
+            )
+        if key.value in flags:
+            raise ValueError(f"{where}: {key.value!r} appears twice.")
+        values = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        if not all(isinstance(item, yaml.ScalarNode) for item in values):
+            raise ValueError(f"{where}: {key.value!r} must be a plain value or a list of them.")
+        empty = any(item.tag == "tag:yaml.org,2002:null" for item in values)
+        flags[key.value] = [] if empty else [f"--{key.value}", *(item.value for item in values)]
+    return [word for words in flags.values() for word in words]
+
+
+def _read_mapping(path: str) -> list[tuple[Any, Any]]:
+    """Return the keys and values of a YAML mapping as nodes, which know their lines."""
+    try:
+        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{path}{line}: not YAML ({getattr(error, 'problem', None) or error}).") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}).") from None
+    if not isinstance(root, yaml.MappingNode):
+        raise ValueError(f"{path}: a recipe is lines such as `max_steps: 100000`.")
+    return root.value

@@ -1,0 +1,149 @@
+"""Record the resolved settings of a run in its folder, as a recipe, and compare them with those of another run."""
+
+import json
+from dataclasses import fields, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import Seq2SeqTrainingArguments
+
+from ..files import SETTINGS, write_whole
+from ..model.loading import load_config
+from .arguments import NEVER_RECORDED, NOAM, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+from .presets import paper_config
+
+PROCESSES = "processes"  # recorded with the settings, but not a flag: the launcher decides
+
+# Settings that may change when a run is resumed: they decide where and how long, not which model training leads to
+_FREE_PREFIXES = ("eval_", "logging_", "log_", "save_", "dataloader_", "hub_", "push_to_hub")
+_FREE = {
+    *("output_dir", "validation_file", "report_to", "run_name", "disable_tqdm", "use_cpu", "generation_num_beams"),
+    *("num_beams", "length_penalty", "bleu_tokenize", "early_stopping_patience", "load_best_model_at_end"),
+    *("metric_for_best_model", "greater_is_better", "preset", "license"),
+}
+_UNRECORDED = NEVER_RECORDED | {"resume_from_checkpoint"}  # earlier versions recorded them, without any effect
+_LENGTH = {"max_steps", "num_train_epochs"}
+_ENDLESS_SCHEDULES = ("noam", "constant", "constant_with_warmup")  # their rates do not depend on when training ends
+
+
+def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
+    """Return the model's configuration, and `data` with the languages filled in.
+
+    Raises:
+        ValueError: if the flags give a pretrained model other sizes than it has.
+    """
+    changes = model.config_overrides()
+    if model.model_name_or_path:
+        config = load_config(model.model_name_or_path)
+        for name, value in changes.items():
+            if not name.endswith("dropout") and value != getattr(config, name):
+                raise ValueError(f"--{name} {value}: {model.model_name_or_path} has {getattr(config, name)}.")
+        config.update(changes)
+    else:
+        config = paper_config(model.preset, **changes)
+    config.source_lang = data.source_lang or config.source_lang or "en"
+    config.target_lang = data.target_lang or config.target_lang or "de"
+    return config, replace(data, source_lang=config.source_lang, target_lang=config.target_lang)
+
+
+def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
+    """Return the settings of a run: this package's own, and those of `Trainer`'s that are not its defaults."""
+    # creating arguments initialises the processes of the run again: on a CPU they must stay there
+    defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=arguments[-1].use_cpu)) | {"use_cpu": False}
+    own = set(vars(VanillaTransformerTrainingArguments)["__annotations__"])
+    settings: dict[str, Any] = {}
+    for group in arguments:
+        for field in fields(group):
+            value = getattr(group, field.name)
+            known = field.name in defaults and field.name not in own
+            if field.init and value not in (None, []) and not (known and value == defaults[field.name]):
+                settings[field.name] = plain(value)
+    if "model_name_or_path" not in settings:  # a pretrained model's sizes are in its own folder
+        for field in fields(ModelArguments):
+            settings[field.name] = getattr(config, field.name, settings.get(field.name))
+    for name in ("hub_token", "resume_from_checkpoint"):  # a secret, and a property of this start, not of the run
+        settings.pop(name, None)
+    settings[PROCESSES] = arguments[-1].world_size
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def plain(value: Any) -> Any:
+    """Return a setting in a form that a recipe can hold and a flag can parse: text, a number, or a list of them."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, (list, tuple)):
+        values = [plain(item) for item in value]
+        return " ".join(values) if any(isinstance(item, Enum) for item in value) else values
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return value if isinstance(value, (str, int, float)) or value is None else str(value)
+
+
+def write_settings(settings: dict[str, Any], folder: str, comment: str, name: str = SETTINGS) -> None:
+    """Write `settings` as a recipe into `folder`, under a line of `comment`."""
+    file = Path(folder, name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, f"# {comment}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}")
+
+
+def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
+    """Describe each setting that differs. A setting that an earlier version did not record had its default."""
+    types: tuple[Any, ...] = (DataArguments, VanillaTransformerTrainingArguments)
+    defaults = {field.name: field.default for group in types for field in fields(group)}
+    defaults[PROCESSES] = settings.get(PROCESSES)  # was not recorded
+    ignored = _UNRECORDED | ({"lr_scheduler_kwargs"} if settings.get("lr_scheduler_type") == NOAM else set())
+    before = {name: plain(value) for name, value in before.items() if name not in ignored}
+    before = {**{name: defaults[name] for name in settings if name in defaults}, **before}
+    pairs = {name: (before.get(name), settings.get(name)) for name in {**before, **settings}}
+    return {name: f"{name} {there} there, {now} now" for name, (there, now) in pairs.items() if there != now}
+
+
+def recorded_settings(folder: str | Path) -> dict[str, Any] | None:
+    """Return the settings of the run in `folder`, or None if there is no run.
+
+    Raises:
+        ValueError: if they are damaged.
+    """
+    file = Path(folder, SETTINGS)
+    if not file.is_file():
+        return None
+    try:
+        settings = dict(yaml.safe_load(file.read_text("utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError):
+        settings = {None: None}
+    if not all(isinstance(name, str) for name in settings):
+        raise ValueError(f"{file} is damaged; choose another --output_dir, or restore the file.")
+    return settings
+
+
+def check_same_run(settings: dict[str, Any], folder: str) -> bool:
+    """Return whether `folder` holds a run of these settings, to be resumed; False if it holds none.
+
+    Raises:
+        ValueError: if it holds a different run, or a model from elsewhere; nothing in it is touched.
+    """
+    before = recorded_settings(folder)
+    if before is None:
+        if Path(folder, "config.json").exists():
+            raise ValueError(f"{folder} already holds a model; choose another --output_dir.")
+        return False
+    free = _FREE | (_LENGTH if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
+    bound = {"dataloader_num_workers"} if settings.get("streaming") else set()  # each worker makes its own batches
+    changes = [
+        words
+        for name, words in differences(before, settings).items()
+        if name in bound or (name not in free and not name.startswith(_FREE_PREFIXES))
+    ]
+    if changes:
+        launch = ""
+        if before.get(PROCESSES, settings.get(PROCESSES)) != settings.get(PROCESSES):
+            launch = f" Launch it with `torchrun --nproc_per_node {before[PROCESSES]}`."
+        raise ValueError(
+            f"{folder} holds a run with different settings: {'; '.join(changes)}.{launch} Choose another "
+            f"--output_dir, or repeat the settings in {Path(folder, SETTINGS)} to resume that run."
+        )
+    return True

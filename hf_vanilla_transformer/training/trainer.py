@@ -1,0 +1,276 @@
+"""`Seq2SeqTrainer` with the paper's training (section 5): batches by tokens, the Noam schedule, label smoothing."""
+
+import copy
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch.utils.data import DataLoader
+from transformers import EarlyStoppingCallback
+from transformers.debug_utils import DebugOption
+from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_utils import rotate_checkpoints
+
+from ..data.batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator
+from ..data.shards import ShardStream
+from ..files import STATE
+from ..sharing import hub
+from ..sharing.hub import hub_errors
+from .arguments import NOAM, check_batch_size, check_evaluation
+from .callbacks import ProgressBar, SetEpoch, TrainingSpeed
+from .checkpoints import UNFINISHED, write_checksums
+from .ema import MovingAverage
+from .loss import smoothed_cross_entropy, symmetric_divergence
+from .safeguards import Safeguards
+from .schedule import get_noam_schedule
+from .validation import ValidatingTrainer, token_lengths
+
+logger = logging.getLogger(__name__)
+
+
+def _use_one_device(args: Any) -> None:
+    """Train on one of several visible GPUs where no launcher has started a process for each.
+
+    `Trainer` would wrap the model in `DataParallel`, which torch advises against.
+    """
+    if args.n_gpu > 1:
+        logger.warning(
+            f"{args.n_gpu} GPUs are visible, but one process trains on one: launch with `torchrun --nproc_per_node "
+            f"{args.n_gpu}` to use them all, or choose one by CUDA_VISIBLE_DEVICES."
+        )
+        args._n_gpu = 1
+
+
+def _read_by_debugger(model: Any, args: Any) -> None:
+    """Give `model` an attention whose masks are numbers where transformers' debugger will look at them."""
+    if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+        model.set_attn_implementation("eager")
+
+
+class VanillaTransformerTrainer(ValidatingTrainer):
+    """Trains as section 5 of the paper says; used like `Seq2SeqTrainer`.
+
+    Args:
+        args: `VanillaTransformerTrainingArguments`.
+        train_dataset, eval_dataset: rows of "input_ids" and "labels" (lists of ids ending in `</s>`, not padded), as
+            `data.tokenize_pairs` makes them. Several validation sets are a dictionary of their names, which then are
+            part of the names of the metrics: "eval_news_bleu".
+        processing_class: the tokenizer, saved with the model; BLEU in validation (`eval_bleu`) needs it.
+
+    Raises:
+        ValueError: for arguments that would change nothing, or a `metric_for_best_model` that there will not be.
+    """
+
+    def __init__(self, model=None, args=None, data_collator=None, **kwargs):
+        if data_collator is None and model is not None:
+            data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
+        if args is not None:
+            _use_one_device(args)
+            if isinstance(train := kwargs.get("train_dataset"), ShardStream) or hasattr(train, "__len__"):
+                check_batch_size(args)
+            if kwargs.get("eval_dataset") is not None:
+                check_evaluation(args)
+                args = self._with_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
+            if model is not None:
+                _read_by_debugger(model, args)
+        super().__init__(model, args, data_collator, **kwargs)
+        self._saving = False
+        self.speed = TrainingSpeed()
+        self.add_callback(self.speed)
+        self.safeguards = Safeguards(self.accelerator, self.processing_class)
+        self.add_callback(self.safeguards)
+        self.average = MovingAverage(self.args.ema_decay) if self.args.ema_decay else None
+        if self.average:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError("--ema_decay needs whole weights on every process: not with FSDP or DeepSpeed.")
+            self.add_callback(self.average)
+        if self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(ProgressBar)
+        if self.args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+
+    def _with_metric(self, args: Any, eval_dataset: Any, compute_metrics: Any) -> Any:
+        """Return `args`, whose `metric_for_best_model` validation will report.
+
+        Of several validation sets the first decides unless one is named. What `compute_metrics` or an `evaluate` of a
+        subclass reports is known only to them.
+
+        Raises:
+            ValueError: if it will not.
+        """
+        metric, names = args.metric_for_best_model.removeprefix("eval_"), args.metrics()
+        if isinstance(eval_dataset, dict):
+            if metric in names and eval_dataset:
+                args = copy.copy(args)  # the caller may use them for another trainer
+                metric = args.metric_for_best_model = f"{next(iter(eval_dataset))}_{metric}"
+            names = [f"{part}_{name}" for part in eval_dataset for name in names]
+        known = not compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
+        if known and metric not in names:
+            raise ValueError(f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}.")
+        return args
+
+    def call_model_init(self, trial=None):
+        model = super().call_model_init(trial)
+        _read_by_debugger(model, self.args)
+        return model
+
+    def train(self, *args, **kwargs):
+        """As transformers' own; afterwards SIGTERM means what it meant before, also when training fails."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self.safeguards.restore_signals()
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Batches of at most `max_tokens` tokens a side, sharded over the processes by accelerate."""
+        settings: dict[str, Any] = {
+            "collate_fn": self.data_collator,
+            "num_workers": self.args.dataloader_num_workers,
+            "pin_memory": self.args.dataloader_pin_memory and self.args.device.type != "cpu",
+            "persistent_workers": self.args.dataloader_persistent_workers,
+            "prefetch_factor": self.args.dataloader_prefetch_factor,
+        }
+        for name in ("multiprocessing_context", "in_order"):  # flags of newer releases of transformers
+            if (value := getattr(self.args, f"dataloader_{name}", None)) is not None:
+                settings[name] = value
+        if isinstance(self.train_dataset, ShardStream):  # whole batches already, other ones on each process
+            self.train_dataset.check_readers(max(1, self.args.dataloader_num_workers))
+            return DataLoader(self.train_dataset, batch_size=None, **settings)
+        if not hasattr(self.train_dataset, "__len__"):
+            return super().get_train_dataloader()
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        sampler = MaxTokensBatchSampler(*token_lengths(self.train_dataset), self.args.max_tokens, seed=seed)
+        self.remove_callback(SetEpoch)
+        self.add_callback(SetEpoch(sampler))
+        dataset: Any = self.train_dataset
+        return self.accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, **settings))
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
+        """The Noam schedule, or transformers' own by its name."""
+        if self.args.lr_scheduler_type != NOAM:
+            try:
+                return super().create_scheduler(num_training_steps, optimizer)
+            except TypeError as error:
+                raise ValueError(f"lr_scheduler_kwargs do not fit the schedule: {error}.") from error
+        if self.lr_scheduler is None:
+            optimizer = optimizer or self.optimizer
+            assert optimizer is not None
+            self.lr_scheduler = get_noam_schedule(
+                optimizer, self.model.config.d_model, self.args.get_warmup_steps(num_training_steps)
+            )
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Smoothed cross-entropy a real target token in training, the plain one in evaluation.
+
+        `num_items_in_batch` are the real target tokens of the whole update, over all its batches and processes, so
+        that one batch of 8 and 8 accumulated batches of 1 give the same gradient. With R-Drop it is half of equation 4
+        of arXiv:2106.14448: the mean of two passes under different dropout, and alpha / 2 times how far they differ.
+        """
+        labels, inputs = inputs["labels"], {name: value for name, value in inputs.items() if name != "labels"}
+        smoothing, r_drop = self.args.label_smoothing_factor, self.args.r_drop_alpha
+        if not model.training:
+            smoothing = r_drop = 0.0
+        if not r_drop:
+            outputs = model(**inputs)
+            loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, self.model.config.pad_token_id)
+        else:
+            outputs = model(**{name: torch.cat((value, value)) for name, value in inputs.items()})
+            twice, (first, second) = torch.cat((labels, labels)), outputs.logits.chunk(2)
+            loss = smoothed_cross_entropy(outputs.logits, twice, smoothing, self.model.config.pad_token_id)
+            loss = (loss + r_drop * symmetric_divergence(first, second, labels)) / 2
+        if num_items_in_batch is None:
+            loss = loss / labels.ne(IGNORED_LABEL).sum()
+        else:
+            num_items_in_batch = torch.as_tensor(num_items_in_batch).flatten()[0]  # DataParallel wants one per GPU
+            loss = loss / num_items_in_batch
+            if self.args.average_tokens_across_devices:
+                loss = loss * self.accelerator.num_processes  # DDP takes the mean over processes
+            if model.training:
+                self.safeguards.check_loss(loss.detach(), labels)
+                self.speed.tokens += num_items_in_batch / self.current_gradient_accumulation_steps
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds real target tokens a second, over all processes, and the run's seconds to what training reports."""
+        if "loss" in logs:
+            logs["tokens_per_second"] = round(self.speed.tokens_per_second(), 1)
+            logs["seconds"] = round(self.speed.total_seconds, 1)
+        super().log(logs, start_time)
+
+    def init_hf_repo(self, *args, **kwargs) -> None:
+        """Before training starts, so that a missing token or permission is known then."""
+        with hub_errors(str(self.args.hub_model_id or self.args.output_dir)):
+            super().init_hf_repo(*args, **kwargs)
+
+    def push_to_hub(self, commit_message=None, blocking=True, token=None, revision=None, private=None, **kwargs):
+        """Uploads the model, its tokenizer and this package's card; gives the address.
+
+        Raises:
+            OSError: if that fails, saying what is missing; the model is saved in the output folder before.
+        """
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        if self.is_world_process_zero():
+            return hub.push(
+                str(self.args.output_dir),
+                str(self.hub_model_id),
+                token=token or self.args.hub_token,
+                revision=revision or self.args.hub_revision,
+                commit_message=commit_message,
+            )
+        return None
+
+    def _get_output_dir(self, trial) -> str:
+        folder = super()._get_output_dir(trial)
+        return str(Path(folder, UNFINISHED)) if self._saving else folder
+
+    def _save_checkpoint(self, model, trial):
+        """Writes a checkpoint under another name and then gives it its own, so that what bears a name is whole.
+
+        Keeps the best checkpoint beside the newest `save_total_limit`, so that these can be averaged.
+        """
+        folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
+        unfinished, best = folder / UNFINISHED / name, self.state.best_global_step
+        self._saving = True
+        try:
+            super()._save_checkpoint(model, trial)
+            if best:
+                self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                self.state.save_to_json(str(unfinished / STATE))
+                if self.average:
+                    self.average.save(unfinished)
+                write_checksums(unfinished)
+                shutil.rmtree(folder / name, ignore_errors=True)  # a damaged one from before
+                unfinished.replace(folder / name)
+        except Exception as error:
+            raise OSError(f"Cannot write {folder / name}: {error}. The checkpoints before it are whole.") from error
+        finally:
+            self._saving = False
+            if self.args.should_save:
+                shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save and self.args.save_total_limit:
+            limit = self.args.save_total_limit + bool(best)
+            rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint)
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self.average:
+            self.average.start(self.accelerator.unwrap_model(self.model), checkpoint)
+
+    def _save(self, output_dir: str | None = None, state_dict=None):
+        """Leaves out transformers' pickled copy of the arguments: what may be shared holds no pickles."""
+        folder = Path(output_dir or str(self.args.output_dir))
+        try:
+            super()._save(output_dir, state_dict)
+        except SafetensorError as error:  # what safetensors makes of a full disk
+            raise OSError(f"Cannot write the model to {folder}: {error}") from error
+        (folder / "training_args.bin").unlink(missing_ok=True)

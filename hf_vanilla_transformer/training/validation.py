@@ -1,0 +1,172 @@
+"""Validate a model while it is trained: cross-entropy, perplexity, and BLEU of its translations."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+from transformers import EvalPrediction, Seq2SeqTrainer
+from transformers.trainer_utils import denumpify_detensorize
+
+from ..data.batching import batches_by_length, pad
+from ..inference.metrics import Bleu, evaluate_translations, perplexity
+from ..inference.translation import translate_ids
+from ..model.layers_vanilla_transformer import IGNORED_LABEL
+from .arguments import VanillaTransformerTrainingArguments
+from .ema import MovingAverage
+
+
+@contextmanager
+def _without_wrapper(model: torch.nn.Module) -> Iterator[None]:
+    """Remove the `forward` that accelerate puts on a model for mixed precision, which rules out the fast search."""
+    original = vars(model).get("_original_forward")
+    if original is None:
+        yield
+        return
+    wrapper = vars(model).pop("forward")
+    if getattr(original, "__func__", None) is not type(model).forward:
+        model.forward = original
+    try:
+        yield
+    finally:
+        model.forward = wrapper
+
+
+def token_lengths(dataset: Any) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the number of tokens of each pair's source and target."""
+    if "source_length" in getattr(dataset, "column_names", ()):
+        return dataset["source_length"][:], dataset["target_length"][:]
+    sources, targets = zip(*((len(row["input_ids"]), len(row["labels"])) for row in dataset), strict=True)
+    return sources, targets
+
+
+class ValidatingTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` with a validation in batches by tokens, and the fast search for its translations."""
+
+    args: VanillaTransformerTrainingArguments
+    model: Any
+    processing_class: Any
+    average: MovingAverage | None
+
+    def evaluate(  # type: ignore[override]
+        self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Return cross-entropy per real target token in nats, unsmoothed, its exponential, the perplexity, and BLEU.
+
+        Every sentence counts once, whatever the number of processes; one longer than `max_tokens` is a batch of its
+        own. Several data sets are evaluated one by one, each under its own name. BLEU is that of this package's
+        decoding with the model's settings, except for `generation_num_beams`. `compute_metrics` gets the same
+        translations, as token ids padded with -100, and the labels.
+
+        Raises:
+            ValueError: if there is no data set, or no tokenizer for BLEU.
+        """
+        start = time.perf_counter()
+        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(dataset, str):
+            sets: Any = self.eval_dataset
+            dataset = sets[dataset]
+        if dataset is None:
+            raise ValueError("There is nothing to evaluate on: give an eval_dataset.")
+        metrics: dict[str, Any] = {}
+        if isinstance(dataset, dict):
+            for name, part in dataset.items():
+                metrics |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
+            return metrics
+        if self.args.eval_bleu and self.processing_class is None:
+            raise ValueError("BLEU in validation needs the tokenizer: give processing_class, or eval_bleu=False.")
+        model = self._validated_model()
+        loss = self._validation_loss(model, dataset)
+        metrics = {"loss": loss, "perplexity": perplexity(loss), **self._translation_metrics(model, dataset)}
+        metrics["runtime"] = round(time.perf_counter() - start, 3)
+        prefix = f"{metric_key_prefix}_"
+        metrics = {f"{prefix}{name.removeprefix(prefix)}": value for name, value in metrics.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _validated_model(self) -> torch.nn.Module:
+        if self.average and self.average.model:
+            return self.average.model
+        return self.accelerator.unwrap_model(self.model)
+
+    def _validation_loss(self, model: torch.nn.Module, dataset: Any) -> float:
+        """Return the mean cross-entropy per real target token, over all processes."""
+        batches = batches_by_length(*token_lengths(dataset), self.args.max_tokens)
+        loader = DataLoader(
+            dataset,
+            batch_sampler=batches[self.accelerator.process_index :: self.accelerator.num_processes],
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            multiprocessing_context=getattr(self.args, "dataloader_multiprocessing_context", None),
+        )
+        was_training = model.training
+        model.eval()
+        totals = torch.zeros(2, dtype=torch.float32 if self.args.device.type == "mps" else torch.float64)
+        totals = totals.to(self.args.device)
+        with torch.no_grad():
+            for batch in loader:
+                inputs = self._prepare_inputs(batch)
+                tokens = inputs["labels"].ne(IGNORED_LABEL).sum()
+                with self.compute_loss_context_manager():
+                    loss: Any = self.compute_loss(model, inputs)
+                totals += torch.stack((loss * tokens, tokens)).to(totals)
+        model.train(was_training)
+        loss_sum, tokens = self.accelerator.reduce(totals).tolist()
+        return loss_sum / tokens
+
+    def _translation_metrics(self, model: torch.nn.Module, dataset: Any) -> dict[str, Any]:
+        """Return BLEU and what `compute_metrics` says of the model's translations, where they are wanted."""
+        metrics: dict[str, Any] = {}
+        if self.args.eval_bleu or self.compute_metrics:
+            beams = self.args.generation_num_beams
+            outputs, labels = self._translate_ids(model, dataset, **({} if beams is None else {"num_beams": beams}))
+            if self.args.eval_bleu:
+                metrics["bleu"] = self._bleu(outputs, labels)
+            if self.compute_metrics:
+                arrays = (pad(rows, IGNORED_LABEL).numpy() for rows in (outputs, labels))
+                metrics |= denumpify_detensorize(self.compute_metrics(EvalPrediction(*arrays)))
+        return metrics
+
+    def _bleu(self, outputs: list[list[int]], labels: list[list[int]]) -> float:
+        predictions, references = self._decode(outputs, labels)
+        tokenize = self.args.bleu_tokenize
+        return Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)["bleu"]
+
+    def score(self) -> dict[str, Any]:
+        """Return BLEU, chrF and TER of the validation text with the model's own decoding, as `evaluate` prints them.
+
+        Raises:
+            ValueError: if there are several validation sets.
+        """
+        if isinstance(self.eval_dataset, dict):
+            raise ValueError("There are several validation sets: score one with `vanilla-transformer evaluate`.")
+        predictions, references = self._decode(*self._translate_ids(self._validated_model(), self.eval_dataset))
+        scores = evaluate_translations(predictions, references, self.args.bleu_tokenize)
+        return {"text": "validation text", "sentences": len(predictions), **scores}
+
+    def _translate_ids(self, model: Any, dataset: Any, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:
+        """Return the data set's translations and labels in order, on every process; each translates its share."""
+        processes = self.accelerator.num_processes
+        mine = range(self.accelerator.process_index, len(dataset), processes)
+        sources, labels = ([dataset[i][name] for i in mine] for name in ("input_ids", "labels"))
+        hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
+        with (
+            self.compute_loss_context_manager(),
+            _without_wrapper(model),
+            tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
+        ):
+            outputs = translate_ids(model, sources, progress=bar.update, **settings)
+        rows = list(zip(mine, outputs, labels, strict=True))
+        if processes > 1:
+            rows = sorted(gather_object(rows), key=itemgetter(0))
+        _, outputs, labels = map(list, zip(*rows, strict=True))
+        return outputs, labels
+
+    def _decode(self, *sides: list[list[int]]) -> list[list[str]]:
+        return [self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in sides]

@@ -1,0 +1,189 @@
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from accelerate.data_loader import BatchSamplerShard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_vanilla_transformer.data.batching import MaxTokensBatchSampler, Seq2SeqCollator, batches_by_length
+
+
+@st.composite
+def corpora(draw):
+    """Source lengths, target lengths, max_tokens."""
+    max_tokens = draw(st.integers(1, 300))
+    longest = draw(st.integers(1, max_tokens))
+    pairs = draw(st.lists(st.tuples(*[st.integers(1, longest)] * 2), min_size=1, max_size=80))
+    return *map(list, zip(*pairs, strict=True)), max_tokens
+
+
+def epoch(sampler: MaxTokensBatchSampler, number: int) -> list[list[int]]:
+    sampler.set_epoch(number)
+    return list(sampler)
+
+
+def composition(batches: list[list[int]]) -> set[frozenset[int]]:
+    return set(map(frozenset, batches))
+
+
+def realistic_lengths(
+    pairs: int, median: float = 13, spread: float = 0.3, ratio_spread: float = 0.16
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log-normal source lengths and target-to-source ratios; by default as spread as Multi30k's."""
+    rng = np.random.default_rng(0)
+    source = rng.lognormal(np.log(median), spread, pairs)
+    target = source * rng.lognormal(0.0, ratio_spread, pairs)
+    return tuple(np.clip(np.rint(side), 2, 250).astype(int) for side in (source, target))
+
+
+properties = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+@given(corpora(), st.booleans())
+@properties
+def test_every_epoch_brings_every_pair_exactly_once(corpus, shuffle):
+    sampler = MaxTokensBatchSampler(*corpus, shuffle=shuffle)
+    for number in range(3):
+        assert sorted(i for batch in epoch(sampler, number) for i in batch) == list(range(len(corpus[0])))
+
+
+@given(corpora(), st.booleans())
+@properties
+def test_no_side_of_a_batch_is_over_max_tokens_with_its_padding(corpus, shuffle):
+    *sides, max_tokens = corpus
+    sampler = MaxTokensBatchSampler(*corpus, shuffle=shuffle)
+    for number in range(3):
+        for batch in epoch(sampler, number):
+            assert all(len(batch) * max(side[i] for i in batch) <= max_tokens for side in sides)
+
+
+@given(corpora())
+@properties
+def test_every_epoch_has_as_many_batches_as_len_says(corpus):
+    sampler = MaxTokensBatchSampler(*corpus)
+    assert {len(epoch(sampler, number)) for number in range(4)} == {len(sampler)}
+
+
+@given(corpora(), st.integers(0, 5), st.integers(0, 5))
+@properties
+def test_the_same_seed_and_epoch_give_the_same_batches(corpus, seed, number):
+    first, second = (MaxTokensBatchSampler(*corpus, seed=seed) for _ in range(2))
+    epoch(second, number + 1)
+    assert epoch(first, number) == epoch(second, number)
+
+
+def test_epochs_differ_in_order_and_in_composition():
+    sampler = MaxTokensBatchSampler(*realistic_lengths(2000), 512)
+    first, second = epoch(sampler, 0), epoch(sampler, 1)
+    assert first != second
+    assert [len(batch) for batch in first] != [len(batch) for batch in second]
+    assert len(composition(first) - composition(second)) > len(first) / 2
+
+
+def test_seeds_differ_in_order_and_in_composition():
+    first, second = (MaxTokensBatchSampler(*realistic_lengths(2000), 512, seed=seed) for seed in range(2))
+    for number in (0, 1):
+        one, other = epoch(first, number), epoch(second, 0)
+        assert [len(batch) for batch in one] != [len(batch) for batch in other]
+        assert composition(one) != composition(other)
+
+
+def test_without_shuffling_batches_come_from_short_to_long_in_every_epoch():
+    source, target = realistic_lengths(2000)
+    sampler = MaxTokensBatchSampler(source, target, 1024, shuffle=False)
+    batches = epoch(sampler, 0)
+    assert batches == epoch(sampler, 7)
+    means = np.array([(source + target)[batch].mean() for batch in batches])
+    assert (means.argmin(), means.argmax()) == (0, len(means) - 1)
+    assert np.corrcoef(np.arange(len(means)), means)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("lengths", "max_tokens"),
+    [((29_000, 13, 0.3, 0.16), 4096), ((10_000, 22, 0.45, 0.24), 4096), ((500_000, 26, 0.6, 0.2), 25_000)],
+    ids=["Multi30k", "WMT sample", "WMT"],
+)
+def test_nine_tenths_of_a_side_are_real_tokens(lengths, max_tokens):
+    sides = realistic_lengths(*lengths)
+    batches = list(MaxTokensBatchSampler(*sides, max_tokens))
+    for lengths in sides:
+        assert lengths.sum() / sum(len(batch) * lengths[batch].max() for batch in batches) >= 0.9
+
+
+@given(corpora(), st.integers(1, 8))
+@properties
+def test_every_process_gets_as_many_batches_and_together_they_cover_every_pair(corpus, world_size):
+    sampler = MaxTokensBatchSampler(*corpus)
+    whole = epoch(sampler, 3)
+    shards = [list(BatchSamplerShard(sampler, world_size, rank, even_batches=True)) for rank in range(world_size)]
+    assert len({len(shard) for shard in shards}) == 1
+    seen = Counter(tuple(batch) for shard in shards for batch in shard)
+    assert set(seen) == set(map(tuple, whole))
+    assert 0 <= seen.total() - len(whole) < world_size
+
+
+@pytest.mark.parametrize("sides", [([3, 4, 11], [1, 1, 1]), ([1, 1, 1], [3, 4, 11])])
+def test_a_pair_longer_than_a_batch_is_named(sides):
+    with pytest.raises(ValueError, match=r"Pair 2 has 11 tokens.*10"):
+        MaxTokensBatchSampler(*sides, max_tokens=10)
+
+
+def test_a_pair_may_fill_a_batch_alone():
+    assert list(MaxTokensBatchSampler([33, 2], [2, 33], 33, shuffle=False)) in ([[0], [1]], [[1], [0]])
+
+
+def test_unequal_lists_are_an_error():
+    with pytest.raises(ValueError, match="2 source lengths but 3 target lengths"):
+        MaxTokensBatchSampler([1, 2], [1, 2, 3], 10)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_no_pairs_make_no_batches(shuffle):
+    sampler = MaxTokensBatchSampler([], [], 10, shuffle=shuffle)
+    assert len(sampler) == 0
+    assert list(sampler) == []
+
+
+@pytest.mark.slow
+def test_a_million_pairs_are_planned_in_seconds():
+    lengths = realistic_lengths(1_000_000, 26, 0.6, 0.2)
+    start = time.process_time()
+    batches = list(MaxTokensBatchSampler(*lengths, 25_000))
+    assert time.process_time() - start < 8
+    assert sum(map(len, batches)) == 1_000_000
+
+
+def test_the_collator_pads_and_shifts():
+    pairs = [{"input_ids": [5, 6, 2], "labels": [7, 2]}, {"input_ids": [8, 2], "labels": [9, 10, 11, 2]}]
+    expected = {
+        "input_ids": [[5, 6, 2], [8, 2, 90]],
+        "attention_mask": [[1, 1, 1], [1, 1, 0]],
+        "decoder_input_ids": [[91, 7, 90, 90], [91, 9, 10, 11]],
+        "labels": [[7, 2, -100, -100], [9, 10, 11, 2]],
+    }
+    batch = Seq2SeqCollator(pad_token_id=90, decoder_start_token_id=91)(pairs)
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == expected
+    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+
+
+@given(st.lists(st.lists(st.integers(4, 99), min_size=1, max_size=9), min_size=1, max_size=9))
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_the_decoder_reads_the_labels_one_position_late(targets):
+    batch = Seq2SeqCollator(0, 1)([{"input_ids": [2], "labels": target} for target in targets])
+    for inputs, labels, target in zip(batch["decoder_input_ids"], batch["labels"], targets, strict=True):
+        assert inputs.tolist()[: len(target)] == [1, *target[:-1]]
+        assert not inputs[len(target) :].any()
+        assert labels.tolist() == target + [-100] * (len(labels) - len(target))
+
+
+@given(corpora(), st.lists(st.integers(301, 900), max_size=4))
+@settings(deadline=None)
+def test_batches_by_length_hold_everything_once_and_what_is_too_long_alone(corpus, long):
+    source, target, max_tokens = corpus
+    batches = batches_by_length([*source, *long], [*target, *([3] * len(long))], max_tokens)
+    expected = MaxTokensBatchSampler(source, target, max_tokens, shuffle=False)
+    assert batches[: len(expected)] == list(expected)
+    assert sorted(batches[len(expected) :]) == [[len(source) + i] for i in range(len(long))]

@@ -1,0 +1,134 @@
+import json
+import subprocess
+import sys
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hf_vanilla_transformer.data.tokenizer import fingerprint, train_tokenizer
+
+PAD, START, END, UNKNOWN = range(4)
+AWKWARD = [
+    "",
+    " ",
+    "  two before, two after  ",
+    "a  b   c",
+    "\n",
+    "first\nsecond\r\n",
+    "\ttab",
+    "\0",
+    "a\0b",
+    "👩‍👩‍👧 flies 🇩🇪",
+    "e\u0301 is not é",
+    "</s>",
+    "a <s> b </s> <pad><unk>",
+    "\u2028\x85\x0b",
+]
+
+
+def texts(words: int, seed: int = 0) -> list[str]:
+    rng = Random(seed)
+    vocabulary = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyzäöüß", k=rng.randint(2, 9))) for _ in range(words)]
+    return [" ".join(rng.choices(vocabulary, k=8)) for _ in range(words)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(texts(300), 500)
+
+
+def awkward_examples(test):
+    for text in AWKWARD:
+        test = example(text)(test)
+    return test
+
+
+def test_special_tokens_have_ids_0_to_3(tokenizer):
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
+    ids = tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id
+    assert ids == (PAD, START, END, UNKNOWN)
+
+
+@awkward_examples
+@given(st.text())
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_every_text_survives_encoding_and_decoding(tokenizer, text):
+    assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=True) == text
+
+
+@awkward_examples
+@given(st.text())
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_the_only_special_token_of_an_encoding_is_the_end_as_its_last(tokenizer, text):
+    for ids in (tokenizer(text)["input_ids"], tokenizer(text_target=text)["input_ids"]):
+        assert ids[-1] == END
+        assert all(i > UNKNOWN for i in ids[:-1])
+
+
+def test_a_first_word_is_the_same_token_as_inside_a_sentence():
+    tokenizer = train_tokenizer(["the cat saw the cat"] * 9, 300)
+    *_, inside, end = tokenizer.encode("the cat")
+    assert tokenizer.encode("cat") == [inside, end]
+
+
+def test_the_most_frequent_pair_is_merged_first():
+    corpus = ["zqzq xy", "zqzq ab"] * 3
+    pairs = Counter(pair for text in corpus for word in text.split() for pair in zip("Ġ" + word, word, strict=False))
+    assert train_tokenizer(corpus, 300).convert_ids_to_tokens(260) == "".join(pairs.most_common(1)[0][0])
+
+
+def test_training_twice_gives_the_same_tokenizer():
+    first, second = (train_tokenizer(iter(texts(300)), 600) for _ in range(2))
+    assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
+
+
+@pytest.mark.parametrize("vocab_size", [260, 261, 700])
+def test_plentiful_text_fills_the_vocabulary(vocab_size):
+    tokenizer = train_tokenizer(texts(500), vocab_size)
+    assert len(tokenizer) == len(set(tokenizer.get_vocab().values())) == vocab_size
+
+
+def test_scarce_text_gives_a_smaller_vocabulary_that_still_holds_every_byte():
+    tokenizer = train_tokenizer(["ab ab"], 37000)
+    assert 260 < len(tokenizer) < 270
+    assert tokenizer.decode(tokenizer.encode("Größe 漢"), skip_special_tokens=True) == "Größe 漢"
+
+
+def test_no_room_for_specials_and_bytes_is_an_error():
+    with pytest.raises(ValueError, match=r"at least 260.*259"):
+        train_tokenizer(["a"], 259)
+
+
+def test_padding_is_id_0_on_the_right_and_masked(tokenizer):
+    short, long = tokenizer.encode("a"), tokenizer.encode("a longer sentence than the other")
+    batch = tokenizer.pad({"input_ids": [short, long]})
+    rest = len(long) - len(short)
+    assert batch["input_ids"] == [short + [0] * rest, long]
+    assert batch["attention_mask"] == [[1] * len(short) + [0] * rest, [1] * len(long)]
+
+
+def test_a_saved_tokenizer_loads_without_this_package(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    script = """
+import json, sys
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+texts = json.loads(sys.argv[2])
+ids = tokenizer(texts)["input_ids"]
+assert "hf_vanilla_transformer" not in sys.modules
+specials = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]
+print(json.dumps([specials, ids, tokenizer.batch_decode(ids, skip_special_tokens=True)]))
+"""
+    command = [sys.executable, "-c", script, str(tmp_path), json.dumps(AWKWARD)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert json.loads(output) == [[0, 1, 2, 3], [tokenizer.encode(text) for text in AWKWARD], AWKWARD]
+
+
+def test_a_fingerprint_is_that_of_the_ids_and_not_of_padding():
+    one, other = (train_tokenizer([text] * 3, 270) for text in ("a dog runs", "two men sit"))
+    before = fingerprint(one)
+    one(["a", "a dog"], padding=True, truncation=True, max_length=3)
+    assert fingerprint(one) == before != fingerprint(other)

@@ -1,0 +1,265 @@
+import itertools
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from hf_vanilla_transformer.model.generation_vanilla_transformer import gnmt_length_penalty
+
+
+@pytest.fixture
+def sources() -> dict[str, torch.Tensor]:
+    input_ids = torch.randint(4, 50, (5, 9))
+    attention_mask = torch.ones_like(input_ids)
+    for row, length in enumerate((9, 3, 6, 1, 8)):
+        attention_mask[row, length:] = 0
+    return {"input_ids": input_ids * attention_mask, "attention_mask": attention_mask}
+
+
+def talkative(model, end_bias: float):
+    """A random model that never pads and whose `</s>` is likely enough that sentences end at many lengths."""
+    model.lm_head.bias.data[0] = -1e4
+    model.lm_head.weight.data[:] *= 3
+    model.lm_head.bias.data[2] += end_bias
+    return model
+
+
+def real(sequence: torch.Tensor) -> list[int]:
+    """What comes before `</s>` and padding: transformers fills the shorter rows of a beam search with `</s>`."""
+    return list(itertools.takewhile(lambda token: token not in (0, 2), sequence.tolist()))
+
+
+@pytest.mark.parametrize("normalization", ["gnmt", "length"])
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_batched_decoding_equals_one_by_one(small_model, sources, num_beams, early_stopping, normalization):
+    model = talkative(small_model(lm_head_bias=True, length_normalization=normalization), 3.0)
+    settings = {"num_beams": num_beams, "early_stopping": early_stopping} if num_beams > 1 else {"num_beams": 1}
+    together = model.generate(**sources, **settings)
+    lengths = set()
+    for row, length in enumerate((9, 3, 6, 1, 8)):
+        alone = model.generate(input_ids=sources["input_ids"][row : row + 1, :length], **settings)
+        assert real(alone[0]) == real(together[row])
+        lengths.add(len(real(alone[0])))
+    assert len(lengths) > 1
+
+
+def test_each_sentence_stops_at_its_own_length_plus_50(small_model, sources):
+    model = small_model(lm_head_bias=True)
+    model.lm_head.bias.data[[0, 2]] = -1e4  # never ends, never pads
+    for num_beams in (1, 3):
+        output = model.generate(**sources, num_beams=num_beams)
+        assert [len(real(row)) - 1 for row in output] == [length + 50 for length in (9, 3, 6, 1, 8)]
+    model.config.max_position_embeddings = 8
+    assert model.generate(**sources, num_beams=1).shape == (5, 60)
+
+
+@pytest.mark.parametrize("limit", [{"max_new_tokens": 7}, {"max_length": 8}])
+def test_a_limit_from_the_caller_wins(small_model, sources, limit):
+    model = small_model(lm_head_bias=True)
+    model.lm_head.bias.data[2] = -1e4
+    assert model.generate(**sources, **limit).shape == (5, 8)
+    assert model.generate(**sources, generation_config=GenerationConfig(**limit)).shape == (5, 8)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_decoding_with_the_cache_gives_what_the_whole_prefix_gives(small_model, sources, num_beams):
+    """By transformers' own loops without the cache and with it, and by the fast search, which has one of its own."""
+    model = talkative(small_model(lm_head_bias=True), 2.0)
+    lengths = []
+    model.model.decoder.register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    expected = model.generate(**sources, num_beams=num_beams, use_cache=False)
+    assert lengths[-1] > 5  # the whole prefix at every step
+    lengths.clear()
+    assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)
+    assert set(lengths) == {1}  # the newest token alone
+    model.model.decoder._forward_pre_hooks.clear()
+    assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)
+
+
+@torch.no_grad()
+def log_probabilities(model, source: torch.Tensor, sequences: torch.Tensor) -> torch.Tensor:
+    """(N,) of the sequences (N, T), start token first, for one source; tokens after `</s>` do not count."""
+    logits = model(input_ids=source.expand(len(sequences), -1), decoder_input_ids=sequences[:, :-1]).logits.double()
+    scores = logits.log_softmax(-1).gather(2, sequences[:, 1:, None])[..., 0]
+    ended = (sequences[:, :-1] == 2).cumsum(-1) > 0
+    return scores.masked_fill(ended, 0.0).sum(-1)
+
+
+def log_probability(model, source: torch.Tensor, tokens: list[int]) -> float:
+    return log_probabilities(model, source, torch.tensor([tokens])).item()
+
+
+def test_beam_scores_are_log_probability_over_the_gnmt_penalty(small_model, sources):
+    model = talkative(small_model(lm_head_bias=True), 3.0)
+    output = model.generate(
+        **sources, num_beams=4, num_return_sequences=4, return_dict_in_generate=True, output_scores=True
+    )
+    alpha = model.generation_config.length_penalty
+    assert alpha == 0.6
+    for row, (sequence, score) in enumerate(zip(output.sequences, output.sequences_scores, strict=True)):
+        source = sources["input_ids"][row // 4 : row // 4 + 1, : sources["attention_mask"][row // 4].sum()]
+        tokens = real(sequence)
+        tokens += [2] * (len(tokens) <= source.shape[1] + 50)  # unless the limit cut it off
+        expected = log_probability(model, source, tokens) / ((5 + len(tokens) - 1) / 6) ** alpha
+        assert score.item() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("longest", [3, 5])  # by the fast search, and by transformers' own
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_a_full_beam_finds_what_trying_every_sequence_finds(small_model, alpha, longest):
+    """Vocabulary 8: all outputs of up to 5 tokens are scored one by one."""
+    model = talkative(small_model(vocab_size=8, d_model=16, d_ff=16, num_decoder_layers=1, lm_head_bias=True), 0.0)
+    source = torch.tensor([[5, 6, 2]])
+    others = (0, 1, 3, 4, 5, 6, 7)
+    candidates = [[*prefix, 2] for length in range(longest) for prefix in itertools.product(others, repeat=length)]
+    candidates += itertools.product(others, repeat=longest)  # cut off by the limit
+    padded = torch.tensor([[1, *tokens, *[0] * (longest - len(tokens))] for tokens in candidates])
+    lengths = torch.tensor([len(tokens) for tokens in candidates])
+    scores = log_probabilities(model, source, padded) / ((5 + lengths) / 6) ** alpha
+    best = scores.topk(10)
+    settings = {"num_beams": 7 ** (longest - 1), "num_return_sequences": 10, "max_new_tokens": longest}
+    settings |= {"length_penalty": alpha, "early_stopping": "never"}
+    sequences = model.generate(source, **settings)
+    assert [real(sequence) for sequence in sequences] == [real(padded[i]) for i in best.indices]
+    output = model.generate(source, **settings, return_dict_in_generate=True, output_scores=True)
+    torch.testing.assert_close(output.sequences_scores.double(), best.values, atol=1e-4, rtol=0)
+    assert [real(sequence) for sequence in output.sequences] == [real(padded[i]) for i in best.indices]
+
+
+def test_the_penalty_is_wu_et_als_equation_14():
+    assert gnmt_length_penalty(1, 0.6) == 1.0
+    assert gnmt_length_penalty(7, 0.6) == pytest.approx(2**0.6)
+    assert gnmt_length_penalty(25, 0.0) == 1.0
+
+
+def test_length_normalization_gives_transformers_own_score(small_model, sources):
+    model = talkative(small_model(lm_head_bias=True, length_normalization="length"), 3.0)
+    output = model.generate(
+        **sources, num_beams=3, length_penalty=0.8, return_dict_in_generate=True, output_scores=True
+    )
+    tokens = real(output.sequences[0])
+    tokens += [2] * (len(tokens) <= 59)
+    expected = log_probability(model, sources["input_ids"][:1], tokens) / (len(tokens) - 1) ** 0.8
+    assert output.sequences_scores[0].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_papers_decoding_is_saved_with_the_model(small_model, tmp_path):
+    small_model().save_pretrained(tmp_path)
+    saved = GenerationConfig.from_pretrained(tmp_path)
+    assert (saved.num_beams, saved.length_penalty, saved.max_length) == (4, 0.6, None)
+    assert (saved.decoder_start_token_id, saved.eos_token_id, saved.pad_token_id) == (1, 2, 0)
+
+
+def test_sources_as_embeddings_or_encoder_outputs_decode_the_same(small_model, sources):
+    model = talkative(small_model(lm_head_bias=True), 2.0)
+    source = sources["input_ids"][:1]
+    expected = model.generate(source)
+    assert torch.equal(model.generate(encoder_outputs=model.get_encoder()(source)), expected)
+    assert torch.equal(model.generate(inputs_embeds=model.get_input_embeddings()(source)), expected)
+
+
+def test_the_n_best_are_different_and_sorted_by_score(small_model, sources):
+    model = talkative(small_model(lm_head_bias=True), 3.0)
+    output = model.generate(
+        **sources, num_beams=6, num_return_sequences=6, return_dict_in_generate=True, output_scores=True
+    )
+    for row in range(5):
+        best, scores = output.sequences[6 * row : 6 * row + 6], output.sequences_scores[6 * row : 6 * row + 6]
+        assert len(set(map(tuple, best.tolist()))) == 6
+        assert torch.equal(scores, scores.sort(descending=True).values)
+    first = model.generate(**sources, num_beams=6)
+    assert [real(sequence) for sequence in first] == [real(sequence) for sequence in output.sequences[::6]]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_forced_prefix_is_kept_and_continued(small_model, sources, num_beams):
+    model = talkative(small_model(lm_head_bias=True), 1.0)
+    prefix = torch.tensor([[1, 7, 8, 9]] * 5)
+    output = model.generate(
+        **sources, decoder_input_ids=prefix, num_beams=num_beams, return_dict_in_generate=True, output_scores=True
+    )
+    assert torch.equal(output.sequences[:, :4], prefix)
+    for row, length in enumerate((9, 3, 6, 1, 8)):
+        assert len(real(output.sequences[row])) <= 1 + length + 50
+    if num_beams == 1:
+        greedy = model.generate(**sources, num_beams=1)
+        again = model.generate(**sources, decoder_input_ids=greedy[:, :3], num_beams=1)
+        assert torch.equal(again, greedy)
+    else:
+        tokens = real(output.sequences[0])
+        tokens += [2] * (len(tokens) <= 59)
+        source = sources["input_ids"][:1]
+        whole, given = (log_probability(model, source, part) for part in (tokens, tokens[:4]))
+        expected = (whole - given) / ((5 + len(tokens) - 1) / 6) ** 0.6
+        assert output.sequences_scores[0].item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_attention_weights_come_with_every_step(small_model, sources):
+    model = small_model()
+    model.set_attn_implementation("eager")
+    output = model.generate(
+        **sources, num_beams=1, max_new_tokens=4, output_attentions=True, return_dict_in_generate=True
+    )
+    steps = output.sequences.shape[1] - 1
+    assert len(output.cross_attentions) == len(output.decoder_attentions) == steps
+    for step, layers in enumerate(output.cross_attentions):
+        assert [tuple(weights.shape) for weights in layers] == [(5, 4, 1, 9)] * 3
+        assert [tuple(weights.shape) for weights in output.decoder_attentions[step]] == [(5, 4, 1, step + 1)] * 3
+        for weights in layers:
+            torch.testing.assert_close(weights.sum(-1), torch.ones(5, 4, 1))
+            assert weights[1, :, :, 3:].abs().max() == 0  # padding
+
+
+def test_sampling_is_reproducible_and_keeps_the_limits(small_model, sources):
+    model = talkative(small_model(lm_head_bias=True), 0.0)
+
+    def sample(seed: int, **settings) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return model.generate(**sources, do_sample=True, num_beams=1, **settings)
+
+    assert torch.equal(sample(1), sample(1))
+    assert sample(1).tolist() != sample(2).tolist()
+    for row, length in enumerate((9, 3, 6, 1, 8)):
+        assert len(real(sample(3)[row])) <= 1 + length + 50
+    assert torch.equal(sample(1, top_k=1), model.generate(**sources, num_beams=1))
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_static_cache_gives_the_same(small_model, sources, num_beams):
+    model = talkative(small_model(lm_head_bias=True), 2.0)
+    expected = model.generate(**sources, num_beams=num_beams)
+    assert torch.equal(model.generate(**sources, num_beams=num_beams, cache_implementation="static"), expected)
+
+
+def test_assisted_generation_gives_the_same(small_model, sources):
+    model = talkative(small_model(lm_head_bias=True), 2.0)
+    assistant = talkative(small_model(lm_head_bias=True, num_decoder_layers=1), 2.0)
+    for row in range(5):
+        source = sources["input_ids"][row : row + 1, : sources["attention_mask"][row].sum()]
+        expected = model.generate(source, num_beams=1)
+        assert torch.equal(model.generate(source, num_beams=1, assistant_model=assistant), expected)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_sinusoids_carry_past_max_position_embeddings_and_learned_positions_say_no(small_model, num_beams):
+    source, settings = torch.randint(4, 50, (2, 40)), {"min_new_tokens": 30, "max_new_tokens": 30}
+    short, long = (talkative(small_model(lm_head_bias=True, max_position_embeddings=n), 0.0) for n in (16, 64))
+    output = short.generate(source, num_beams=num_beams, **settings)
+    assert output.shape == (2, 31)
+    assert torch.equal(output, long.generate(source, num_beams=num_beams, **settings))
+    learned = small_model(position_embedding="learned", max_position_embeddings=16)
+    with pytest.raises(ValueError, match=r"learned positions for 16 tokens, but the text needs 40\. Shorten it"):
+        learned.generate(source, num_beams=num_beams)
+    with pytest.raises(ValueError, match="but the text needs 17"):
+        learned.generate(source[:, :10], num_beams=num_beams, **settings)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_learned_positions_end_a_translation_where_the_table_ends(small_model, num_beams):
+    model = small_model(position_embedding="learned", max_position_embeddings=20, lm_head_bias=True)
+    model.lm_head.bias.data[2] = -1e4  # never ends by itself
+    output = model.generate(torch.tensor([[5, 6, 7, 2]]), num_beams=num_beams)
+    assert output.shape == (1, 21)  # the start token and 20 more

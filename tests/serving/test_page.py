@@ -1,0 +1,176 @@
+"""The page, used in a real Chromium as a person would, on a desktop and on a phone."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.serving.page import MAX_CHARACTERS, MAX_TOKENS, Explorer
+
+SENTENCE = "a man is riding a bicycle ."
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium (apt install chromium)")
+
+
+@pytest.fixture(scope="module")
+def explorer(trained_on_multi30k):
+    return Explorer(str(trained_on_multi30k[2]))
+
+
+@pytest.mark.slow
+def test_the_n_best_come_in_order_and_the_first_is_generates(explorer, trained_on_multi30k):
+    model, tokenizer, *_ = trained_on_multi30k
+    for beams, alpha in ((4, 0.6), (3, 1.5), (1, 0.6)):
+        candidates = explorer.translate(SENTENCE, beams, alpha)
+        assert len(candidates) == beams
+        for _, text, row in candidates:
+            assert explorer.tokenizer.decode(row, skip_special_tokens=True) == text
+            assert row[1:].count(2) <= 1  # shorter ones are not filled up
+        scores = [score for score, _, _ in candidates]
+        assert scores == sorted(scores, reverse=True)
+        settings = {"num_beams": beams, **({"length_penalty": alpha} if beams > 1 else {})}
+        expected = model.generate(**tokenizer(SENTENCE, return_tensors="pt"), **settings)
+        assert candidates[0][1] == tokenizer.decode(expected[0], skip_special_tokens=True)
+
+
+@pytest.mark.slow
+def test_the_attention_shown_is_the_models_and_sums_to_one(explorer):
+    target = explorer.translate(SENTENCE, 2, 0.6)[0][2]
+    attention = explorer.attention(SENTENCE, target)
+    config, source = explorer.model.config, len(explorer.tokenizer(SENTENCE).input_ids)
+    shapes = {kind: tuple(weights.shape) for kind, weights in attention["weights"].items()}
+    assert shapes["encoder"] == (config.num_encoder_layers, config.num_heads, source, source)
+    assert shapes["cross"] == (config.num_decoder_layers, config.num_heads, len(target) - 1, source)
+    assert shapes["decoder"][2:] == (len(target) - 1, len(target) - 1)
+    for weights in attention["weights"].values():
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    assert attention["weights"]["decoder"].triu(1).abs().max() == 0
+    assert attention["tokens"]["source"][-1] == "</s>"
+    axes = explorer.picture(attention, "cross", 1, 2).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == attention["tokens"]["source"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == attention["tokens"]["target"]
+    assert (axes.images[0].get_array() == attention["weights"]["cross"][0, 1].numpy()).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "message"), [(" ", "Type a sentence"), ("dog " * 200, f"the page takes {MAX_TOKENS}")]
+)
+def test_blank_and_long_text_are_refused_in_words(explorer, text, message):
+    with pytest.raises(ValueError, match=message):
+        explorer.translate(text, 4, 0.6)
+
+
+@pytest.fixture(scope="module")
+def address(trained_on_multi30k, tmp_path_factory):
+    """The page as the command line serves it."""
+    log = tmp_path_factory.mktemp("demo") / "log"
+    command = [sys.executable, "-m", "hf_vanilla_transformer", "demo", str(trained_on_multi30k[2]), "--port", "7913"]
+    with open(log, "w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            for _ in range(240):
+                if process.poll() is not None:
+                    raise RuntimeError(log.read_text())
+                try:
+                    urllib.request.urlopen("http://127.0.0.1:7913", timeout=1).read()
+                    break
+                except OSError:
+                    time.sleep(0.5)
+            yield "http://127.0.0.1:7913"
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
+def test_a_person_translates_and_looks_at_attention(address, browser, explorer, width, height, tmp_path):
+    from playwright.sync_api import expect
+
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(address)
+    page.get_by_label("Source (en)").fill(SENTENCE)
+    page.get_by_role("button", name="Translate").click()
+    expected = explorer.translate(SENTENCE, 4, 0.6)
+    expect(page.get_by_label("Translation (de)")).to_have_value(expected[0][1], timeout=30_000)
+    for score, text, _ in expected:
+        expect(page.locator("table")).to_contain_text(f"{score:.3f}")
+        expect(page.locator("table")).to_contain_text(text)
+    picture = page.locator("[data-testid=matplotlib] img, .matplotlib img").first
+    expect(picture).to_be_visible()
+    before = picture.get_attribute("src")
+    page.get_by_label("encoder").check()
+    expect(picture).not_to_have_attribute("src", before)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(path=tmp_path / "page.png", full_page=True)
+    page.close()
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_an_error_is_shown_to_the_person_without_a_trace(address, browser):
+    page = browser.new_page()
+    page.goto(address)
+    page.get_by_role("button", name="Translate").click()
+    page.get_by_text("Type a sentence first.").wait_for()
+    assert "Traceback" not in page.content()
+    page.close()
+
+
+@pytest.mark.slow
+def test_the_page_listens_on_this_machine_only(address):
+    listening = subprocess.run(
+        [sys.executable, "-c", "print(open('/proc/net/tcp').read())"], capture_output=True, text=True
+    ).stdout
+    port = f":{7913:04X} "
+    lines = [line.split() for line in listening.splitlines() if port in line and line.split()[3] == "0A"]
+    assert [line[1].split(":")[0] for line in lines] == ["0100007F"]
+
+
+def test_the_limit_on_text_holds_whoever_sends_it(small_model, tmp_path):
+    small_model(vocab_size=260).save_pretrained(tmp_path)
+    train_tokenizer([""], 260).save_pretrained(tmp_path)
+    explorer = Explorer(str(tmp_path))
+    explorer.tokenizer = None  # the text is not even tokenised
+    with pytest.raises(ValueError, match=f"2,001 characters; the page takes {MAX_CHARACTERS:,}"):
+        explorer.translate("a" * 2001, 1, 0.6)
+
+
+@pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid"])
+def test_an_address_that_is_none_is_said_at_once(host, capsys):
+    start = time.perf_counter()
+    assert main(["demo", "nowhere", "--host", host]) == 1
+    assert f"Cannot listen on {host}" in capsys.readouterr().err
+    assert time.perf_counter() - start < 10
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]", "127.0.0.1", "localhost"])
+def test_addresses_of_both_kinds_are_listened_on(host, small_model, tmp_path, monkeypatch):
+    if ":" in host and not os.path.exists("/proc/net/if_inet6"):
+        pytest.skip("this machine has no IPv6")
+    launched = []
+    monkeypatch.setattr("hf_vanilla_transformer.serving.page.build_page", lambda name: SimpleNamespace(launch=launch))
+
+    def launch(server_name, server_port):
+        launched.append(server_name)
+
+    assert main(["demo", "nowhere", "--host", host]) == 0
+    assert launched == ["[::1]" if ":" in host else host]  # as Gradio spells it

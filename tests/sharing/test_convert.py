@@ -1,0 +1,230 @@
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from transformers import MarianConfig, MarianMTModel
+
+import hf_vanilla_transformer
+from hf_vanilla_transformer import convert
+from hf_vanilla_transformer.model.layers_vanilla_transformer import sinusoids
+
+
+def scatter(model: nn.Module) -> nn.Module:
+    """Moves every parameter away from its initial zeros and ones, so that each counts."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.05 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def marian(**changes) -> MarianMTModel:
+    fields = {
+        "vocab_size": 50,
+        "d_model": 32,
+        "encoder_layers": 2,
+        "decoder_layers": 3,
+        "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "max_position_embeddings": 64,
+        "scale_embedding": True,
+        "pad_token_id": 49,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 49,
+        "forced_eos_token_id": None,
+    }
+    model = scatter(MarianMTModel(MarianConfig(**{**fields, **changes})))
+    model.final_logits_bias.normal_()
+    return model
+
+
+@torch.no_grad()
+def logits(model) -> torch.Tensor:
+    torch.manual_seed(1)
+    source, target = torch.randint(4, 45, (3, 9)), torch.randint(4, 45, (3, 6))
+    mask = torch.ones_like(source)
+    mask[1, 5:] = 0
+    return model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+
+
+VARIANTS = {
+    "the paper's": {},
+    "biases everywhere": {"attention_bias": True, "lm_head_bias": True},
+    "another activation": {"activation_function": "silu"},
+    "another epsilon": {"layer_norm_eps": 1e-3},
+    "untied": {"tie_word_embeddings": False},
+    "double precision": {"dtype": torch.float64},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_marian_with_our_weights_gives_our_logits(small_model, name):
+    changes = dict(VARIANTS[name])
+    dtype = changes.pop("dtype", torch.float32)
+    model = scatter(small_model(**changes).to(dtype))
+    converted = convert.to_marian(model)
+    torch.testing.assert_close(logits(converted), logits(model), atol=1e-5, rtol=0)
+    back = convert.from_marian(converted)
+    assert torch.equal(logits(back), logits(model))
+    ignored = {"length_normalization", "initializer_range", "architectures"}
+    ours, again = ({k: v for k, v in m.config.to_dict().items() if k not in ignored} for m in (model, back))
+    assert ours == again
+
+
+@pytest.mark.parametrize("changes", [{}, {"activation_function": "swish", "tie_word_embeddings": False}])
+def test_our_model_with_marians_weights_gives_marians_logits(changes):
+    model = marian(**changes)
+    converted = convert.from_marian(model)
+    assert converted.config.layer_norm_eps == 1e-5
+    assert converted.config.attention_bias
+    assert converted.config.lm_head_bias
+    torch.testing.assert_close(logits(converted), logits(model), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_marian_decodes_the_same_from_its_own_weights(num_beams):
+    model = marian()
+    model.generation_config.update(num_beams=num_beams, length_penalty=0.8, max_length=20, bad_words_ids=[[49]])
+    converted = convert.from_marian(model)
+    sources = torch.randint(4, 45, (20, 9))
+    assert torch.equal(converted.generate(sources), model.generate(sources))
+
+
+def test_the_epsilon_that_marian_would_restore_is_stated_and_true(small_model, tmp_path):
+    model = scatter(small_model(layer_norm_eps=1e-2))
+    converted = convert.to_marian(model)
+    converted.save_pretrained(tmp_path)
+    reloaded = MarianMTModel.from_pretrained(tmp_path)
+    assert {m.eps for m in reloaded.modules() if isinstance(m, nn.LayerNorm)} == {1e-5}
+    assert not torch.allclose(logits(reloaded), logits(model), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"d_k": 5}, r"d_model / num_heads wide.*d_k 5"),
+        ({"d_v": 16}, r"d_v 16"),
+        ({"position_embedding": "learned"}, "learned"),
+    ],
+)
+def test_what_marian_cannot_be_is_refused(small_model, changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        convert.to_marian(small_model(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"share_encoder_decoder_embeddings": False}, "separate source and target embeddings"),
+        ({"scale_embedding": False}, "sqrt"),
+        ({"decoder_attention_heads": 8}, "number of heads"),
+        ({"decoder_ffn_dim": 128}, "d_ff"),
+    ],
+)
+def test_marian_models_of_another_kind_are_refused(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        convert.from_marian(marian(**changes))
+
+
+@pytest.fixture
+def trained(trained_on_multi30k):
+    """A trained model, and 200 sentences as a batch."""
+    model, tokenizer, _, sentences, _ = trained_on_multi30k
+    return model, tokenizer(sentences[:200], return_tensors="pt", padding=True)
+
+
+def check_equal_decoding(model, other, sources, num_beams: int):
+    """At least 199 of 200 translations are equal, and every other is a tie to 1e-5 in score."""
+    settings = {"num_beams": num_beams, "length_penalty": 0.8, "max_new_tokens": 40, "early_stopping": True}
+    outputs = [
+        m.generate(**sources, **settings, return_dict_in_generate=True, output_scores=True) for m in (model, other)
+    ]
+    ours, theirs = (output.sequences for output in outputs)
+    assert len(set(map(tuple, ours.tolist()))) > 20  # the model says more than one thing
+    unequal = (ours != theirs).any(-1).nonzero()[:, 0].tolist() if ours.shape == theirs.shape else range(200)
+    assert len(unequal) <= 1
+    for row in unequal:
+        if num_beams > 1:
+            scores = [output.sequences_scores[row].item() for output in outputs]
+        else:
+            step = int((ours[row] != theirs[row]).nonzero()[0])
+            scores = [outputs[0].scores[step - 1][row, tokens[row, step]].item() for tokens in (ours, theirs)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_200_sentences_are_translated_as_by_marian_with_our_weights(trained, num_beams, monkeypatch):
+    model, sources = trained
+    monkeypatch.setattr(model.config, "length_normalization", "length")
+    check_equal_decoding(model, convert.to_marian(model), sources, num_beams)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_200_sentences_are_translated_as_by_a_marian_model(trained, num_beams):
+    model, sources = trained
+    other = convert.to_marian(model)
+    for name, parameter in other.named_parameters():
+        if name.endswith("_proj.bias"):
+            parameter.data.normal_(std=0.02)
+    other.final_logits_bias.normal_(std=0.1)
+    check_equal_decoding(convert.from_marian(other), other, sources, num_beams)
+
+
+def torch_transformer(**changes) -> nn.Transformer:
+    fields = {"d_model": 32, "nhead": 4, "num_encoder_layers": 2, "num_decoder_layers": 3, "dim_feedforward": 64}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "enable_nested_tensor")  # torch's own speed hint
+        model = nn.Transformer(**{**fields, "batch_first": True, **changes})
+    model.encoder.norm = model.decoder.norm = None
+    return scatter(model)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("changes", [{}, {"activation": "gelu", "layer_norm_eps": 1e-3}, {"bias": False}])
+def test_a_torch_transformer_gives_the_same_states(changes):
+    transformer, embedding = torch_transformer(dtype=torch.float64, **changes), nn.Embedding(50, 32).double()
+    model = convert.from_torch(transformer, embedding)
+    source, target = torch.randint(4, 50, (3, 9)), torch.randint(4, 50, (3, 6))
+    mask = torch.ones_like(source)
+    mask[1, 5:] = 0
+
+    def embed(ids):
+        return embedding(ids) * 32**0.5 + sinusoids(ids.shape[1], 32)
+
+    with torch.no_grad():
+        states = transformer(
+            embed(source),
+            embed(target),
+            tgt_mask=torch.ones(6, 6, dtype=torch.bool).triu(1),
+            src_key_padding_mask=mask == 0,
+            memory_key_padding_mask=mask == 0,
+        )
+        ours = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+    torch.testing.assert_close(ours, states @ embedding.weight.T, atol=1e-10, rtol=0)
+
+
+def test_a_torch_transformer_of_another_kind_is_refused():
+    embedding = nn.Embedding(50, 32)
+    with pytest.raises(ValueError, match="norm after each stack"):
+        convert.from_torch(nn.Transformer(32, 4, 1, 1, 64, batch_first=True), embedding)
+    for changes, reason in (({"norm_first": True}, "pre-norm"), ({"activation": nn.functional.silu}, "neither relu")):
+        with pytest.raises(ValueError, match=reason):
+            convert.from_torch(torch_transformer(**changes), embedding)
+    with pytest.raises(ValueError, match="d_model differs"):
+        convert.from_torch(torch_transformer(), nn.Embedding(50, 16))
+    strange = torch_transformer()
+    strange.encoder.layers[1] = nn.Identity()
+    with pytest.raises(ValueError, match="Identity"):
+        convert.from_torch(strange, embedding)
+    uneven = torch_transformer()
+    uneven.decoder.layers[0].dropout2.p = 0.5
+    with pytest.raises(ValueError, match="dropout differs"):
+        convert.from_torch(uneven, embedding)
+
+
+def test_convert_is_a_public_name():
+    assert hf_vanilla_transformer.convert is convert

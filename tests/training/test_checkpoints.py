@@ -1,0 +1,71 @@
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import average_checkpoints, train_tokenizer
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.training.checkpoints import checkpoint_folders
+
+
+@pytest.fixture
+def run(small_model, tmp_path):
+    """A folder with three checkpoints whose weights differ."""
+    tokenizer = train_tokenizer(["a dog runs"], 260)
+    for step in (8, 9, 10):
+        model = small_model(vocab_size=260)
+        for parameter in model.parameters():
+            parameter.data += 0.01 * step * torch.randn_like(parameter)
+        model.save_pretrained(tmp_path / f"checkpoint-{step}")
+        tokenizer.save_pretrained(tmp_path / f"checkpoint-{step}")
+    return tmp_path
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    return AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict()
+
+
+def test_every_weight_is_the_mean_of_the_last_checkpoints(run, tmp_path):
+    assert main(["average", str(run), "--last", "2", "--output_dir", str(tmp_path / "mean")]) == 0
+    mean, nine, ten = (weights(tmp_path / name) for name in ("mean", "checkpoint-9", "checkpoint-10"))
+    for name in mean:
+        expected = (nine[name].double() + ten[name].double()) / 2
+        assert torch.equal(mean[name], expected.float())
+    assert not torch.equal(nine["model.shared.weight"], ten["model.shared.weight"])
+    assert AutoTokenizer.from_pretrained(tmp_path / "mean")("dog").input_ids[-1] == 2
+
+
+def test_the_mean_of_one_is_that_one(run, tmp_path):
+    average_checkpoints([run / "checkpoint-8"], tmp_path / "same")
+    same, eight = weights(tmp_path / "same"), weights(run / "checkpoint-8")
+    assert all(torch.equal(same[name], eight[name]) for name in eight)
+
+
+def test_checkpoints_come_in_the_order_of_their_steps_and_only_whole_ones(run):
+    (run / "checkpoint-11").mkdir()
+    (run / "checkpoint-best").mkdir()
+    assert [folder.name for folder in checkpoint_folders(run)] == ["checkpoint-8", "checkpoint-9", "checkpoint-10"]
+
+
+def test_different_models_are_refused_and_nothing_is_written(run, small_model, tmp_path):
+    small_model(vocab_size=260, d_ff=16).save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="other holds another model"):
+        average_checkpoints([run / "checkpoint-8", tmp_path / "other"], tmp_path / "mean")
+    assert not (tmp_path / "mean").exists()
+
+
+def test_too_few_checkpoints_are_a_clear_error(run, tmp_path, capsys):
+    assert main(["average", str(run), "--last", "4", "--output_dir", str(tmp_path / "mean")]) == 1
+    assert "has 3 checkpoints, fewer than 4" in capsys.readouterr().err
+    with pytest.raises(FileNotFoundError, match="nowhere has no model"):
+        average_checkpoints(["nowhere"], tmp_path / "mean")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_model_that_is_there_is_not_averaged_over(run, tmp_path, capsys, name):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    assert main(["average", str(run), "--last", "1", "--output_dir", str(folder)]) == 1
+    assert "holds a model already; choose another --output_dir" in capsys.readouterr().err
+    assert [file.name for file in folder.iterdir()] == [name]
+    assert (folder / name).read_text() == "mine"

@@ -1,0 +1,127 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hf_vanilla_transformer.training.loss import smoothed_cross_entropy, symmetric_divergence
+
+PAD, VOCAB_SIZE = 3, 11
+
+
+def example(dtype=torch.float64, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = shape or (3, 5)
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(*shape, VOCAB_SIZE, generator=generator, dtype=torch.float64)
+    labels = torch.randint(PAD + 1, VOCAB_SIZE, shape, generator=generator)
+    labels[torch.rand(shape, generator=generator) < 0.3] = -100
+    return logits.to(dtype).requires_grad_(), labels
+
+
+def reference(logits: torch.Tensor, labels: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """torch's own cross-entropy in float64 against the smoothed distribution, row by row."""
+    total = logits.new_zeros((), dtype=torch.float64)
+    for row, label in zip(logits.reshape(-1, VOCAB_SIZE).double(), labels.flatten().tolist(), strict=True):
+        if label != -100:
+            target = [smoothing / (VOCAB_SIZE - 1)] * VOCAB_SIZE
+            target[PAD] = 0.0
+            target[label] += 1 - smoothing
+            total = total + F.cross_entropy(row, torch.tensor(target, dtype=torch.float64))
+    return total
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("shape", [(15,), (3, 5), (2, 2, 4)])
+def test_value_and_gradient_are_torchs_against_smoothed_targets(smoothing, shape):
+    logits, labels = example(torch.float64, *shape)
+    loss, expected = smoothed_cross_entropy(logits, labels, smoothing, PAD), reference(logits, labels, smoothing)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(7 * value, logits)[0] for value in (loss, expected)))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_gradient_is_the_numerical_one(smoothing):
+    logits, labels = example()
+    smoothed_cross_entropy(logits, labels, smoothing, PAD).backward()
+    numerical = torch.zeros(logits.numel(), dtype=torch.float64)
+    for i, step in enumerate(1e-6 * torch.eye(logits.numel(), dtype=torch.float64)):
+        up, down = (logits.detach() + sign * step.view_as(logits) for sign in (1, -1))
+        rise = smoothed_cross_entropy(up, labels, smoothing, PAD) - smoothed_cross_entropy(
+            down, labels, smoothing, PAD
+        )
+        numerical[i] = rise / 2e-6
+    torch.testing.assert_close(logits.grad, numerical.view_as(logits), rtol=1e-5, atol=1e-7)
+
+
+def test_the_divergence_is_torchs():
+    (first, labels), (second, _) = example(), example()
+    second = second.detach().flip(0)
+    p, q = (torch.distributions.Categorical(logits=logits[labels != -100]) for logits in (first, second))
+    expected = (torch.distributions.kl_divergence(p, q) + torch.distributions.kl_divergence(q, p)).sum() / 2
+    torch.testing.assert_close(symmetric_divergence(first, second, labels), expected)
+
+
+def test_a_second_backward_is_torchs_usual_error():
+    logits, labels = example()
+    loss = smoothed_cross_entropy(logits, labels, 0.1, PAD)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="backward"):
+        loss.backward()
+
+
+def test_without_smoothing_it_is_plain_cross_entropy():
+    logits, labels = example(torch.float32)
+    loss = smoothed_cross_entropy(logits, labels, 0.0, PAD)
+    expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(value, logits)[0] for value in (loss, expected)))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_padded_positions_give_neither_loss_nor_gradient(smoothing):
+    logits, labels = example()
+    padded = labels == -100
+    loss = smoothed_cross_entropy(logits, labels, smoothing, PAD)
+    loss.backward()
+    assert torch.equal(logits.grad[padded], torch.zeros_like(logits.grad[padded]))
+    assert (logits.grad[~padded] != 0).all()
+    elsewhere = logits.detach().masked_fill(padded[..., None], 9.0)
+    assert torch.equal(smoothed_cross_entropy(elsewhere, labels, smoothing, PAD), loss.detach())
+
+
+def test_only_padding_gives_exactly_zero():
+    logits, labels = example()
+    loss = smoothed_cross_entropy(logits, torch.full_like(labels, -100), 0.1, PAD)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert not logits.grad.any()
+
+
+def test_the_pad_class_gets_no_target_mass():
+    logits, labels = example()
+    real = labels != -100
+    smoothed_cross_entropy(logits, labels, 0.1, PAD).backward()
+    probabilities = logits.detach().softmax(-1)
+    torch.testing.assert_close(logits.grad[real][:, PAD], probabilities[real][:, PAD])
+    torch.testing.assert_close(logits.grad[real].sum(-1), torch.zeros(int(real.sum()), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_logits_keep_a_float32_loss(dtype):
+    logits, labels = example(dtype)
+    loss = smoothed_cross_entropy(logits, labels, 0.1, PAD)
+    loss.backward()
+    double = logits.detach().double().requires_grad_()
+    expected = reference(double, labels, 0.1)
+    expected.backward()
+    assert loss.dtype == torch.float32
+    assert logits.grad.dtype == dtype
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(logits.grad.double(), double.grad, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_huge_logits_stay_finite(dtype):
+    logits = torch.tensor([[1e4] + [-1e4] * (VOCAB_SIZE - 1)], dtype=dtype, requires_grad=True)
+    loss = smoothed_cross_entropy(logits, torch.tensor([5]), 0.1, PAD)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(logits.grad).all()

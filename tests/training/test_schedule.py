@@ -1,0 +1,82 @@
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from hf_vanilla_transformer.training.schedule import get_noam_schedule, noam
+
+
+def formula(step: np.ndarray, d_model: int, warmup_steps: int) -> np.ndarray:
+    """Equation 3 of the paper, in float64."""
+    step = np.asarray(step, dtype=np.float64)
+    return 1 / np.sqrt(d_model) * np.minimum(1 / np.sqrt(step), step / warmup_steps**1.5)
+
+
+def optimizer_and_schedule(d_model: int = 64, warmup_steps: int = 5, factor: float = 1.0):
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=factor)
+    return optimizer, get_noam_schedule(optimizer, d_model, warmup_steps)
+
+
+def train(optimizer, schedule, updates: int) -> list[float]:
+    rates = []
+    for _ in range(updates):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return rates
+
+
+@pytest.mark.parametrize(("d_model", "warmup_steps"), [(512, 4000), (1024, 4000), (128, 400), (2, 1)])
+def test_the_rate_is_equation_3(d_model, warmup_steps):
+    steps = np.unique(np.geomspace(1, 300_000, 500).astype(int))
+    rates = [noam(int(step), d_model, warmup_steps) for step in steps]
+    np.testing.assert_allclose(rates, formula(steps, d_model, warmup_steps), rtol=1e-12)
+
+
+def test_the_factor_scales_the_rate():
+    assert noam(7, 512, 4000, factor=2.5) == pytest.approx(2.5 * formula(7, 512, 4000), rel=1e-12)
+
+
+def test_the_second_step_doubles_the_first():
+    assert noam(1, 512, 4000) > 0
+    assert noam(2, 512, 4000) == pytest.approx(2 * noam(1, 512, 4000), rel=1e-12)
+
+
+def test_the_peak_is_at_the_end_of_the_warmup():
+    rates = [noam(step, 256, 300) for step in range(1, 2000)]
+    assert np.argmax(rates) + 1 == 300
+    assert max(rates) == pytest.approx(1 / np.sqrt(256 * 300), rel=1e-12)
+
+
+def test_the_base_models_peak_is_the_papers():
+    assert noam(4000, 512, 4000) == pytest.approx(6.99e-4, abs=5e-7)
+
+
+def test_the_rate_never_jumps():
+    rates = np.array([noam(step, 512, 100) for step in range(1, 1000)])
+    assert np.abs(np.diff(rates)).max() <= rates.max() / 100 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("step", "warmup_steps"), [(0, 4000), (-1, 4000), (1, 0)])
+def test_steps_below_1_are_an_error(step, warmup_steps):
+    with pytest.raises(ValueError, match="count from 1"):
+        noam(step, 512, warmup_steps)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_the_optimizer_makes_its_nth_update_with_the_rate_of_step_n(factor):
+    rates = train(*optimizer_and_schedule(64, 5, factor), updates=20)
+    np.testing.assert_allclose(rates, factor * formula(np.arange(1, 21), 64, 5), rtol=1e-12)
+
+
+def test_a_resumed_schedule_goes_on_where_it_stopped():
+    optimizer, schedule = optimizer_and_schedule()
+    train(optimizer, schedule, 8)
+    file = io.BytesIO()
+    torch.save([optimizer.state_dict(), schedule.state_dict()], file)
+    file.seek(0)
+    optimizer, schedule = optimizer_and_schedule()
+    for part, state in zip((optimizer, schedule), torch.load(file, weights_only=True), strict=True):
+        part.load_state_dict(state)
+    np.testing.assert_allclose(train(optimizer, schedule, 4), formula(np.arange(9, 13), 64, 5), rtol=1e-12)
