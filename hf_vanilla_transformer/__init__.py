@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 register()
 
-# Imported on first use, since torch, Trainer and datasets take seconds to import
+# Imported on first use, because torch, the Trainer and datasets are slow to import
 _LAZY = {
     "Ensemble": "inference.ensemble",
     "MaxTokensBatchSampler": "data.batching",

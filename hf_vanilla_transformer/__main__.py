@@ -1,4 +1,4 @@
-"""`python -m hf_vanilla_transformer` is the command `vanilla-transformer`."""
+"""Run the command line with `python -m hf_vanilla_transformer`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, name the files of a trained model, and import what only an extra installs."""
+"""Atomic writes, the file names of a trained model, checksums, and imports of optional dependencies."""
 
 import hashlib
 import tempfile
@@ -6,26 +6,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
-# In the folder of a trained model, which is also the folder of its training run
+# Files in the folder of a trained model, which is also the folder of its training run
 CARD = "README.md"
-RECORD = "training.json"  # what the card says about the training
+RECORD = "training.json"  # facts about the training, for the model card
 SETTINGS = "settings.yaml"  # the settings of the run, as a recipe
-STATE = "trainer_state.json"  # of a run and of each of its checkpoints
+STATE = "trainer_state.json"  # in the folders of the run and of each checkpoint
 WEIGHTS = "model.safetensors"
-WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several files
+WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several shards
 MODEL_FILES = (
     "*config.json",
     "tokenizer*",
     "special_tokens_map.json",
     "*_vanilla_transformer.py",
-)  # beside the weights
+)  # all other files that are needed to load the model
 
 
 @contextmanager
 def replacing(file: str | Path) -> Iterator[Path]:
-    """Yield another path to write to, which takes the place of `file` once the block has succeeded."""
+    """Yield a temporary path to write to, and move it to `file` if the block succeeds.
+
+    If the block fails, the temporary file is removed and `file` is left unchanged.
+    """
     unfinished = Path(f"{file}.unfinished")
     try:
         yield unfinished
@@ -35,30 +38,32 @@ def replacing(file: str | Path) -> Iterator[Path]:
 
 
 def write_whole(file: str | Path, text: str) -> None:
-    """Write `text` to `file` so that readers see either all of it or what was there before."""
+    """Write `text` to `file` atomically: readers see either the old content or all of the new."""
     with replacing(file) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a folder to create and fill, which becomes `path` once the block has succeeded.
+    """Yield a temporary path for a folder to create and fill, and move it to `path` if the block succeeds.
+
+    If the block fails, the temporary folder is removed and `path` is left unchanged.
 
     Raises:
         ValueError: if `path` already exists and is not an empty folder.
     """
     target = Path(path)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target} is in use; give a new folder.")
+        raise ValueError(f"{target} is in use: choose a new or empty folder.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as place:
-        unfinished = Path(place, target.name)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        unfinished = Path(scratch, "unfinished")
         yield unfinished
         unfinished.replace(target)
 
 
 def checksum(file: Path) -> str:
-    """Return the BLAKE2b digest of a file's content, 16 bytes in hexadecimal."""
+    """Return the BLAKE2b digest of a file: 16 bytes in hexadecimal."""
     digest = hashlib.blake2b(digest_size=16)
     with file.open("rb") as content:
         while block := content.read(1 << 20):
@@ -66,11 +71,11 @@ def checksum(file: Path) -> str:
     return digest.hexdigest()
 
 
-def import_extra(module: str, extra: str) -> Any:
-    """Return the module `module`, which the extra `extra` of this package installs.
+def import_extra(module: str, extra: str) -> ModuleType:
+    """Import a module that is installed by an extra of this package.
 
     Raises:
-        ImportError: if it is not installed, saying how to install it.
+        ImportError: if it is not installed; the message names the extra to install.
     """
     try:
         return import_module(module)

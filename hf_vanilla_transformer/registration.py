@@ -1,69 +1,73 @@
-"""Register the model with transformers' Auto classes, and translation as a pipeline, when they are first used.
+"""Register the model with transformers' Auto classes, and the translation pipeline, when they are first used.
 
-Plain registration would import the Auto classes and the model, and with them torch: over two seconds, which neither
-`import hf_vanilla_transformer` nor `vanilla-transformer --help` should take. An import hook registers instead as soon
-as transformers' modules and this package's are both imported, whichever comes last.
+Registering directly would import the Auto classes, the model and therefore torch, which takes more than two seconds:
+too slow for `import hf_vanilla_transformer` and `vanilla-transformer --help`. Instead, an import hook registers as
+soon as the modules of transformers and of this package are imported, in either order.
 """
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-_CONFIG_AUTO, _MODEL_AUTO = (f"transformers.models.auto.{name}_auto" for name in ("configuration", "modeling"))
+_AUTO_CONFIG, _AUTO_MODEL = (f"transformers.models.auto.{name}_auto" for name in ("configuration", "modeling"))
 _PIPELINES = "transformers.pipelines"
 _CONFIGURATION, _LAYERS, _SEARCH, _GENERATION, _MODELING, _PIPELINE = (
     f"{__package__}.model.{name}_vanilla_transformer"
     for name in ("configuration", "layers", "fast_search", "generation", "modeling", "pipeline")
 )
-_OURS = {_CONFIGURATION, _LAYERS, _SEARCH, _GENERATION, _MODELING, _PIPELINE}
+_MODEL_MODULES = {_CONFIGURATION, _LAYERS, _SEARCH, _GENERATION, _MODELING, _PIPELINE}
 
 
 def _upload(model: Any, repo_id: str, **kwargs: Any) -> str:
-    """Upload a model with this package's card: what `push_to_hub` does where the package is installed."""
+    """Upload a model with this package's model card; replaces `push_to_hub` if the package is installed."""
     from .sharing.hub import push_model
 
     return push_model(model, repo_id, **kwargs)
 
 
 def _register() -> None:
-    """Register with those of transformers' modules that are fully imported."""
-    ours: Any = sys.modules.get(_MODELING)
-    if hasattr(ours, "VanillaTransformerPreTrainedModel"):
-        ours.VanillaTransformerPreTrainedModel.uploader = _upload
-    config_auto: Any = sys.modules.get(_CONFIG_AUTO)
-    if hasattr(config_auto, "AutoConfig"):
-        config = import_module(_CONFIGURATION).VanillaTransformerConfig
-        config_auto.AutoConfig.register(config.model_type, config, exist_ok=True)
-    auto: Any = sys.modules.get(_MODEL_AUTO)
-    if hasattr(auto, "AutoModelForSeq2SeqLM"):
+    """Register with those modules of transformers that are completely imported."""
+    modeling: Any = sys.modules.get(_MODELING)
+    if hasattr(modeling, "VanillaTransformerPreTrainedModel"):
+        modeling.VanillaTransformerPreTrainedModel.uploader = _upload
+    auto_config: Any = sys.modules.get(_AUTO_CONFIG)
+    if hasattr(auto_config, "AutoConfig"):
+        config_class = import_module(_CONFIGURATION).VanillaTransformerConfig
+        auto_config.AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    auto_model: Any = sys.modules.get(_AUTO_MODEL)
+    if hasattr(auto_model, "AutoModelForSeq2SeqLM"):
         modeling = import_module(_MODELING)
         generative = modeling.VanillaTransformerForConditionalGeneration
-        auto.AutoModel.register(generative.config_class, modeling.VanillaTransformerModel, exist_ok=True)
-        auto.AutoModelForSeq2SeqLM.register(generative.config_class, generative, exist_ok=True)
+        auto_model.AutoModel.register(generative.config_class, modeling.VanillaTransformerModel, exist_ok=True)
+        auto_model.AutoModelForSeq2SeqLM.register(generative.config_class, generative, exist_ok=True)
     pipelines: Any = sys.modules.get(_PIPELINES)
     if hasattr(pipelines, "PIPELINE_REGISTRY"):
         translation = import_module(_PIPELINE).TranslationPipeline
         if "translation" not in pipelines.PIPELINE_REGISTRY.supported_tasks:
-            # later releases refuse the names of removed tasks before they look up what is registered
+            # later releases reject the names of removed tasks before checking the registry
             getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
-            model = import_module(_MODEL_AUTO).AutoModelForSeq2SeqLM
+            model = import_module(_AUTO_MODEL).AutoModelForSeq2SeqLM
             pipelines.PIPELINE_REGISTRY.register_pipeline("translation", translation, pt_model=model, type="text")
 
 
-class _AfterImport(MetaPathFinder):
-    """Register after each first import of a relevant module, unless one of this package is still being imported."""
+class _RegisterAfterImport(MetaPathFinder):
+    """Call `_register` after each import of a module in `names`, unless a model module is still being imported."""
 
     def __init__(self, names: set[str]):
         self.names, self.running = names, set[str]()
 
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if fullname not in self.names:
             return None
         self.names.remove(fullname)
-        spec = find_spec(fullname)  # by the other finders, since the name is gone from here
+        spec = find_spec(fullname)  # found by the other finders, because the name has been removed here
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
@@ -74,7 +78,7 @@ class _AfterImport(MetaPathFinder):
                 execute(module)
             finally:
                 self.running.remove(fullname)
-            if not self.running & _OURS:
+            if not self.running & _MODEL_MODULES:
                 _register()
 
         spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
@@ -82,6 +86,7 @@ class _AfterImport(MetaPathFinder):
 
 
 def register() -> None:
-    """Register what is already imported, and the rest as soon as it is imported."""
-    sys.meta_path.insert(0, _AfterImport({_CONFIG_AUTO, _MODEL_AUTO, _PIPELINES, *_OURS} - sys.modules.keys()))
+    """Register with what is already imported, and with the rest as soon as it is imported."""
+    names = {_AUTO_CONFIG, _AUTO_MODEL, _PIPELINES, *_MODEL_MODULES} - sys.modules.keys()
+    sys.meta_path.insert(0, _RegisterAfterImport(names))
     _register()

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Fetches Multi30k, task 1, English-German (Elliott et al. 2016), lower-cased, normalised and tokenised, to data/multi30k
-# or the folder given. The text is for non-commercial research and education.
+# Download Multi30k, task 1, English-German (Elliott et al. 2016), lower-cased, normalised and tokenised, into
+# data/multi30k or the given folder. The text may be used for non-commercial research and education.
+#
+#   bash scripts/get_multi30k.sh [FOLDER]
 set -euo pipefail
 
 url=${MULTI30K_URL:-https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/tok}
@@ -13,7 +15,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-SUMS = {
+CHECKSUMS = {
     "train.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
     "train.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
     "val.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
@@ -23,20 +25,23 @@ SUMS = {
 }
 url, folder = sys.argv[1].rstrip("/"), Path(sys.argv[2])
 folder.mkdir(parents=True, exist_ok=True)
-for name, expected in SUMS.items():
+for name, expected in CHECKSUMS.items():
     file, unfinished = folder / name, folder / f"{name}.unfinished"
     if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == expected:
         continue
     part, language = name.rsplit(".", 1)
-    address = f"{url}/{part}.lc.norm.tok.{language}"
-    print(f"Fetching {address}", file=sys.stderr, flush=True)
+    file_url = f"{url}/{part}.lc.norm.tok.{language}"
+    print(f"Downloading {file_url}", file=sys.stderr, flush=True)
     try:
-        with urllib.request.urlopen(address, timeout=60) as response:
+        with urllib.request.urlopen(file_url, timeout=60) as response:
             content = response.read()
     except (OSError, http.client.HTTPException) as error:
-        sys.exit(f"get_multi30k.sh: cannot fetch {address}: {error}. Set MULTI30K_URL to a copy of that folder.")
+        sys.exit(f"get_multi30k.sh: cannot download {file_url}: {error}. Set MULTI30K_URL to the URL of a mirror.")
     if hashlib.sha256(content).hexdigest() != expected:
-        sys.exit(f"get_multi30k.sh: {address} is not the text of Multi30k: its SHA-256 sum differs.")
+        sys.exit(
+            f"get_multi30k.sh: {file_url} is not the Multi30k text: its SHA-256 checksum is wrong. "
+            "Set MULTI30K_URL to the URL of another mirror."
+        )
     unfinished.write_bytes(content)
     unfinished.replace(file)
 print(f"Multi30k is in {folder}", file=sys.stderr)

@@ -1,10 +1,10 @@
-"""Tokenises parallel text larger than memory once, into Arrow shards that `train --train_file FOLDER` reads.
+"""Tokenise parallel text larger than memory, once, into Arrow shards for `train --train_file FOLDER`.
 
 python scripts/prepare_data.py data/europarl data/news.jsonl.gz --source_lang en --target_lang de --output_dir prepared
 python scripts/prepare_data.py --dataset_name wmt/wmt14 --dataset_config_name de-en --source_lang en \\
   --target_lang de --output_dir prepared
 
-In parallel and in constant memory. Cut off, it goes on where it was when it is started again.
+Runs in parallel and in constant memory. After an interruption, the same command resumes.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from tqdm import tqdm
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer.data.cleaning import Cleaning
+from hf_vanilla_transformer.data.hub_datasets import HubRows
 from hf_vanilla_transformer.data.preparation import Preparation, prepare
-from hf_vanilla_transformer.data.readers import HubRows
 from hf_vanilla_transformer.model.loading import load
 from hf_vanilla_transformer.training.safeguards import explain_failures
 
@@ -24,28 +24,36 @@ from hf_vanilla_transformer.training.safeguards import explain_failures
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "files", nargs="*", metavar="P", help="Moses prefixes, .jsonl, .tsv, .csv (.gz, .zst), .parquet"
+        "files",
+        nargs="*",
+        metavar="PATH",
+        help="Moses prefixes, .jsonl, .tsv or .csv files (also compressed as .gz or .zst), .parquet files",
     )
-    parser.add_argument("--dataset_name", help="a data set of the Hub instead, streamed")
-    parser.add_argument("--dataset_config_name", help="its configuration")
-    parser.add_argument("--source_lang", required=True)
-    parser.add_argument("--target_lang", required=True)
-    parser.add_argument("--output_dir", required=True)
+    parser.add_argument("--dataset_name", help="instead of files, a dataset on the Hub, streamed")
+    parser.add_argument("--dataset_config_name", help="configuration of the dataset")
+    parser.add_argument("--source_lang", required=True, help="source language, named as in the text")
+    parser.add_argument("--target_lang", required=True, help="target language, named as in the text")
+    parser.add_argument("--output_dir", required=True, help="folder for the shards")
+    parser.add_argument("--tokenizer_name", help="tokenizer to use (default: train one on the first million pairs)")
+    parser.add_argument("--vocab_size", type=int, default=37_000, help="size of a trained tokenizer (default: 37000)")
     parser.add_argument(
-        "--tokenizer_name", help="a tokenizer to use; else one is learned from the first million pairs"
+        "--max_tokens", type=int, default=25_000, help="drop pairs longer than a batch of this size (default: 25000)"
     )
-    parser.add_argument("--vocab_size", type=int, default=37_000, help="of the one that is learned (default: 37000)")
-    parser.add_argument("--max_tokens", type=int, default=25_000, help="longer sentences are dropped (default: 25000)")
-    parser.add_argument("--max_sentence_tokens", type=int, default=256, help="longest side of a pair (default: 256)")
     parser.add_argument(
-        "--max_length_ratio", type=float, default=4.0, help="of the longer side to the other (default: 4)"
+        "--max_sentence_tokens", type=int, default=256, help="drop pairs with a longer side (default: 256)"
     )
-    parser.add_argument("--no_clean", action="store_true", help="drop only what cannot be used")
-    parser.add_argument("--shard_pairs", type=int, default=100_000, help="pairs read for one shard (default: 100000)")
-    parser.add_argument("--num_workers", type=int, help="processes (default: one for each core)")
+    parser.add_argument(
+        "--max_length_ratio",
+        type=float,
+        default=4.0,
+        help="drop pairs with a higher ratio of the longer side to the shorter (default: 4)",
+    )
+    parser.add_argument("--no_clean", action="store_true", help="drop only unusable pairs")
+    parser.add_argument("--shard_pairs", type=int, default=100_000, help="pairs read per shard (default: 100000)")
+    parser.add_argument("--num_workers", type=int, help="number of processes (default: one per core)")
     args = parser.parse_args()
     if bool(args.files) == bool(args.dataset_name):
-        parser.error("give either files or --dataset_name")
+        parser.error("give either files or --dataset_name, not both")
     languages = (args.source_lang, args.target_lang)
     cleaning = None if args.no_clean else Cleaning(args.max_sentence_tokens, args.max_length_ratio)
     try:
@@ -56,9 +64,8 @@ def main() -> None:
             manifest = prepare(sources, preparation, args.output_dir, tokenizer, args.num_workers, bar.update)
     except (ValueError, OSError) as error:
         sys.exit(f"prepare_data.py: {error}")
-    print(
-        json.dumps({name: value for name, value in manifest.items() if name not in ("settings", "shards")}, indent=2)
-    )
+    summary = {name: value for name, value in manifest.items() if name not in ("settings", "shards")}
+    print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trained, evaluated and used translation model. Needs Python 3.10+ and pip; takes under 8 minutes.
+# Install the package, then train, evaluate and use a translation model. Requires Python 3.10+ and pip; takes less than
+# 8 minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 bash scripts/install.sh
 out=out/quickstart
-rm -rf "$out" # a quickstart starts from nothing, also the second time
+rm -rf "$out" # always start from scratch
 
 echo "== Train the tiny preset on the built-in English-German phrases"
-# Generated sentences are regular: no dropout, a short warm-up and small batches learn them in three minutes
+# The generated sentences are regular: without dropout, a short warm-up and small batches suffice, in three minutes
 .venv/bin/vanilla-transformer train --preset tiny --vocab_size 2500 --dropout 0 --max_tokens 768 \
   --learning_rate 0.5 --warmup_steps 400 --max_steps 2000 --save_steps 100 --eval_steps 500 --output_dir "$out/run"
 .venv/bin/vanilla-transformer average "$out/run" --last 5 --output_dir "$out"
 
-echo "== Evaluate on held-out phrases, and on those with combinations that training never showed"
+echo "== Evaluate on held-out phrases, and on those with word combinations never seen in training"
 .venv/bin/vanilla-transformer evaluate "$out" | tee "$out/evaluation.json"
 
 echo "== Translate"
@@ -24,13 +25,13 @@ He says that the small dog sees a cat.
 Where do your friends live?'
 paste -d'\n' <(echo "$sentences") <(echo "$sentences" | .venv/bin/vanilla-transformer translate "$out")
 
-echo "== Load it with transformers alone"
+echo "== Load the model with transformers"
 .venv/bin/python - "$out" <<'PYTHON'
 import sys
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import hf_vanilla_transformer  # registers the model
+import hf_vanilla_transformer  # registers the model with transformers
 
 model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1])
 output = model.generate(**tokenizer("The young woman sees the old house.", return_tensors="pt"))

@@ -1,15 +1,21 @@
 #!/usr/bin/env bash
-# Installs, then runs linters and the fast tests; --all adds the slow ones.
+# Installs the package, then runs the linters and the fast tests. --all adds the slow tests; --oldest runs the fast tests
+# with the oldest supported release of transformers instead, in an environment of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-bash scripts/install.sh dev
 export HF_HUB_OFFLINE=1
+
+case "${1:-}" in
+  --oldest)
+    export VENV=.venv-oldest
+    bash scripts/install.sh dev transformers==5.17.0
+    exec "$VENV/bin/python" -m pytest -m "not slow"
+    ;;
+  --all) selection=() ;;
+  *) selection=(-m "not slow") ;;
+esac
+bash scripts/install.sh dev
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-if [ "${1:-}" = --all ]; then
-  .venv/bin/python -m pytest
-else
-  .venv/bin/python -m pytest -m "not slow"
-fi
+.venv/bin/python -m pytest "${selection[@]}"

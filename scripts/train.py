@@ -1,4 +1,4 @@
-"""What `accelerate launch` and `torchrun` start: the same as `vanilla-transformer train`, with the same flags.
+"""Run `vanilla-transformer train`, with the same flags, under `accelerate launch` or `torchrun`.
 
 accelerate launch scripts/train.py --preset tiny --train_file P --validation_file Q --output_dir D
 """

@@ -1,4 +1,4 @@
-"""What every test shares: no network, fixed seeds, small models."""
+"""Shared by all tests: no network, fixed seeds, small models."""
 
 import dataclasses
 import os
@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 import torch
 from corpora import MULTI30K, NO_MULTI30K
+from export_models import PHRASES
 from transformers import AutoTokenizer
 from unequal_pairs import UNEQUAL, pairs
 
@@ -28,7 +29,7 @@ def fixed_seed():
 
 @pytest.fixture
 def small_model():
-    """A function that builds a small model, random and in evaluation mode, from changes to its config."""
+    """A function that builds a small random model in evaluation mode, with changes to its config as arguments."""
 
     def build(**changes) -> VanillaTransformerForConditionalGeneration:
         torch.manual_seed(0)
@@ -48,7 +49,7 @@ def small_model():
 
 @pytest.fixture
 def trainer(small_model, tmp_path):
-    """A function that builds a trainer of a small model, from changes to its arguments or to the trainer's own."""
+    """A function that builds a trainer for a small model, with changes to the training arguments or the trainer."""
 
     def build(model=None, train_dataset=None, **changes) -> VanillaTransformerTrainer:
         settings = {
@@ -78,7 +79,7 @@ def trainer(small_model, tmp_path):
 
 @pytest.fixture(scope="session")
 def trained_on_multi30k(tmp_path_factory):
-    """A model after half a minute on Multi30k, its tokenizer, its folder, and the validation text of both sides."""
+    """A model trained on Multi30k for half a minute, its tokenizer, its folder, and the validation text (en, de)."""
     if not MULTI30K.is_dir():
         pytest.skip(NO_MULTI30K)
     folder = tmp_path_factory.mktemp("trained") / "run"
@@ -90,3 +91,30 @@ def trained_on_multi30k(tmp_path_factory):
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
     text = [(MULTI30K / f"val.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
     return model, AutoTokenizer.from_pretrained(folder), folder, *text
+
+
+@pytest.fixture(scope="session")
+def phrase_tokenizer():
+    """A tokenizer trained on the sentences that the tests of exports translate."""
+    return train_tokenizer(PHRASES, 350)
+
+
+@pytest.fixture
+def save_model(small_model, phrase_tokenizer, tmp_path):
+    """A function that saves a random model with its tokenizer, and returns the model and its folder.
+
+    The outputs of the model differ in length. Keyword arguments change its config.
+    """
+
+    def save(**changes):
+        fields = {"vocab_size": len(phrase_tokenizer), "lm_head_bias": True, "tie_word_embeddings": False}
+        model = small_model(**{**fields, **changes})
+        model.lm_head.weight.data.normal_()
+        if model.lm_head.bias is not None:
+            model.lm_head.bias.data[2] += 5.0
+        folder = tmp_path / "model"
+        model.save_pretrained(folder)
+        phrase_tokenizer.save_pretrained(folder)
+        return model, folder
+
+    return save

@@ -1,6 +1,6 @@
-"""A small HTTP server that speaks as much of the Hub's API as uploads and downloads of models need.
+"""A local HTTP server that implements the part of the Hub's API needed to upload and download models.
 
-Repositories are dictionaries of files in memory. The token "writer" may write, "reader" may not, others are unknown.
+The token "writer" has write permission, "reader" has not; any other is invalid.
 """
 
 import base64
@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,8 +16,14 @@ from typing import Any
 COMMIT = "0" * 40
 
 
-class Hub(ThreadingHTTPServer):
-    """`repositories[kind][name][path]` is a file's content; `requests` are those that came."""
+class LocalHub(ThreadingHTTPServer):
+    """The server, with its repositories in memory.
+
+    Attributes:
+        repositories: the content of each file, as `repositories[kind][name][path]`; `kind` is "models" or "spaces".
+        objects: uploaded large files (LFS), by their hash.
+        requests: the method and path of every request.
+    """
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -26,12 +33,14 @@ class Hub(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
+        """The URL of the server."""
         return f"http://127.0.0.1:{self.server_port}"
 
 
 @contextmanager
-def hub():
-    server = Hub()
+def local_hub() -> Iterator[LocalHub]:
+    """Run a server in a thread until the block ends."""
+    server = LocalHub()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server
@@ -42,10 +51,10 @@ def hub():
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Hub
+    server: LocalHub
 
     def log_message(self, *args):
-        pass
+        """Print nothing."""
 
     def _answer(self, content: Any, status: int = 200, **headers: str) -> None:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -57,7 +66,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _body(self) -> bytes:
+    def _read_body(self) -> bytes:
+        """Return the body of the request, which may be chunked."""
         if self.headers.get("Transfer-Encoding") == "chunked":
             body = b""
             while size := int(self.rfile.readline(), 16):
@@ -68,37 +78,39 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def _may_write(self) -> bool:
+        """Return whether the token has write permission; answer with the error if not."""
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if token == "writer":
             return True
-        self._answer({"error": "no"}, 403 if token == "reader" else 401)
+        self._answer({"error": "permission denied"}, 403 if token == "reader" else 401)
         return False
 
     def do_PUT(self):
         self.server.requests.append(f"PUT {self.path}")
-        self.server.objects[self.path.rsplit("/", 1)[1]] = self._body()
+        self.server.objects[self.path.rsplit("/", 1)[1]] = self._read_body()
         self._answer({})
 
     def do_POST(self):
         self.server.requests.append(f"POST {self.path}")
-        body = self._body()
+        body = self._read_body()
         if self.path == "/api/validate-yaml":
             self._answer({"errors": [], "warnings": []})
         elif not self._may_write():
             pass
         elif self.path == "/api/repos/create":
-            wanted = json.loads(body)
-            kind = f"{wanted.get('type') or 'model'}s"
-            name = "/".join(filter(None, (wanted.get("organization") or "somebody", wanted["name"])))
+            request = json.loads(body)
+            kind = f"{request.get('type') or 'model'}s"
+            name = "/".join(filter(None, (request.get("organization") or "somebody", request["name"])))
             self.server.repositories[kind].setdefault(name, {})
             self._answer({"url": f"{self.server.address}/{name}", "name": name, "id": name})
         elif match := re.fullmatch(r"/api/(\w+)/(.+)/preupload/main", self.path):
             paths = [file["path"] for file in json.loads(body)["files"]]
             modes = ["lfs" if path.endswith(".safetensors") else "regular" for path in paths]
-            about = {"shouldIgnore": False, "oid": None}
-            self._answer({"files": [{"path": p, "uploadMode": m, **about} for p, m in zip(paths, modes, strict=True)]})
+            defaults = {"shouldIgnore": False, "oid": None}
+            uploads = [{"path": p, "uploadMode": m, **defaults} for p, m in zip(paths, modes, strict=True)]
+            self._answer({"files": uploads})
         elif self.path.endswith("/info/lfs/objects/batch"):
-            self._answer({"transfer": "basic", "objects": [self._place(o) for o in json.loads(body)["objects"]]})
+            self._answer({"transfer": "basic", "objects": [self._lfs_upload(o) for o in json.loads(body)["objects"]]})
         elif match := re.fullmatch(r"/api/(\w+)/(.+)/commit/main", self.path):
             files = self.server.repositories[match[1]][match[2]]
             for line in body.splitlines():
@@ -110,11 +122,12 @@ class _Handler(BaseHTTPRequestHandler):
             url = f"{self.server.address}/{match[2]}/commit/{COMMIT}"
             self._answer({"success": True, "commitUrl": url, "commitOid": COMMIT, "hookOutput": ""})
         else:
-            self._answer({"error": "unknown"}, 404)
+            self._answer({"error": "unknown path"}, 404)
 
-    def _place(self, wanted: dict) -> dict:
-        upload = {"href": f"{self.server.address}/objects/{wanted['oid']}", "header": {}}
-        return {"oid": wanted["oid"], "size": wanted["size"], "actions": {"upload": upload}}
+    def _lfs_upload(self, file: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to the announcement of a large file: the URL to upload it to."""
+        upload = {"href": f"{self.server.address}/objects/{file['oid']}", "header": {}}
+        return {"oid": file["oid"], "size": file["size"], "actions": {"upload": upload}}
 
     def do_GET(self):
         self.server.requests.append(f"{self.command} {self.path}")
@@ -123,14 +136,13 @@ class _Handler(BaseHTTPRequestHandler):
             files = self.server.repositories["models"].get(match[1])
             if files is not None:
                 siblings = [{"rfilename": name} for name in files]
-                about = {"id": match[1], "modelId": match[1], "sha": COMMIT, "siblings": siblings}
-                self._answer({**about, "pipeline_tag": "translation", "private": False, "tags": []})
+                model = {"id": match[1], "modelId": match[1], "sha": COMMIT, "siblings": siblings}
+                self._answer({**model, "pipeline_tag": "translation", "private": False, "tags": []})
                 return
-            self._answer({"error": "none"}, 404, X_Error_Code="RepoNotFound")
+            self._answer({"error": "no such repository"}, 404, X_Error_Code="RepoNotFound")
         elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/\w+(/.*)?", path):
             files = self.server.repositories["models"].get(match[1], {})
-            kind = "file"
-            self._answer([{"type": kind, "path": n, "size": len(c), "oid": "0"} for n, c in files.items()])
+            self._answer([{"type": "file", "path": n, "size": len(c), "oid": "0"} for n, c in files.items()])
         elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/\w+/(.+)", path):
             content = self.server.repositories["models"].get(match[1], {}).get(match[2])
             if content is None:
@@ -139,6 +151,6 @@ class _Handler(BaseHTTPRequestHandler):
                 etag = f'"{hashlib.sha1(content).hexdigest()}"'
                 self._answer(content, ETag=etag, X_Repo_Commit=COMMIT)
         else:
-            self._answer({"error": "unknown"}, 404)
+            self._answer({"error": "unknown path"}, 404)
 
     do_HEAD = do_GET  # noqa: N815

@@ -1,6 +1,6 @@
-"""The paper's forward pass, written from its equations in NumPy float64: a reference that no torch code touches.
+"""The paper's forward pass in NumPy float64, written from its equations: a reference without any torch code.
 
-Arrays use B sentences, S source tokens, T target tokens; `weights` is a model's state dict.
+Shapes use B sentences, S source tokens and T target tokens. `weights` is a model's state dict.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def positions(length: int, d_model: int) -> np.ndarray:
-    """Section 3.5, entry by entry. *Shape:* (length, d_model)."""
+    """Return the positional encodings (section 3.5), computed entry by entry. *Shape:* (length, d_model)."""
     table = np.zeros((length, d_model))
     for pos in range(length):
         for i in range(d_model // 2):
@@ -31,12 +31,16 @@ def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) 
 def multi_head_attention(
     matrix: Callable[[str], np.ndarray], h: int, queries: np.ndarray, memory: np.ndarray, allowed: np.ndarray
 ) -> np.ndarray:
-    """Section 3.2.2, head by head: Concat(head_1, ..., head_h) W^O.
+    """Compute Concat(head_1, ..., head_h) W^O head by head (section 3.2.2).
 
     Args:
-        matrix: the projection "q", "k", "v" or "out" as (inputs, outputs).
+        matrix: returns the projection matrix "q", "k", "v" or "out", with shape (inputs, outputs).
+        h: number of heads.
         queries, memory: (B, T, d_model) and (B, S, d_model).
-        allowed: (B, T, S), True where a query may look at a key.
+        allowed: (B, T, S), True where a query may attend to a key.
+
+    Returns:
+        (B, T, d_model).
     """
     heads = []
     for w_q, w_k, w_v in zip(*(np.split(matrix(name), h, axis=1) for name in ("q", "k", "v")), strict=True):
@@ -46,7 +50,15 @@ def multi_head_attention(
 
 
 def transformer(config, weights: dict[str, np.ndarray], source, source_mask, target) -> np.ndarray:
-    """Figure 1: logits (B, T, vocab_size) for source (B, S) with its mask (True at real tokens) and target (B, T)."""
+    """Compute the model of Figure 1.
+
+    Args:
+        source, source_mask: (B, S) source tokens, and their mask: True, or 1, at tokens that are not padding.
+        target: (B, T) target tokens.
+
+    Returns:
+        Logits (B, T, vocab_size).
+    """
     embedding = weights["model.shared.weight"]
 
     def embed(ids):

@@ -16,7 +16,7 @@ from hf_vanilla_transformer.cli import _one_line, main
         *(["--bleu_tokenize", "foo"], ["--metric_for_best_model", "chrf"], ["--save_only_model"]),
     ],
 )
-def test_wrong_training_flags_are_one_line_and_status_2(flags, capsys, tmp_path):
+def test_invalid_training_flags_print_one_line_and_exit_with_status_2(flags, capsys, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(["train", *flags, "--output_dir", str(tmp_path)])
     assert stop.value.code == 2
@@ -28,13 +28,13 @@ def test_wrong_training_flags_are_one_line_and_status_2(flags, capsys, tmp_path)
     [[], ["fly"], ["train"], ["evaluate"], ["translate", "m", "--num_beams", "many"]]
     + [["translate", "m", "--length_penalty", number] for number in ("nan", "inf", "much")],
 )
-def test_wrong_use_is_status_2(arguments):
+def test_incorrect_use_exits_with_status_2(arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2
 
 
-def test_the_module_is_the_command():
+def test_the_package_runs_as_a_module():
     run = subprocess.run(
         [sys.executable, "-m", "hf_vanilla_transformer", "--help"], capture_output=True, text=True, check=True
     )
@@ -44,7 +44,7 @@ def test_the_module_is_the_command():
 @pytest.mark.parametrize(
     "verb", ["train", "tune", "evaluate", "compare", "score", "translate", "export", "average", "push", "plot", "demo"]
 )
-def test_each_verb_explains_itself(verb, capsys):
+def test_each_verb_has_help_that_fits_a_terminal(verb, capsys):
     with pytest.raises(SystemExit) as stop:
         main([verb, "--help"])
     assert stop.value.code == 0
@@ -52,7 +52,27 @@ def test_each_verb_explains_itself(verb, capsys):
     assert f"vanilla-transformer {verb}" in text
     assert max(map(len, text.splitlines())) <= 119
     if verb in ("train", "tune"):
-        assert "--no_clean                      Turns --clean off." in text
+        assert "--no_clean                      Turn off --clean." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--preset", "tiny", "--train_file", "nowhere/text"], "There is no file nowhere/text.en"),
+        (["train", "--target_lang", "fr"], "The built-in phrases are English and German"),
+        (["translate", "nowhere/model"], "nowhere/model"),
+    ],
+)
+def test_failures_print_one_line_to_stderr_and_exit_with_status_1(arguments, message, tmp_path, capsys):
+    if arguments[0] == "train":
+        arguments = [*arguments, "--output_dir", str(tmp_path / "out"), "--use_cpu"]
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -66,5 +86,5 @@ def test_each_verb_explains_itself(verb, capsys):
         ("Original Traceback (most recent call last):\n  f()\nMemoryError\n", "MemoryError"),
     ],
 )
-def test_an_error_is_one_line_also_when_a_worker_raised_it(text, line):
+def test_errors_of_workers_are_reduced_to_one_line(text, line):
     assert _one_line(ValueError(text)) == line

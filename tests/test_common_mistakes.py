@@ -1,6 +1,6 @@
-"""Mistakes that implementations of the Transformer make, one test each: the wrong variant stands beside the right one.
+"""Common mistakes in implementations of the Transformer, with one test per mistake.
 
-Every test shows two things: that this package does what the paper says, and that the wrong variant differs.
+Every test checks two things: that this package follows the paper, and that the wrong variant gives a different result.
 """
 
 import math
@@ -52,37 +52,42 @@ def x() -> torch.Tensor:
 
 
 def heads(attention: VanillaTransformerAttention, name: str, states: torch.Tensor) -> torch.Tensor:
-    """(B, T, d_model) projected and split: (B, h, T, d_k)."""
+    """Project and split `states`. *Shape:* (B, T, d_model) to (B, h, T, d_k)."""
     return getattr(attention, f"{name}_proj")(states).unflatten(-1, (4, 4)).transpose(1, 2)
 
 
 def differ(wrong, right) -> bool:
-    """Far more than by rounding; of another shape it would be no variant of the same thing."""
+    """Return whether two tensors, which must have the same shape, differ by much more than rounding errors."""
     wrong, right = torch.as_tensor(wrong), torch.as_tensor(right)
     assert wrong.shape == right.shape
     return not torch.allclose(wrong.to(right), right, atol=1e-3)
 
 
-def wrong_sinusoids(length: int, d_model: int, exponent: int, own_frequency: bool) -> torch.Tensor:
-    """Exponent 2 for 2i/d with i stepping by two already; odd columns may have a frequency of their own."""
+def wrong_sinusoids(length: int, d_model: int, exponent: int, separate_frequencies: bool) -> torch.Tensor:
+    """Return sinusoids with two possible mistakes.
+
+    Args:
+        exponent: 2 doubles the exponent 2i/d_model, as if i were already even; 1 is correct.
+        separate_frequencies: whether odd columns have their own frequency; False is correct.
+    """
     columns = torch.arange(d_model, dtype=torch.float64)
     even = columns - columns % 2
-    frequency = 10000.0 ** (-exponent * (columns if own_frequency else even) / d_model)
+    frequency = 10000.0 ** (-exponent * (columns if separate_frequencies else even) / d_model)
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
     return torch.where(columns % 2 == 0, angle.sin(), angle.cos())
 
 
-def test_the_exponent_is_not_doubled_and_both_columns_of_a_pair_share_a_frequency():
+def test_sinusoid_pairs_share_a_frequency_with_the_papers_exponent():
     right = torch.from_numpy(positions(60, 16))
     torch.testing.assert_close(sinusoids(60, 16), right)
-    torch.testing.assert_close(wrong_sinusoids(60, 16, exponent=1, own_frequency=False), right)
-    assert differ(wrong_sinusoids(60, 16, exponent=2, own_frequency=False), right)
-    assert differ(wrong_sinusoids(60, 16, exponent=1, own_frequency=True), right)
+    torch.testing.assert_close(wrong_sinusoids(60, 16, exponent=1, separate_frequencies=False), right)
+    assert differ(wrong_sinusoids(60, 16, exponent=2, separate_frequencies=False), right)
+    assert differ(wrong_sinusoids(60, 16, exponent=1, separate_frequencies=True), right)
 
 
-def test_a_shift_in_position_is_one_rotation_of_each_pair_of_columns():
-    def misfit(table: torch.Tensor, shift: int) -> float:
-        """How far PE(pos + shift) is from the best linear function of the pair of columns at pos."""
+def test_a_position_shift_rotates_each_pair_of_columns():
+    def fit_error(table: torch.Tensor, shift: int) -> float:
+        """Return the largest error of a linear fit from PE(pos) to PE(pos + shift), over all pairs of columns."""
         worst = 0.0
         for i in range(0, 16, 2):
             before, after = table[:-shift, i : i + 2], table[shift:, i : i + 2]
@@ -91,8 +96,8 @@ def test_a_shift_in_position_is_one_rotation_of_each_pair_of_columns():
         return worst
 
     for shift in (1, 7):
-        assert misfit(sinusoids(60, 16), shift) < 1e-9
-        assert misfit(wrong_sinusoids(60, 16, exponent=1, own_frequency=True), shift) > 1e-2
+        assert fit_error(sinusoids(60, 16), shift) < 1e-9
+        assert fit_error(wrong_sinusoids(60, 16, exponent=1, separate_frequencies=True), shift) > 1e-2
     angle = 7 / 10000 ** (2 * 3 / 16)  # of columns 6 and 7
     rotation = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     pair = sinusoids(60, 16)[:, 6:8]
@@ -111,7 +116,7 @@ def test_the_layers_are_post_norm(encoder_layer, x):
 
 
 def test_dropout_comes_before_the_addition_and_not_after_the_norm(encoder_layer, x):
-    encoder_layer.dropout.p = 1.0  # everything is dropped: only the residual is left
+    encoder_layer.dropout.p = 1.0  # everything except the residual is dropped
     encoder_layer.train()
     right = encoder_layer.final_layer_norm(encoder_layer.self_attn_layer_norm(x))
     torch.testing.assert_close(encoder_layer(x, None), right)
@@ -119,7 +124,7 @@ def test_dropout_comes_before_the_addition_and_not_after_the_norm(encoder_layer,
     assert differ(wrong, right)
 
 
-def test_the_residual_is_added_once(encoder_layer, x):
+def test_the_residual_is_added_only_once(encoder_layer, x):
     states = encoder_layer.self_attn_layer_norm(x + encoder_layer.self_attn(x)[0])
     right = encoder_layer.final_layer_norm(states + encoder_layer.feed_forward(states))
     wrong = encoder_layer.final_layer_norm(states + (states + encoder_layer.feed_forward(states)))
@@ -127,7 +132,7 @@ def test_the_residual_is_added_once(encoder_layer, x):
     assert differ(wrong, right)
 
 
-def test_layer_norm_has_the_biased_variance_and_epsilon_under_the_root(x):
+def test_layer_norm_adds_epsilon_to_the_biased_variance(x):
     norm = VanillaTransformerEncoderLayer(config(layer_norm_eps=1e-2), 0).final_layer_norm
     nn.init.normal_(norm.weight), nn.init.normal_(norm.bias)
     x = 0.1 * x
@@ -144,11 +149,11 @@ def test_every_head_has_its_own_projection(attention):
     assert attention.q_proj.weight.shape == (16, 16)
     right = attention(x)[0]
     for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
-        projection.weight.data = projection.weight[:4].repeat(4, 1)  # the first head's, for all
+        projection.weight.data = projection.weight[:4].repeat(4, 1)  # the projection of the first head, for all heads
     assert differ(attention(x)[0], right)
 
 
-def test_heads_are_split_from_the_columns_and_not_by_a_bare_view(attention):
+def test_heads_are_split_along_the_columns(attention):
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     q, k, v = (heads(attention, name, x) for name in "qkv")
     right = attention.out_proj(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
@@ -166,39 +171,40 @@ def numpy_attention(attention, queries, memory, allowed=True) -> torch.Tensor:
     return torch.from_numpy(multi_head_attention(matrix, 4, queries.numpy(), memory.numpy(), allowed))
 
 
-def test_keys_and_values_have_the_sources_length(attention):
+def test_keys_and_values_have_the_length_of_the_source(attention):
     target, source = torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(2, 7, 16, dtype=torch.float64)
     output, weights = attention(target, None, source)
     assert weights.shape == (2, 4, 5, 7)
     torch.testing.assert_close(output, numpy_attention(attention, target, source))
-    cut = source[:, : target.shape[1]]  # the wrong variant: keys and values of the query's length
-    assert differ(numpy_attention(attention, target, cut), output)
+    truncated = source[:, : target.shape[1]]  # the wrong variant: keys and values of the query's length
+    assert differ(numpy_attention(attention, target, truncated), output)
 
 
 def additive(allowed: torch.Tensor) -> torch.Tensor:
-    """(B, T, S) booleans to what attention adds to its scores, (B, 1, T, S)."""
+    """Convert a boolean mask to one that is added to the scores. *Shape:* (B, T, S) to (B, 1, T, S)."""
     return torch.zeros(allowed.shape, dtype=torch.float64).masked_fill(~allowed, -1e30)[:, None]
 
 
-def test_the_mask_reaches_the_softmax(attention):
+def test_the_mask_is_applied_before_the_softmax(attention):
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     allowed = torch.ones(5, 5, dtype=torch.bool).tril().expand(2, 5, 5)
     output, weights = attention(x, additive(allowed))
     torch.testing.assert_close(output, numpy_attention(attention, x, x, allowed.numpy()))
     assert weights.masked_select(~allowed[:, None]).abs().max() == 0
     scores = heads(attention, "q", x) @ heads(attention, "k", x).transpose(2, 3) / 2
-    scores.masked_fill(~allowed[:, None], -1e30)  # the wrong variant: its result is dropped
+    scores.masked_fill(~allowed[:, None], -1e30)  # the wrong variant: the result is discarded
     assert differ(scores.softmax(-1), weights)
 
 
-def test_the_mask_follows_its_sentence_through_the_heads(attention):
+def test_every_head_uses_the_mask_of_its_own_sentence(attention):
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     allowed = torch.ones(2, 5, 5, dtype=torch.bool)
     allowed[1, :, 3:] = False
     scores = (heads(attention, "q", x) @ heads(attention, "k", x).transpose(2, 3) / 2).flatten(0, 1)  # (B h, T, S)
     weights = attention(x, additive(allowed))[1].flatten(0, 1)
     torch.testing.assert_close(scores.masked_fill(~allowed.repeat_interleave(4, 0), -1e30).softmax(-1), weights)
-    wrong = scores.masked_fill(~allowed.repeat(4, 1, 1), -1e30).softmax(-1)  # head-major against batch-major
+    # the wrong variant: the mask is head-major, but the scores are batch-major
+    wrong = scores.masked_fill(~allowed.repeat(4, 1, 1), -1e30).softmax(-1)
     assert differ(wrong, weights)
 
 
@@ -213,7 +219,7 @@ def test_a_fully_masked_row_is_finite_in_half_precision(small_model, dtype, impl
     assert torch.isfinite(output.logits).all()
     assert torch.isfinite(output.loss)
     query = torch.randn(1, 4, 6, 8, dtype=dtype)
-    hidden = torch.full((1, 1, 6, 6), -1e20).to(torch.float16)  # the wrong variant: half precision has no such number
+    hidden = torch.full((1, 1, 6, 6), -1e20).to(torch.float16)  # the wrong variant: -inf in half precision
     attended, _ = eager_attention_forward(model.model.encoder, query, query, query, hidden, scaling=1.0)
     assert attended.isnan().all()
 
@@ -226,7 +232,7 @@ def test_padding_is_masked_in_cross_attention_too(small_model):
     together = model(input_ids=padded, attention_mask=mask, decoder_input_ids=target).logits
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
     encoded = BaseModelOutput(model.model.encoder(input_ids=padded, attention_mask=mask).last_hidden_state)
-    wrong = model(encoder_outputs=encoded, decoder_input_ids=target).logits  # masked in the encoder only
+    wrong = model(encoder_outputs=encoded, decoder_input_ids=target).logits  # padding masked only in the encoder
     assert differ(wrong, alone)
 
 
@@ -240,16 +246,16 @@ def test_cross_attention_takes_queries_from_the_decoder_and_keys_from_the_encode
     assert states.shape == target.shape
     right = numpy_attention(layer.encoder_attn, states.detach(), source)
     torch.testing.assert_close(seen["output"], right)
-    swapped = numpy_attention(layer.encoder_attn, source[:, :5], states.detach())  # as many queries as there should be
+    swapped = numpy_attention(layer.encoder_attn, source[:, :5], states.detach())  # the correct number of queries
     own_input = numpy_attention(layer.encoder_attn, states.detach(), states.detach())
     assert differ(swapped, right)
     assert differ(own_input, right)
 
 
-def test_the_model_gives_logits_and_the_loss_has_the_only_softmax(small_model):
+def test_softmax_is_applied_only_in_the_loss(small_model):
     model, source = small_model(), torch.randint(4, 50, (2, 6))
     output = model(input_ids=source, labels=source)
-    assert differ(output.logits.exp().sum(-1), torch.ones(2, 6))  # no softmax yet
+    assert differ(output.logits.exp().sum(-1), torch.ones(2, 6))  # no softmax applied
     logits, labels = output.logits.flatten(0, 1), source.flatten()
     torch.testing.assert_close(output.loss, -logits.log_softmax(-1).gather(1, labels[:, None]).mean())
     assert differ(cross_entropy(logits.softmax(-1), labels), output.loss)
@@ -267,7 +273,7 @@ def test_greedy_decoding_feeds_back_the_whole_prefix(small_model):
     assert right.tolist() != wrong.tolist()
 
 
-def test_embeddings_are_scaled_on_the_way_in_and_nowhere_else(small_model):
+def test_embeddings_are_scaled_only_at_the_input(small_model):
     model, source = small_model(), torch.randint(4, 50, (1, 6))
     matrix = model.model.shared.weight
     seen = {}
@@ -281,7 +287,7 @@ def test_embeddings_are_scaled_on_the_way_in_and_nowhere_else(small_model):
     assert differ(states @ matrix.T * 32**0.5, output.logits)
 
 
-def test_one_parameter_has_three_uses_also_after_saving_and_loading(small_model, tmp_path):
+def test_three_uses_share_one_parameter_after_loading(small_model, tmp_path):
     def matrices(model) -> int:
         return sum(parameter.shape == (50, 32) for parameter in model.parameters())
 
@@ -298,7 +304,7 @@ def test_one_parameter_has_three_uses_also_after_saving_and_loading(small_model,
     torch.testing.assert_close(after.logits, after.decoder_hidden_states[-1] @ model.model.shared.weight.T)
 
 
-def test_the_first_update_has_a_rate_and_the_second_doubles_it():
+def test_the_first_update_uses_the_learning_rate_of_step_1():
     parameter = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.Adam([parameter], lr=1.0)
     schedule = get_noam_schedule(optimizer, d_model=512, warmup_steps=4000)
@@ -309,27 +315,27 @@ def test_the_first_update_has_a_rate_and_the_second_doubles_it():
         schedule.step()
     assert rates == pytest.approx([512**-0.5 * 4000**-1.5 * step for step in (1, 2, 3)])
 
-    with pytest.raises(ValueError, match="Steps count from 1"):  # the wrong variants: step 0, and step 1 twice
+    with pytest.raises(ValueError, match="Steps count from 1"):  # the wrong variants: step 0, or step 1 twice
         noam(0, 512, 4000)
     assert differ(torch.tensor([noam(max(step, 1), 512, 4000) for step in range(3)]) * 1e7, torch.tensor(rates) * 1e7)
 
 
-def test_label_smoothing_leaves_padding_out():
+def test_label_smoothing_excludes_padding():
     logits, labels = torch.randn(2, 4, 7), torch.tensor([[3, 4, 2, -100], [5, 2, -100, -100]])
     real = labels != -100
-    target = 0.9 * nn.functional.one_hot(labels.clamp(min=0), 7) + 0.1 / 6  # the 6 that are not padding
+    target = 0.9 * nn.functional.one_hot(labels.clamp(min=0), 7) + 0.1 / 6  # the 6 tokens other than padding
     target[..., 0] = 0.0
     entropy = -(target * logits.log_softmax(-1)).sum(-1)
     right = entropy[real].sum()
     torch.testing.assert_close(smoothed_cross_entropy(logits, labels, 0.1, pad_token_id=0), right)
-    assert differ(entropy.sum(), right)  # smooths the padded positions
+    assert differ(entropy.sum(), right)  # the wrong variant includes padded positions
     mass_on_padding = cross_entropy(
         logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=0.1, ignore_index=-100
     )
     assert differ(mass_on_padding, right)
 
 
-def test_the_reported_validation_loss_is_not_smoothed(small_model, tmp_path):
+def test_the_validation_loss_is_not_smoothed(small_model, tmp_path):
     rows = [{"input_ids": [4, 5, 2], "labels": [6, 7, 2]}, {"input_ids": [8, 2], "labels": [9, 10, 11, 2]}]
     args = VanillaTransformerTrainingArguments(tmp_path, use_cpu=True, eval_bleu=False, label_smoothing_factor=0.5)
     model = small_model()
@@ -348,10 +354,10 @@ def test_the_reported_validation_loss_is_not_smoothed(small_model, tmp_path):
     assert abs(smoothed - plain) > 1e-3
 
 
-def test_accumulated_gradients_are_those_of_one_large_batch(small_model):
+def test_accumulated_gradients_equal_those_of_one_large_batch(small_model):
     model = small_model()
     source, labels = torch.randint(4, 50, (2, 6)), torch.randint(4, 50, (2, 6))
-    labels[1, 1:] = -100  # 6 tokens and 1
+    labels[1, 1:] = -100  # 6 tokens in the first row, 1 in the second
 
     def gradient(rows: list[slice], divisor) -> torch.Tensor:
         model.zero_grad()
@@ -363,5 +369,5 @@ def test_accumulated_gradients_are_those_of_one_large_batch(small_model):
     whole = gradient([slice(0, 2)], 7)
     accumulated = gradient([slice(0, 1), slice(1, 2)], 7)
     torch.testing.assert_close(accumulated, whole, atol=1e-6, rtol=1e-4)
-    wrong = gradient([slice(0, 1), slice(1, 2)], None)  # the mean of two means
+    wrong = gradient([slice(0, 1), slice(1, 2)], None)  # the wrong variant: the mean of two means
     assert differ(wrong, whole)

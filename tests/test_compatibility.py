@@ -1,6 +1,6 @@
-"""What commit 937b408 saved, in tests/fixtures: a model, and a run that was interrupted after 8 of 12 updates.
+"""Compatibility with commit 937b408, whose files in tests/fixtures are a model and a run stopped at update 8 of 12.
 
-Later versions load both, translate as that commit did, and end the run with its weights.
+This version must load both, produce the same translations, and finish the run with the same weights.
 """
 
 import json
@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from small import model_flags
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
@@ -21,21 +22,21 @@ from hf_vanilla_transformer.training.settings import check_same_run
 SAVED = Path(__file__).parent / "fixtures" / "commit_937b408"
 EXPECTED = json.loads((SAVED / "expected.json").read_text(encoding="utf-8"))
 FLAGS = [
-    *("--preset", "tiny", "--d_model", "8", "--num_heads", "2", "--d_ff", "8", "--num_encoder_layers", "1"),
-    *("--num_decoder_layers", "1", "--vocab_size", "280", "--max_tokens", "128", "--warmup_steps", "20"),
-    *("--learning_rate", "2.0", "--save_steps", "4", "--logging_steps", "2", "--dropout", "0.1", "--use_cpu"),
+    *model_flags(d_model=8, d_ff=8),
+    *("--vocab_size", "280", "--max_tokens", "128", "--warmup_steps", "20"),
+    *("--learning_rate", "2.0", "--save_steps", "4", "--logging_steps", "2", "--dropout", "0.1"),
     *("--disable_tqdm", "true", "--train_file", "text", "--max_steps", "12", "--output_dir", "run"),
 ]
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_a_saved_model_translates_as_it_did(num_beams):
+def test_an_old_model_produces_the_same_translations(num_beams):
     model, tokenizer = (auto.from_pretrained(SAVED / "model") for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
     translations = translate(model.eval(), tokenizer, EXPECTED["sources"], num_beams=num_beams)
     assert translations == EXPECTED["greedy" if num_beams == 1 else "beam"]
 
 
-def test_a_saved_model_gives_the_logits_it_gave():
+def test_an_old_model_produces_the_same_logits():
     model, tokenizer = (auto.from_pretrained(SAVED / "model") for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
     inputs = tokenizer(EXPECTED["sources"][:1], return_tensors="pt")
     logits = model.eval()(**inputs, labels=torch.tensor([[5, 6, 2]])).logits[0, :, :8]
@@ -51,27 +52,27 @@ def test_a_saved_model_gives_the_logits_it_gave():
         "lr_scheduler_kwargs:\n  min_lr: 0.1",
     ],
 )
-def test_settings_that_were_recorded_otherwise_do_not_lock_a_run_out(tmp_path, setting):
+def test_settings_recorded_in_another_form_do_not_prevent_resuming(tmp_path, setting):
     shutil.copytree(SAVED / "run", tmp_path / "run")
     file = tmp_path / "run" / "settings.yaml"
     file.write_text(f"{file.read_text()}{setting}\n")
     settings = yaml.safe_load((SAVED / "run" / "settings.yaml").read_text())
     if setting.startswith("accelerator"):
-        settings["accelerator_config"] = json.dumps({"even_batches": False})  # as it is recorded now
+        settings["accelerator_config"] = json.dumps({"even_batches": False})  # the form in which it is now recorded
     assert check_same_run({**settings, "processes": 1}, str(tmp_path / "run"))
 
 
-def test_a_folder_that_was_prepared_needs_no_second_preparation(tmp_path):
+def test_an_old_prepared_folder_is_not_prepared_again(tmp_path):
     sources, folder = [str(SAVED / "text")], tmp_path / "prepared"
     preparation = Preparation(("en", "de"), vocab_size=300)
     manifest = prepare(sources, preparation, str(folder), processes=1)
-    for name in ("dataset", "tokenizer", "vocab_size", "version"):  # which that commit did not record
+    for name in ("dataset", "tokenizer", "vocab_size", "version"):  # not recorded by that commit
         del manifest["settings"][name]
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert prepare(sources, preparation, str(folder), processes=1) == manifest
 
 
-def test_an_interrupted_run_is_resumed_and_ends_with_the_same_weights(tmp_path, monkeypatch, capsys):
+def test_an_old_interrupted_run_resumes_and_finishes_with_the_same_weights(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     for name in ("text.en", "text.de"):
         shutil.copy(SAVED / name, tmp_path)

@@ -1,7 +1,7 @@
-"""transformers' own test suite over both model classes, with MarianMT beside them as the control.
+"""Run transformers' own test suite on both model classes, and on MarianMT as a control.
 
-The suite is in transformers' source distribution, which pip fetches once into the user's cache. It runs in a process
-of its own (this file as a script), since it needs changes to transformers that no other test should see.
+The suite is part of transformers' source distribution, which pip downloads once into the user's cache. It runs in a
+separate process (this file as a script), because it needs changes to transformers that must not affect other tests.
 """
 
 import importlib
@@ -27,8 +27,8 @@ from hf_vanilla_transformer import (
 )
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "hf_vanilla_transformer")
-SUITE = "transformers_suite"  # the package name under which it is imported
-AT_LEAST = 90  # of MarianMT's tests that must pass for the comparison to mean anything; 101 on transformers 5.23
+SUITE = "transformers_suite"  # package name under which the suite is imported
+MIN_MARIAN_PASSES = 90  # tests that MarianMT must pass for a meaningful comparison; it passes 101 on transformers 5.23
 
 COMMON_SIZES = {"vocab_size": 99, "d_model": 16, "max_position_embeddings": 50}
 OURS = (
@@ -55,28 +55,28 @@ MARIAN = (
 
 
 def fetch_suite() -> Path:
-    """The folder `tests` of the installed transformers' source distribution."""
+    """Return the folder `tests` of the source distribution of the installed transformers, downloaded if necessary."""
     name = f"transformers-{transformers.__version__}"
     folder = CACHE / name / "tests"
     if folder.is_dir():
         return folder
     CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as place:
+    with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-        command += ["--dest", place, f"transformers=={transformers.__version__}"]
+        command += ["--dest", temporary, f"transformers=={transformers.__version__}"]
         pip = subprocess.run(command, capture_output=True, text=True)
         if pip.returncode:
-            pytest.skip(f"pip cannot fetch the source of {name}: {pip.stderr.strip()[-200:]}")
-        with tarfile.open(next(Path(place).glob("*.tar.gz"))) as archive:
+            pytest.skip(f"pip cannot download the source of {name}: {pip.stderr.strip()[-200:]}")
+        with tarfile.open(next(Path(temporary).glob("*.tar.gz"))) as archive:
             members = [member for member in archive if member.name.startswith(f"{name}/tests/")]
-            archive.extractall(Path(place, "source"), members, filter="data")
-        Path(place, "source", name, "tests", "__init__.py").touch()
-        Path(place, "source", name).replace(folder.parent)
+            archive.extractall(Path(temporary, "source"), members, filter="data")
+        Path(temporary, "source", name, "tests", "__init__.py").touch()
+        Path(temporary, "source", name).replace(folder.parent)
     return folder
 
 
 def stub(name: str, **contents) -> types.ModuleType:
-    """A module that the source distribution lacks."""
+    """Create and register a module that is missing from the source distribution."""
     module = types.ModuleType(name)
     module.__dict__.update(contents)
     sys.modules[name] = module
@@ -84,9 +84,9 @@ def stub(name: str, **contents) -> types.ModuleType:
 
 
 def prepare(folder: Path) -> tuple[type, ...]:
-    """transformers' `ModelTesterMixin`, `GenerationTesterMixin` (empty) and `ConfigTester`.
+    """Return transformers' `ModelTesterMixin`, an empty `GenerationTesterMixin`, and `ConfigTester`.
 
-    The suite looks our classes up in transformers' static maps of names, where `register` does not enter them.
+    The suite looks up our classes in transformers' static name mappings, which `register` does not change.
     """
     model_type = VanillaTransformerConfig.model_type
     modeling_auto.MODEL_MAPPING_NAMES[model_type] = VanillaTransformerModel.__name__
@@ -110,7 +110,7 @@ def prepare(folder: Path) -> tuple[type, ...]:
 
 
 class ModelTester:
-    """Small models and inputs, in the form that the mixin asks for."""
+    """Small models and inputs, with the interface that `ModelTesterMixin` requires."""
 
     batch_size = 3
     seq_length = encoder_seq_length = decoder_seq_length = key_length = 7
@@ -132,7 +132,7 @@ class ModelTester:
 
 
 def run(suite: tuple[type, ...], config_class: type, model_classes: tuple, sizes: dict) -> dict[str, str]:
-    """The name of every test, with "passed", "skipped: why" or the failure's trace."""
+    """Run all tests; return for each test name "passed", "skipped: reason" or the traceback of its failure."""
     model_tests, generation_tests, config_tester = suite
 
     class Case(model_tests, generation_tests, unittest.TestCase):
@@ -161,7 +161,7 @@ def run(suite: tuple[type, ...], config_class: type, model_classes: tuple, sizes
 
 @pytest.fixture(scope="module")
 def outcomes() -> tuple[dict[str, str], dict[str, str]]:
-    """What every test gave for our classes, and for MarianMT's."""
+    """Return the outcome of every test for our classes, and for those of MarianMT."""
     process = subprocess.run([sys.executable, __file__, fetch_suite()], capture_output=True, text=True, timeout=280)
     assert process.returncode == 0, process.stderr[-3000:]
     return tuple(json.loads(process.stdout.splitlines()[-1]))
@@ -171,18 +171,18 @@ def test_no_test_of_transformers_fails(outcomes):
     ours, marian = outcomes
     failed = {name: text for name, text in ours.items() if text != "passed" and not text.startswith("skipped")}
     assert not failed, "\n".join(f"{name}\n{text}" for name, text in failed.items())
-    assert all(text == "passed" or text.startswith("skipped") for text in marian.values()), "the control is broken"
+    assert all(text == "passed" or text.startswith("skipped") for text in marian.values()), "the control fails"
 
 
-def test_nothing_is_skipped_that_marian_passes(outcomes):
+def test_every_test_that_marian_passes_is_passed(outcomes):
     ours, marian = outcomes
     assert {name: ours[name] for name, text in marian.items() if text == "passed" and ours[name] != "passed"} == {}
 
 
-def test_at_least_as_many_pass_as_with_marian(outcomes):
+def test_at_least_as_many_tests_pass_as_for_marian(outcomes):
     ours, marian = (sum(text == "passed" for text in results.values()) for results in outcomes)
     print(f"passed of {len(outcomes[0])}: {ours}, with MarianMT {marian}")
-    assert ours >= marian >= AT_LEAST
+    assert ours >= marian >= MIN_MARIAN_PASSES
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whole commands in processes of their own, as a user runs them."""
+"""Complete commands in separate processes, as users run them."""
 
 import json
 import os
@@ -10,12 +10,13 @@ import pytest
 import torch
 from corpora import MULTI30K, NO_MULTI30K, ROOT
 from safetensors.torch import load_file
+from small import model_flags
 
 TEXT = MULTI30K / "val"
 SMALL = [
-    *("--preset", "tiny", "--d_model", "32", "--num_encoder_layers", "1", "--num_decoder_layers", "1", "--d_ff", "32"),
+    *model_flags(d_model=32, num_heads=4),
     *("--vocab_size", "600", "--max_steps", "4", "--max_tokens", "512", "--logging_steps", "1", "--save_steps", "4"),
-    *("--use_cpu", "--source_lang", "en", "--target_lang", "de"),
+    *("--source_lang", "en", "--target_lang", "de"),
 ]
 
 pytestmark = [
@@ -37,7 +38,7 @@ def module(name: str) -> list[str]:
     return [sys.executable, "-m", name]
 
 
-def test_accelerate_launch_trains_the_same_way_as_the_command(tmp_path):
+def test_accelerate_launch_trains_the_same_weights_as_the_command(tmp_path):
     run(*module("hf_vanilla_transformer"), "train", *flags(tmp_path / "command"))
     launch = ("accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1")
     run(*module(launch[0]), *launch[1:], "scripts/train.py", *flags(tmp_path / "launched"))
@@ -52,7 +53,7 @@ def test_accelerate_launch_trains_the_same_way_as_the_command(tmp_path):
     assert histories[0][0]["loss"] > histories[0][3]["loss"]
 
 
-def test_real_text_is_trained_evaluated_and_translated(tmp_path):
+def test_a_model_trained_on_real_text_can_be_evaluated(tmp_path):
     run(*module("hf_vanilla_transformer"), "train", *flags(tmp_path))
     evaluated = run(*module("hf_vanilla_transformer"), "evaluate", str(tmp_path), "--test_file", str(TEXT))
     assert json.loads(evaluated.stdout)["sentences"] == 1014

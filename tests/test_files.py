@@ -1,30 +1,117 @@
 import hashlib
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.files import checksum, write_whole
+from hf_vanilla_transformer.files import checksum, import_extra, new_folder, replacing, write_whole
 
 
-def test_a_file_is_the_old_one_or_the_new_one_and_nothing_lies_beside_it(tmp_path, monkeypatch):
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypatch):
     file = tmp_path / "text.json"
     write_whole(file, "old")
     write_whole(str(file), "neu: ä")
     assert file.read_text("utf-8") == "neu: ä"
 
-    def cut_off(self, text, encoding):
+    def write_part(self, text, encoding):
         with self.open("w") as content:
             content.write(text[:2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", cut_off)
+    monkeypatch.setattr(Path, "write_text", write_part)
     with pytest.raises(OSError, match="No space left"):
         write_whole(file, "newer")
     assert file.read_text("utf-8") == "neu: ä"
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_checksum_is_blake2b_of_the_whole_file(tmp_path):
-    content = bytes(range(256)) * 9000  # more than is read at once
+def test_replacing_moves_the_new_file_into_place_after_the_block(tmp_path):
+    file = tmp_path / "weights.bin"
+    file.write_bytes(b"old")
+    with replacing(file) as unfinished:
+        unfinished.write_bytes(b"new")
+        assert file.read_bytes() == b"old"
+    assert file.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_replacing_creates_a_file_that_did_not_exist(tmp_path):
+    with replacing(str(tmp_path / "weights.bin")) as unfinished:
+        unfinished.write_bytes(b"new")
+        assert not (tmp_path / "weights.bin").exists()
+    assert (tmp_path / "weights.bin").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_replacing_keeps_the_old_file_if_the_block_fails(error, tmp_path):
+    file = tmp_path / "weights.bin"
+    file.write_bytes(b"old")
+
+    def write_part(path):
+        path.write_bytes(b"ne")
+        raise error
+
+    with pytest.raises(error), replacing(file) as unfinished:
+        write_part(unfinished)
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_new_folder_appears_when_it_is_complete(tmp_path):
+    target = tmp_path / "parent" / "model"
+    with new_folder(target) as unfinished:
+        unfinished.mkdir()
+        (unfinished / "config.json").write_text("{}")
+        assert unfinished.name == target.name
+        assert not target.exists()
+    assert [file.name for file in target.iterdir()] == ["config.json"]
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_new_folder_may_take_the_place_of_an_empty_one(tmp_path):
+    (tmp_path / "model").mkdir()
+    with new_folder(str(tmp_path / "model")) as unfinished:
+        unfinished.mkdir()
+        (unfinished / "config.json").write_text("{}")
+    assert (tmp_path / "model" / "config.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_new_folder_leaves_nothing_behind_if_the_block_fails(error, tmp_path):
+    def write_part(folder):
+        folder.mkdir()
+        (folder / "config.json").write_text("{")
+        raise error
+
+    with pytest.raises(error), new_folder(tmp_path / "model") as unfinished:
+        write_part(unfinished)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["folder", "folder/file"])
+def test_a_new_folder_does_not_replace_existing_files(name, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("mine")
+    with pytest.raises(ValueError, match="is in use: choose a new or empty folder"), new_folder(tmp_path / name):
+        pass
+    assert (tmp_path / "folder" / "file").read_text() == "mine"
+    assert [file.name for file in tmp_path.rglob("*")] == ["folder", "file"]
+
+
+def test_an_optional_module_is_imported_by_its_full_name():
+    assert import_extra("json", "plots") is json
+    assert import_extra("json.decoder", "plots") is json.decoder
+
+
+def test_a_missing_optional_module_names_the_extra_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    message = r'^matplotlib is not installed: pip install "hf-vanilla-transformer\[plots\]"\.$'
+    with pytest.raises(ImportError, match=message):
+        import_extra("matplotlib.figure", "plots")
+
+
+def test_a_checksum_is_the_blake2b_digest_of_the_whole_file(tmp_path):
+    content = bytes(range(256)) * 9000  # larger than one read
     (tmp_path / "file").write_bytes(content)
     assert checksum(tmp_path / "file") == hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""Imports run downwards only: between the folders of the package, and between the files of a folder."""
+"""Imports go only downwards, between the folders of the package and between the files of a folder."""
 
 import ast
 import sys
@@ -25,13 +25,13 @@ ORDER = [
     "version",
 ]
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}
-# registration may import any folder, and the package itself offers names from all of them
+# registration may import from any folder, and the package re-exports names from all of them
 MODULES = {name: file for name, file in FILES.items() if not file.stem.startswith("__") and name != "registration"}
-TRAVELLING = sorted(name for name in MODULES if name.endswith("_vanilla_transformer"))
+SAVED_WITH_MODELS = sorted(name for name in MODULES if name.endswith("_vanilla_transformer"))
 
 
 def imports(name: str) -> Iterator[str]:
-    """Yield every module that a file imports anywhere, those of this package without its name."""
+    """Yield all modules that a file imports; those of this package relative to it."""
     for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -45,25 +45,25 @@ def imports(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_imports_run_downwards_between_folders(name):
+def test_folders_import_only_folders_below_them(name):
     own = ORDER.index(name.split(".")[0])
     for module in imports(name):
         folder = module.split(".")[0]
-        assert folder != PACKAGE.name, f"{name} imports {module} by its full name"
+        assert folder != PACKAGE.name, f"{name} imports {module} by its absolute name"
         assert module, f"{name} imports the package itself"
         if module in FILES:
             assert ORDER.index(folder) >= own, f"{name} imports {module}, which is above it"
 
 
 @pytest.mark.parametrize("folder", sorted({name.split(".")[0] for name in MODULES if "." in name}))
-def test_the_files_of_a_folder_do_not_import_each_other_in_a_circle(folder):
+def test_the_files_of_a_folder_have_no_circular_imports(folder):
     inside = {name: {*imports(name)} for name in MODULES if name.startswith(f"{folder}.")}
-    if folder == "model":  # named there only so that transformers copies it beside a saved model
+    if folder == "model":  # imported there only so that transformers saves it with the model
         inside["model.modeling_vanilla_transformer"].remove("model.pipeline_vanilla_transformer")
     TopologicalSorter({name: below & inside.keys() for name, below in inside.items()}).prepare()
 
 
-def test_only_the_app_of_a_space_names_a_module_in_a_string():
+def test_only_hub_and_loading_name_modules_in_strings():
     named = {
         name
         for name, file in MODULES.items()
@@ -73,22 +73,22 @@ def test_only_the_app_of_a_space_names_a_module_in_a_string():
     assert named <= {"sharing.hub", "model.loading"}
 
 
-@pytest.mark.parametrize("name", TRAVELLING)
-def test_what_travels_with_a_saved_model_needs_only_torch_and_transformers(name):
+@pytest.mark.parametrize("name", SAVED_WITH_MODELS)
+def test_files_saved_with_a_model_import_only_torch_and_transformers(name):
     allowed = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
     for module in imports(name):
-        assert module in TRAVELLING or module.split(".")[0] in allowed
+        assert module in SAVED_WITH_MODELS or module.split(".")[0] in allowed
 
 
-@pytest.mark.parametrize("name", TRAVELLING)
-def test_what_travels_with_a_saved_model_imports_its_siblings_flat(name):
+@pytest.mark.parametrize("name", SAVED_WITH_MODELS)
+def test_files_saved_with_a_model_import_each_other_as_siblings(name):
     for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0 or (node.level == 1 and f"model.{node.module}" in TRAVELLING)
+            assert node.level == 0 or (node.level == 1 and f"model.{node.module}" in SAVED_WITH_MODELS)
 
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
-def test_a_folder_says_what_is_in_it_and_nothing_else(folder):
+def test_folder_inits_contain_only_a_docstring_that_names_existing_files(folder):
     (docstring,) = ast.parse((PACKAGE / folder / "__init__.py").read_text(encoding="utf-8")).body
     assert isinstance(docstring, ast.Expr)
     files = [word.strip("`,;.") for word in ast.literal_eval(docstring.value).split() if ".py" in word]
@@ -96,7 +96,7 @@ def test_a_folder_says_what_is_in_it_and_nothing_else(folder):
     assert all((PACKAGE / folder / file).is_file() for file in files if "*" not in file)
 
 
-def test_modules_and_functions_stay_short():
+def test_modules_and_functions_are_short():
     assert len(list(PACKAGE.glob("*.py"))) <= 7
     for name, file in FILES.items():
         source = file.read_text(encoding="utf-8")

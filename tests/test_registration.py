@@ -1,24 +1,25 @@
-"""Registration with transformers' Auto classes, each case in a process of its own."""
+"""Registration with transformers' Auto classes, with a new process for each case."""
 
 import subprocess
 import sys
 
 import pytest
 
-OURS = [
+MODEL_MODULES = [
     f"model.{name}_vanilla_transformer"
     for name in ("configuration", "layers", "fast_search", "generation", "modeling", "pipeline")
 ]
 
 
-def python(code: str) -> str:
+def run_python(code: str) -> str:
+    """Run `code` in a new process and return its output."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_importing_the_package_waits_for_neither_torch_nor_transformers():
+def test_importing_the_package_never_imports_torch_or_transformers():
     names = "'torch', 'transformers', 'datasets'"
     code = f"import sys, hf_vanilla_transformer.cli; print([name for name in ({names}) if name in sys.modules])"
-    assert python(code) == "[]"
+    assert run_python(code) == "[]"
 
 
 @pytest.mark.parametrize(
@@ -31,12 +32,14 @@ def test_importing_the_package_waits_for_neither_torch_nor_transformers():
         "from hf_vanilla_transformer import noam; from transformers import AutoConfig, AutoModelForSeq2SeqLM",
         *(
             f"import hf_vanilla_transformer.{name}; from transformers import AutoConfig, AutoModelForSeq2SeqLM"
-            for name in (*OURS, "sharing.export", "sharing.convert", "training.run")
+            for name in (*MODEL_MODULES, "sharing.export", "sharing.convert", "training.run")
         ),
         "from hf_vanilla_transformer import VanillaTransformerModel; from transformers import AutoConfig; "
         "from transformers import AutoModelForSeq2SeqLM",
     ],
 )
-def test_the_auto_classes_know_the_model_in_any_order_of_imports(imports):
+def test_auto_classes_build_the_model_for_any_import_order(imports):
     build = "AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model('vanilla_transformer', d_model=8, vocab_size=9))"
-    assert python(f"{imports}\nprint(type({build}).__name__)") == "VanillaTransformerForConditionalGeneration"
+    # with the uploader, push_to_hub writes this package's card
+    code = f"model = {build}; print(type(model).__name__, model.uploader.__name__)"
+    assert run_python(f"{imports}\n{code}") == "VanillaTransformerForConditionalGeneration _upload"

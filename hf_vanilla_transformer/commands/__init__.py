@@ -1,4 +1,4 @@
-"""The verbs of the command line, one file each: its flags and what it does.
+"""The verbs of the command line: one file per verb, with its flags and its implementation.
 
-Read `translate.py` first. Each verb imports what it needs when it runs, so that `--help` is quick.
+Read `translate.py` first. Verbs import slow modules only when they run, so that `--help` is fast.
 """

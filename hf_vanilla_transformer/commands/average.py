@@ -10,22 +10,22 @@ HELP = "average the last checkpoints of a training run into one model"
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `average`."""
-    parser.add_argument("run", metavar="D", help="the output folder of the training run")
+    parser.add_argument("run", metavar="D", help="output folder of the training run")
     parser.add_argument(
-        "--last", type=positive, default=5, help="checkpoints to average (default: 5, as in the paper)"
+        "--last", type=positive, default=5, help="number of checkpoints to average (default: 5, as in the paper)"
     )
     parser.add_argument("--output_dir", required=True, help="folder for the averaged model")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the mean of the last checkpoints as a model folder."""
+    """Average the last checkpoints and write the result as a model folder."""
     from ..sharing.card import record_average
     from ..training.checkpoints import average_checkpoints, checkpoint_folders
 
     folders = checkpoint_folders(args.run)
     if len(folders) < args.last:
-        raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}.")
+        raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: pass a smaller --last.")
     chosen = folders[-args.last :]
     average_checkpoints(chosen, args.output_dir)
     record_average(args.run, args.output_dir, args.last)
-    say(f"The mean of {', '.join(folder.name for folder in chosen)} is in {args.output_dir}")
+    say(f"Wrote the average of {', '.join(folder.name for folder in chosen)} to {args.output_dir}")

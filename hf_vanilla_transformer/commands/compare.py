@@ -1,4 +1,4 @@
-"""`vanilla-transformer compare`: compare two models, or files of their translations, on one text."""
+"""`vanilla-transformer compare`: compare two models, or files with their translations, on a test text."""
 
 import argparse
 import json
@@ -9,19 +9,19 @@ from .flags import add_bleu, add_decoding, add_text
 from .models import common_languages, load_models, translate_sentences
 from .text import read_text
 
-HELP = "compare two models on one text: intervals, significance, examples"
+HELP = "compare two models on a test text: confidence intervals, significance, examples"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `compare`."""
     for add in (add_decoding, add_text, add_bleu):
         add(parser)
-    parser.add_argument("a", metavar="A", help="a model, or a file of its translations, one per line")
-    parser.add_argument("b", metavar="B", help="another")
+    parser.add_argument("a", metavar="A", help="a model, or a file with its translations, one per line")
+    parser.add_argument("b", metavar="B", help="the other model or file")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the comparison as one JSON object on stdout."""
+    """Print the comparison to stdout as one JSON object."""
     from ..data.readers import read_lines
     from ..inference.metrics import check_tokenization
     from ..study.comparison import compare_translations
@@ -31,9 +31,9 @@ def run(args: argparse.Namespace) -> None:
     files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
     models = {name: load_models([name]) for name in systems if name not in files}
     text = read_text(args, common_languages({name: model for name, (model, _) in models.items()}))
-    for name, lines in files.items():  # checked before anything is translated, which takes time
+    for name, lines in files.items():  # checked before the slow translation
         if len(lines) != len(text.sources):
-            raise ValueError(f"{name} has {len(lines)} translations of {len(text.sources)} lines.")
+            raise ValueError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")
     translations: dict[str, Sequence[str]] = {}
     for side, name in zip("AB", systems, strict=True):
         lines = files[name] if name in files else translate_sentences(*models[name], text.sources, args)

@@ -1,13 +1,12 @@
-"""Messages of the command line: results go to stdout, everything else to stderr."""
+"""Console output of the command line: results go to stdout, everything else to stderr."""
 
 import sys
-from typing import Any
 
 
 class UsageError(Exception):
-    """Wrong use of the command line: exit status 2."""
+    """Incorrect use of the command line, reported with exit status 2."""
 
 
-def say(*words: Any) -> None:
-    """Print a message for people on stderr."""
+def say(*words: object) -> None:
+    """Print a message for the user to stderr."""
     print(*words, file=sys.stderr, flush=True)

@@ -1,25 +1,27 @@
-"""`vanilla-transformer demo`: a page in the browser."""
+"""`vanilla-transformer demo`: a web page to try a model."""
 
 import argparse
 import socket
 
 from .flags import add_model, positive
 
-HELP = "a page in the browser: translate, n-best, attention"
+HELP = "serve a web page to try a model: translations, n-best lists, attention"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `demo`."""
     add_model(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
-    parser.add_argument("--port", type=positive, help="default: the first free one from 7860")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, only this machine)"
+    )
+    parser.add_argument("--port", type=positive, help="port to listen on (default: the first free port from 7860)")
 
 
 def run(args: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C."""
     from ..serving.page import build_page
 
-    try:  # Gradio would retry for most of a minute
+    try:  # check the address first, because Gradio would retry for most of a minute
         host = args.host.removeprefix("[").removesuffix("]")
         family, *_, address = socket.getaddrinfo(host, args.port or 0, type=socket.SOCK_STREAM)[0]
         with socket.create_server(address[:2], family=family):

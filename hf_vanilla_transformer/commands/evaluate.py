@@ -1,4 +1,4 @@
-"""`vanilla-transformer evaluate`: score a model on a test text."""
+"""`vanilla-transformer evaluate`: compute BLEU, chrF and TER of a model on a test text."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from .flags import add_backend, add_bleu, add_decoding, add_models, add_text
 from .models import languages_of, load_models, translate_sentences
 from .text import read_text
 
-HELP = "score a model: BLEU, chrF and TER as JSON"
+HELP = "evaluate a model on a test text: BLEU, chrF and TER as JSON"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the scores as one JSON object on stdout."""
+    """Print the scores to stdout as one JSON object."""
     from ..inference.metrics import check_tokenization, evaluate_translations
 
     check_tokenization(args.bleu_tokenize)

@@ -26,7 +26,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_models(parser: argparse.ArgumentParser) -> None:
-    """Add the argument for one model or several that translate together."""
+    """Add the argument for one model, or for several models that form an ensemble."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -36,39 +36,54 @@ def add_models(parser: argparse.ArgumentParser) -> None:
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of the runtime."""
+    """Add the flag for the runtime."""
     parser.add_argument(
-        "--backend", default="torch", choices=["torch", "ctranslate2", "onnx"], help="runtime for the model"
+        "--backend",
+        default="torch",
+        choices=["torch", "ctranslate2", "onnx"],
+        help="runtime of the model (default: torch)",
     )
 
 
 def add_batches(parser: argparse.ArgumentParser) -> None:
-    """Add the size of batches."""
-    parser.add_argument("--max_tokens", type=positive, default=2048, help="tokens per batch (default: 2048)")
+    """Add the flag for the batch size."""
+    parser.add_argument("--max_tokens", type=positive, default=2048, help="maximum tokens per batch (default: 2048)")
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
-    """Add the settings of beam search, and the size of batches."""
+    """Add the flags for beam search and the batch size."""
     add_batches(parser)
-    parser.add_argument("--num_beams", type=positive, help="beam size (default: the model's, 4 in the paper)")
-    parser.add_argument("--length_penalty", type=finite, help="alpha (default: the model's, 0.6 in the paper)")
+    parser.add_argument(
+        "--num_beams", type=positive, help="beam size (default: the value saved with the model; 4 in the paper)"
+    )
+    parser.add_argument(
+        "--length_penalty",
+        type=finite,
+        help="alpha of the length penalty (default: the value saved with the model; 0.6 in the paper)",
+    )
 
 
 def add_text(parser: argparse.ArgumentParser) -> None:
-    """Add the choice of a text with references."""
+    """Add the flags for a test text with references."""
     text = parser.add_mutually_exclusive_group()
     text.add_argument(
         "--test_file",
         metavar="P",
-        help="a .jsonl, .tsv, .csv or .parquet file, or a Moses prefix: P.en and P.de (default: the held-out phrases)",
+        help="a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de (default: the "
+        "held-out built-in phrases)",
     )
-    text.add_argument("--dataset_name", help="a data set on the Hub instead")
-    parser.add_argument("--dataset_config_name", help="configuration of the data set")
-    parser.add_argument("--split", default="test", help="split of the data set (default: test)")
-    parser.add_argument("--source_lang", help="default: the language saved with the model")
-    parser.add_argument("--target_lang", help="default: the language saved with the model")
+    text.add_argument("--dataset_name", help="a dataset on the Hub to use instead of --test_file")
+    parser.add_argument("--dataset_config_name", help="configuration of the dataset")
+    parser.add_argument("--split", default="test", help="split of the dataset (default: test)")
+    parser.add_argument("--source_lang", help="language to translate from (default: the one saved with the model)")
+    parser.add_argument("--target_lang", help="language to translate to (default: the one saved with the model)")
 
 
 def add_bleu(parser: argparse.ArgumentParser) -> None:
-    """Add the tokenisation for BLEU."""
-    parser.add_argument("--bleu_tokenize", default="13a", choices=["13a", "none", "intl", "char", "zh", "ja-mecab"])
+    """Add the flag for the tokenisation of BLEU."""
+    parser.add_argument(
+        "--bleu_tokenize",
+        default="13a",
+        choices=["13a", "none", "intl", "char", "zh", "ja-mecab"],
+        help="sacreBLEU's tokenisation for BLEU (default: 13a)",
+    )

@@ -1,22 +1,26 @@
-"""`vanilla-transformer push`: upload a trained model, its tokenizer and its card to the Hub."""
+"""`vanilla-transformer push`: upload a trained model, its tokenizer and its model card to the Hub."""
 
 import argparse
 
-HELP = "upload a trained model, its tokenizer and its card to the Hub"
+HELP = "upload a trained model, its tokenizer and its model card to the Hub"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `push`."""
     parser.add_argument("model", metavar="D", help="folder of a trained model")
-    parser.add_argument("repo_id", metavar="REPOSITORY", help="your-name/your-model; created if it does not exist")
-    parser.add_argument("--scores", metavar="FILE", help="what `evaluate` printed, for the card")
-    parser.add_argument("--license", help="of the model, for the card, such as apache-2.0")
-    parser.add_argument("--private", action="store_true", help="a new repository is private")
-    parser.add_argument("--space", action="store_true", help="also create a Space with the page that `demo` shows")
+    parser.add_argument(
+        "repo_id",
+        metavar="REPOSITORY",
+        help="name of the repository, as in your-name/your-model; created if it does not exist",
+    )
+    parser.add_argument("--scores", metavar="FILE", help="output of `evaluate`, to include in the model card")
+    parser.add_argument("--license", help="licence of the model for its card, such as apache-2.0")
+    parser.add_argument("--private", action="store_true", help="create the repository as private")
+    parser.add_argument("--space", action="store_true", help="also create a Space with the web page of `demo`")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Upload the model and print its address on stdout."""
+    """Upload the model and print its URL to stdout."""
     from ..sharing.card import CardDetails, read_scores
     from ..sharing.hub import push, push_space
 

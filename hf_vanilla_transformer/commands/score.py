@@ -1,4 +1,4 @@
-"""`vanilla-transformer score`: log-probability and perplexity of given translations."""
+"""`vanilla-transformer score`: compute the log-probability and perplexity of given translations."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from .flags import add_batches, add_models, add_text
 from .models import languages_of, load_models
 from .text import read_text
 
-HELP = "log-probability and perplexity of given translations"
+HELP = "compute the log-probability and perplexity of given translations"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print one JSON object per pair on stdout, and the totals on stderr."""
+    """Print one JSON object per pair to stdout, and the totals to stderr."""
     from tqdm import tqdm
 
     from ..inference.metrics import perplexity

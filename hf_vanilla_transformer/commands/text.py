@@ -1,4 +1,4 @@
-"""Read the text with references that a verb works on."""
+"""Read the test text given on the command line."""
 
 import argparse
 from pathlib import Path
@@ -8,27 +8,31 @@ from .console import UsageError
 
 
 class ReferenceText(NamedTuple):
-    """Sources and references; of the built-in phrases, also which ones hold combinations not seen in training."""
+    """A test text with references."""
 
     name: str
     sources: list[str]
     references: list[str]
-    unseen: list[int]
+    unseen: list[int]  # indices of the built-in phrases with combinations not seen in training
 
 
 def read_text(args: argparse.Namespace, languages: tuple[str | None, str | None]) -> ReferenceText:
-    """Read the text that the flags name; `languages` are the model's, used where the flags name none.
+    """Read the test text given by the flags.
+
+    Args:
+        languages: source and target language of the model, used if the flags do not name them.
 
     Raises:
-        UsageError: if the languages are not known, or the built-in phrases do not have them.
+        UsageError: if the languages are unknown, or the built-in phrases are not available in them.
         ValueError: if the text cannot be read.
     """
     source_lang, target_lang = args.source_lang or languages[0], args.target_lang or languages[1]
     if source_lang is None or target_lang is None:
-        raise UsageError("The model does not say its languages: give --source_lang and --target_lang.")
+        raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
     if not (args.test_file or args.dataset_name):
         return _built_in_phrases(source_lang, target_lang)
-    from ..data.readers import load_hub_pairs, load_pairs
+    from ..data.hub_datasets import load_hub_pairs
+    from ..data.readers import load_pairs
 
     if args.test_file:
         pairs, name = load_pairs(args.test_file, source_lang, target_lang), Path(args.test_file).name
@@ -41,10 +45,11 @@ def read_text(args: argparse.Namespace, languages: tuple[str | None, str | None]
 
 
 def _built_in_phrases(source_lang: str, target_lang: str) -> ReferenceText:
+    """Return the held-out test split of the built-in phrases."""
     from ..data.phrases import splits
 
     if {source_lang, target_lang} != {"de", "en"}:
-        raise UsageError("The built-in phrases are English and German: give --test_file for other languages.")
+        raise UsageError("The built-in phrases are English and German: pass --test_file for other languages.")
     phrases = splits()["test"]
     sources, references = ([getattr(phrase, side) for phrase in phrases] for side in (source_lang, target_lang))
     unseen = [i for i, phrase in enumerate(phrases) if phrase.unseen]

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from queue import Queue
 from threading import Thread
-from typing import Any
+from typing import BinaryIO
 
 from .flags import add_backend, add_decoding, add_models
 from .models import decoding_settings, load_models
 
 HELP = "translate stdin to stdout line by line"
-MAX_LINES = 2000  # that are sorted and batched together
+MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -29,54 +29,54 @@ def run(args: argparse.Namespace) -> None:
     from ..inference.translation import translate
 
     if sys.stdin is None:
-        raise OSError("Standard input is closed: give the text as < FILE.")
+        raise OSError("Standard input is closed: redirect the text to it with < FILE.")
     model, tokenizer = load_models(args.model, args.backend)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal's encoding: text may hold any character
+        sys.stdout.reconfigure(encoding="utf-8")  # the terminal's encoding may lack characters
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
         for lines in _chunks(decode_lines(_standard_input(), "standard input")):
             translations = translate(
                 model, tokenizer, lines, args.max_tokens, progress=bar.update, **decoding_settings(args)
             )
             for translation in translations:
-                print(" ".join(translation.splitlines()))  # a line break would shift all later lines
+                print(" ".join(translation.splitlines()))  # one line of output per line of input
             sys.stdout.flush()
 
 
 def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the lines in chunks: those that have arrived so far, at least one and at most `MAX_LINES`."""
-    waiting: Queue[str | BaseException | None] = Queue(MAX_LINES)
+    """Yield the lines that have arrived so far, at least one and at most `MAX_LINES` at a time."""
+    queue: Queue[str | BaseException | None] = Queue(MAX_LINES)
 
     def read() -> None:
         try:
             for line in lines:
-                waiting.put(line)
-            waiting.put(None)
+                queue.put(line)
+            queue.put(None)
         except BaseException as error:  # raised again by the consumer
-            waiting.put(error)
+            queue.put(error)
 
     Thread(target=read, daemon=True).start()
     item: str | BaseException | None = ""
     while item is not None:
         chunk: list[str] = []
-        item = waiting.get()
+        item = queue.get()
         while isinstance(item, str):
             chunk.append(item)
-            if len(chunk) == MAX_LINES or waiting.empty():
+            if len(chunk) == MAX_LINES or queue.empty():
                 break
-            item = waiting.get()
+            item = queue.get()
         if chunk:
             yield chunk
         if isinstance(item, BaseException):
             raise item
 
 
-def _standard_input() -> Any:
-    """Return a second reader of stdin's bytes.
+def _standard_input() -> BinaryIO:
+    """Return a second binary reader for standard input.
 
-    The interpreter closes that of `sys.stdin` when it exits, and aborts if a thread is still waiting in it.
+    At exit the interpreter closes the reader of `sys.stdin`, and aborts if a thread is still blocked in it.
     """
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except io.UnsupportedOperation:  # stdin is not a real file, as in tests
+    except io.UnsupportedOperation:  # stdin has no file descriptor, as in tests
         return sys.stdin.buffer

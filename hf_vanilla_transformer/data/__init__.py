@@ -1,5 +1,6 @@
 """Parallel text, from files to batches of token ids.
 
-Read `readers.py` first, then `cleaning.py`, `tokenizer.py` and `batching.py`; `preparation.py` and `shards.py` are for
-text larger than memory, `phrases.py`, `grammar.py` and `lexicon.py` generate the built-in corpus.
+Read `readers.py` first, then `cleaning.py`, `tokenizer.py` and `batching.py`. `preparation.py` and `shards.py` handle
+text larger than memory; `phrases.py`, with `sentences.py`, `grammar.py` and `lexicon.py`, generates the built-in
+corpus.
 """

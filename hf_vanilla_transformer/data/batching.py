@@ -1,36 +1,37 @@
-"""Batches by tokens: "sentence pairs were batched together by approximate sequence length" (section 5.1)."""
+"""Batch by token count: "sentence pairs were batched together by approximate sequence length" (section 5.1)."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from ..model.layers_vanilla_transformer import IGNORED_LABEL
+from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 
 
-def _rounded_up(lengths: np.ndarray) -> np.ndarray:
-    """Lengths rounded up to one of 8 steps an octave: up to 16 they stay, 17 becomes 18, 33 becomes 36."""
+def _round_up(lengths: np.ndarray) -> np.ndarray:
+    """Round lengths up to one of 8 steps per power of two: up to 16 is unchanged, 17 becomes 18, 33 becomes 36."""
     step = 2 ** np.maximum(np.floor(np.log2(np.maximum(lengths - 1, 1))).astype(np.int64) - 3, 0)
     return -(-lengths // step) * step
 
 
 class MaxTokensBatchSampler(Sampler[list[int]]):
-    """Batches of pairs of similar length, each at most `max_tokens` tokens a side with its padding.
+    """Batches of pairs of similar length, with at most `max_tokens` source and target tokens each, including padding.
 
-    Every epoch brings every pair exactly once, in the same number of batches: pairs are sorted by their lengths,
-    rounded up, and cut into batches once, as if each pair had its rounded length. Each epoch then shuffles the pairs
-    among those of equal rounded lengths, and the order of the batches.
+    Every epoch yields each pair exactly once, and every epoch has the same number of batches. Pairs are sorted by
+    their rounded-up lengths and divided into batches once, as if each pair had its rounded length. Each epoch then
+    shuffles the pairs of equal rounded lengths among themselves, and shuffles the order of the batches.
 
     Args:
-        source_lengths, target_lengths: tokens of each pair, with `</s>`; one number a pair.
-        max_tokens: the most tokens, padding included, that a batch's source or target may hold.
-        seed: with the epoch, decides the shuffling.
-        shuffle: whether to shuffle at all; without it batches come shortest pairs first, as evaluation wants.
+        source_lengths, target_lengths: number of tokens of each pair, including `</s>`; one number per pair.
+        max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
+        seed: seed of the shuffling, combined with the epoch.
+        shuffle: whether to shuffle; if False, batches are ordered from the shortest pairs to the longest, as for
+            evaluation.
 
     Raises:
-        ValueError: if a pair alone is longer than `max_tokens`, naming it, or the two lists differ in length.
+        ValueError: if a single pair is longer than `max_tokens` (the message names the pair), or the two lists differ
+            in length.
     """
 
     batch_size = None  # tells accelerate that batches vary in size
@@ -50,22 +51,22 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         longest = np.maximum(source, target)
         if len(longest) and longest.max() > max_tokens:
             raise ValueError(
-                f"Pair {longest.argmax()} has {longest.max()} tokens, more than a whole batch (max_tokens "
-                f"{max_tokens}). Leave it out or raise max_tokens."
+                f"Pair {longest.argmax()} has {longest.max()} tokens, which exceeds max_tokens ({max_tokens}). Remove "
+                "the pair or raise max_tokens."
             )
         self.seed, self.epoch, self.shuffle = seed, 0, shuffle
-        source, target = np.minimum(_rounded_up(source), max_tokens), np.minimum(_rounded_up(target), max_tokens)
-        # Sorted by the longer side, since it bounds the batch. From one such length to the next, the difference of the
-        # sides runs up and down in turn, so that neighbours stay alike in both
+        source, target = np.minimum(_round_up(source), max_tokens), np.minimum(_round_up(target), max_tokens)
+        # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
+        # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
         longest = np.maximum(source, target)
         _, rank = np.unique(longest, return_inverse=True)
         self._order = np.lexsort((np.where(rank % 2, target - source, source - target), longest))
-        self._cell = (target * (max_tokens + 1) + source)[self._order]
-        self._starts = self._cut(longest[self._order], max_tokens)
+        self._buckets = (target * (max_tokens + 1) + source)[self._order]  # one number per pair of rounded lengths
+        self._starts = self._batch_starts(longest[self._order], max_tokens)
 
     @staticmethod
-    def _cut(longest: np.ndarray, max_tokens: int) -> np.ndarray:
-        """Where batches start, when each takes as many pairs as it can; `longest` is sorted."""
+    def _batch_starts(longest: np.ndarray, max_tokens: int) -> np.ndarray:
+        """Return where each batch starts if every batch takes as many pairs as fit; `longest` is sorted."""
         starts, start = [], 0
         for i, length in enumerate(longest.tolist()):
             if length * (i + 1 - start) > max_tokens:
@@ -74,7 +75,7 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         return np.array([*starts, start] if len(longest) else [], dtype=np.int64)
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch's shuffling."""
+        """Set the epoch, which determines the shuffling."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -84,8 +85,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         order, batches = self._order, np.arange(len(self))
         if self.shuffle:
             generator = np.random.default_rng((self.seed, self.epoch))
-            # within each run of equal cells: sort by cell position, ties at random
-            run = np.cumsum(np.diff(self._cell, prepend=self._cell[:1]) != 0)
+            # Shuffle within each run of equal buckets: sort by the number of the run, with random tie-breaking.
+            run = np.cumsum(np.diff(self._buckets, prepend=self._buckets[:1]) != 0)
             order = order[np.lexsort((generator.random(len(order)), run))]
             batches = generator.permutation(batches)
         ends = np.append(self._starts[1:], len(order))
@@ -96,33 +97,34 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
 def batches_by_length(
     source_lengths: Sequence[int], target_lengths: Sequence[int], max_tokens: int
 ) -> list[list[int]]:
-    """Batches as `MaxTokensBatchSampler` makes them, the shortest pairs first, for whatever lengths there are.
+    """Return the batches of `MaxTokensBatchSampler`, shortest pairs first, but accept pairs of any length.
 
-    A pair longer than `max_tokens` is a batch of its own, at the end; it leaves the others as they are.
+    A pair longer than `max_tokens` forms a batch of its own, at the end; the other batches are unaffected.
     """
     source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
     longest = np.maximum(source, target)
-    fits, beyond = np.flatnonzero(longest <= max_tokens), np.flatnonzero(longest > max_tokens)
-    sampler = MaxTokensBatchSampler(source[fits].tolist(), target[fits].tolist(), max_tokens, shuffle=False)
-    return [*(fits[batch].tolist() for batch in sampler), *([int(i)] for i in beyond[np.argsort(longest[beyond])])]
+    fitting, too_long = np.flatnonzero(longest <= max_tokens), np.flatnonzero(longest > max_tokens)
+    sampler = MaxTokensBatchSampler(source[fitting].tolist(), target[fitting].tolist(), max_tokens, shuffle=False)
+    singles = too_long[np.argsort(longest[too_long])]
+    return [*(fitting[batch].tolist() for batch in sampler), *([int(i)] for i in singles)]
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
-    """(B, longest row) with `value` after each row's end."""
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, value)
+    """Return the rows as one tensor (B, longest row), padded at the end with `value`."""
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
 
 
 class Seq2SeqCollator:
-    """Pads a batch of tokenised pairs and shifts the labels into the decoder's input.
+    """Pad a batch of tokenised pairs, and shift the labels to obtain the decoder input.
 
-    *Shape:* `input_ids`, `attention_mask` (B, S); `labels`, `decoder_input_ids` (B, T); labels are -100 at padding.
+    *Shape:* `input_ids`, `attention_mask` (B, S); `labels`, `decoder_input_ids` (B, T). Labels are -100 at padding.
     """
 
     def __init__(self, pad_token_id: int, decoder_start_token_id: int):
         self.pad_token_id = pad_token_id
         self.decoder_start_token_id = decoder_start_token_id
 
-    def __call__(self, pairs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    def __call__(self, pairs: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
         sources, targets = [pair["input_ids"] for pair in pairs], [pair["labels"] for pair in pairs]
         return {
             "input_ids": pad(sources, self.pad_token_id),

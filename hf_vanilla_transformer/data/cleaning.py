@@ -1,4 +1,4 @@
-"""Turn parallel text into token ids, dropping what no model should learn from and counting it by reason."""
+"""Turn parallel text into token ids, dropping pairs that are unusable or unfit for training, and count the drops."""
 
 import hashlib
 import os
@@ -18,20 +18,24 @@ from .readers import DataError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed rules clean again
-PAIRS_PER_PROCESS = 50_000  # fewer are tokenised sooner than another process starts
-# Why a pair is dropped, in the order in which the reasons are tried; the last is found once all pairs are there
-DROPS = ("blank side", "too long", "length ratio", "markup", "duplicate")
-_MARKUP = re.compile(  # a comment or a tag, its attributes with "=": not "a < b and c > d"
+VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed code cleans the text again
+MIN_PAIRS_PER_PROCESS = 50_000  # fewer pairs are tokenised in less time than it takes to start a process
+# The reasons to drop a pair, in the order in which they are checked; duplicates are found last, among all pairs.
+DROP_REASONS = ("blank side", "too long", "length ratio", "markup", "duplicate")
+_MARKUP = re.compile(  # a comment, or a tag whose attributes have "=": does not match "a < b and c > d"
     r"(?:<|&lt;)(?:!--|\s?/?\s?[a-zA-Z][\w:-]*(?:\s+[\w:-]+\s?=[^<>]*?)?\s?/?\s?(?:>|&gt;))"
 )
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What training text must be like beside filled on both sides. All is counted in tokens, with `</s>`.
+    """Limits for training pairs. Lengths are in tokens, including `</s>`.
 
-    Duplicate pairs and pairs with HTML or XML tags, also escaped ones, go as well.
+    Duplicate pairs and pairs with HTML or XML tags, escaped or not, are also dropped.
+
+    Args:
+        max_sentence_tokens: maximum length of either side.
+        max_length_ratio: maximum ratio of the longer side to the shorter.
     """
 
     max_sentence_tokens: int
@@ -45,16 +49,23 @@ def tokenize_batch(
     cleaning: Cleaning | None,
     version: str = VERSION,
 ) -> dict[str, list[Any]]:
-    """What `tokenize_pairs` does to some pairs: ids, lengths, "drop" (a place in `DROPS`, or -1) and a digest.
+    """Tokenise and check a batch of pairs, for `tokenize_pairs` and `preparation.prepare`.
 
-    `version` only makes the cache notice a change of this function.
+    Args:
+        batch: lists of equal length under "source" and "target".
+        max_tokens, cleaning: as in `tokenize_pairs`.
+        version: unused; makes the cache notice that this code has changed.
+
+    Returns:
+        "input_ids" and "labels"; their lengths as "source_length" and "target_length"; "drop", an index into
+        `DROP_REASONS` or -1; and "digest", a hash of the text by which duplicates are found.
     """
-    longest = min(max_tokens, cleaning.max_sentence_tokens) if cleaning else max_tokens
+    max_length = min(max_tokens, cleaning.max_sentence_tokens) if cleaning else max_tokens
 
-    def reason(texts: tuple[str, str], lengths: tuple[int, int]) -> str | None:
+    def drop_reason(texts: tuple[str, str], lengths: tuple[int, int]) -> str | None:
         if not (texts[0].strip() and texts[1].strip()):
             return "blank side"
-        if max(lengths) > longest:
+        if max(lengths) > max_length:
             return "too long"
         if cleaning and max(lengths) > cleaning.max_length_ratio * min(lengths):
             return "length ratio"
@@ -66,8 +77,8 @@ def tokenize_batch(
     rows["labels"] = tokenizer(text_target=list(targets))["input_ids"]
     rows["source_length"], rows["target_length"] = (list(map(len, rows[name])) for name in ("input_ids", "labels"))
     lengths = zip(rows["source_length"], rows["target_length"], strict=True)
-    reasons = map(reason, texts, lengths)
-    rows["drop"] = [-1 if found is None else DROPS.index(found) for found in reasons]
+    reasons = map(drop_reason, texts, lengths)
+    rows["drop"] = [-1 if reason is None else DROP_REASONS.index(reason) for reason in reasons]
     digests = (hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in texts)
     rows["digest"] = [int.from_bytes(digest, "big", signed=True) for digest in digests]
     return rows
@@ -76,21 +87,21 @@ def tokenize_batch(
 def tokenize_pairs(
     pairs: Dataset, tokenizer: "PreTrainedTokenizerBase", max_tokens: int, cleaning: Cleaning | None = None
 ) -> tuple[Dataset, Counter[str]]:
-    """Turns text into ids: "input_ids" and "labels", both ending in `</s>`, with their lengths in tokens.
+    """Convert text into token ids: "input_ids" and "labels", both ending in `</s>`, and their lengths in tokens.
 
-    It runs once, on all cores; `datasets` keeps the result.
+    Uses all CPU cores; `datasets` caches the result.
 
     Args:
-        max_tokens: the most tokens of a batch's side; a longer sentence fits in none and is dropped.
-        cleaning: for training text; without it, as validation text wants, only unusable pairs are dropped.
+        max_tokens: maximum number of tokens in either side of a batch; pairs with a longer sentence are dropped.
+        cleaning: limits for training text. If None, as for validation text, only unusable pairs are dropped.
 
     Returns:
-        The pairs kept, and how many were dropped for each of `DROPS`.
+        The remaining pairs, and the number of pairs dropped for each of `DROP_REASONS`.
 
     Raises:
-        DataError: if nothing is left.
+        DataError: if every pair was dropped.
     """
-    processes = min(os.cpu_count() or 1, len(pairs) // PAIRS_PER_PROCESS)
+    processes = min(os.cpu_count() or 1, len(pairs) // MIN_PAIRS_PER_PROCESS)
     tokens = pairs.map(
         partial(tokenize_batch, tokenizer=tokenizer, max_tokens=max_tokens, cleaning=cleaning, version=VERSION),
         batched=True,
@@ -98,22 +109,29 @@ def tokenize_pairs(
         num_proc=processes if processes > 1 else None,
         desc="Tokenising",
     )
-    found = tokens.select_columns(["drop", "digest"]).with_format("numpy")
-    drop, digest = np.array(found["drop"][:]), found["digest"][:]
+    checks = tokens.select_columns(["drop", "digest"]).with_format("numpy")
+    drop, digest = np.array(checks["drop"][:]), checks["digest"][:]
     tokens = tokens.remove_columns(["drop", "digest"])
     if cleaning:
-        filled = np.flatnonzero(drop < 0)
-        first = np.unique(digest[filled], return_index=True)[1]
-        drop[np.delete(filled, first)] = DROPS.index("duplicate")
-    drops = Counter({name: count for i, name in enumerate(DROPS) if (count := int((drop == i).sum()))})
+        kept = np.flatnonzero(drop < 0)
+        first_occurrences = np.unique(digest[kept], return_index=True)[1]
+        drop[np.delete(kept, first_occurrences)] = DROP_REASONS.index("duplicate")
+    drops = Counter({reason: count for i, reason in enumerate(DROP_REASONS) if (count := int((drop == i).sum()))})
     if not drops:
         return tokens, drops
     kept = np.flatnonzero(drop < 0)
     if not len(kept):
-        raise DataError(f"No pair is left of {len(drop):,}: {describe_drops(drops)}.")
+        raise all_dropped(len(drop), drops)
     return tokens.select(kept), drops
 
 
 def describe_drops(drops: Counter[str]) -> str:
-    """The counts of `tokenize_pairs` for people: "12 blank side, 3 too long", or "none"."""
+    """Return the counts of `tokenize_pairs` as text, such as "12 blank side, 3 too long", or "none"."""
     return ", ".join(f"{count:,} {reason}" for reason, count in drops.most_common()) or "none"
+
+
+def all_dropped(count: int, drops: Counter[str]) -> DataError:
+    """Return the error for a text of `count` pairs that were all dropped."""
+    return DataError(
+        f"Every pair was dropped ({count:,} in total: {describe_drops(drops)}); check the text and the length limits."
+    )

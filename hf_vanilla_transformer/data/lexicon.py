@@ -1,12 +1,12 @@
-"""The words of the built-in English-German corpus."""
+"""The words of the built-in English-German corpus, in compact tables, and functions that look them up."""
 
 import re
 from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-# kind: English[/plural] German[/plural] gender, ... A "w" is a weak masculine (der Junge, den Jungen); a noun without
-# a German plural is a mass noun. The kinds "in", "at" and "on" are places, named after their preposition.
+# Format: "kind: English[/plural] German[/plural] gender, ...". Gender "w" is a weak masculine (der Junge, den Jungen).
+# Nouns without a German plural are mass nouns. The kinds "in", "at" and "on" are places, named by their preposition.
 _NOUNS = """
 person: man/men Mann/Männer m, boy Junge/Jungen w, father Vater/Väter m, brother Bruder/Brüder m, son Sohn/Söhne m,
 uncle Onkel/Onkel m, friend Freund/Freunde m, teacher Lehrer/Lehrer m, doctor Arzt/Ärzte m, king König/Könige m,
@@ -32,7 +32,7 @@ house Haus/Häuser n, hotel Hotel/Hotels n, church Kirche/Kirchen f, museum Muse
 room Zimmer/Zimmer n; at: station Bahnhof/Bahnhöfe m, beach Strand/Strände m, lake See/Seen m, river Fluss/Flüsse m;
 on: street Straße/Straßen f, bridge Brücke/Brücken f, mountain Berg/Berge m, island Insel/Inseln f
 """
-# kinds or single nouns it may describe: English German[/stem before an ending], ...
+# Format: "kinds or single nouns that it may describe: English German[/stem before an ending], ..."
 _ADJECTIVES = """
 person animal: young jung, tired müde/müd, hungry hungrig, friendly freundlich, clever klug, lazy faul, strong stark,
 happy glücklich, sad traurig, sick krank; person: famous berühmt, rich reich, poor arm, nice nett;
@@ -51,11 +51,12 @@ clothes vehicle cup plate knife bottle window street kitchen room: dirty schmutz
 cup plate bottle box bag room park street station beach: empty leer; in street: quiet ruhig;
 forest church room kitchen street: dark dunkel/dunkl
 """
-# frame: English[/past] [particle]=[*][prefix+]German infinitive [he-form participle]=kinds or nouns it goes with, ...
-# German forms left out are regular; "*" is for the perfect with sein; "/-" for no past tense, where the English form
-# would not differ from the present. Frames: acc and dat take one object, give a receiver and an object, rest a place
-# if it likes, stay a place always, move a goal, that a clause; three words are two prepositions and the German case.
-# Animals can do what stands after "@".
+# Format: "frame: English[/past] [particle]=[*][prefix+]German infinitive [third person participle]=kinds or nouns it
+# combines with, ...". German forms that are omitted are regular. "*" marks a perfect formed with sein. "/-" marks a
+# verb that is not used in the past tense, as where the English past (read) is spelled like the present.
+# Frames: "acc" and "dat" take one object in that case, "give" a recipient and an object, "rest" an optional place,
+# "stay" a place, "move" a goal, "that" a clause. Three words are an English preposition, a German one and its case.
+# A frame with "@" can also have an animal as its subject.
 _VERBS = """
 acc: visit=besuchen=person city village castle museum church island, meet/met=treffen trifft getroffen=person,
 look for=suchen=person animal thing, need=brauchen=thing vehicle food furniture, ask=fragen=person,
@@ -94,8 +95,8 @@ move@: go/went=*gehen geht gegangen=in at on, run/ran=*laufen läuft gelaufen=in
 come/came=*kommen kommt gekommen=in at on; that: say/said=sagen=, know/knew=wissen weiß gewusst=,
 think/thought=denken denkt gedacht=, believe=glauben=, hope=hoffen=, ask=fragen=; be: be/was=sein ist gewesen=
 """
-COMMON_FRAMES = "acc,dat,give,for auf acc,to mit dat,of von dat,rest,stay,move"  # the frames of an ordinary clause
-# English=German, ...
+COMMON_FRAMES = "acc,dat,give,for auf acc,to mit dat,of von dat,rest,stay,move"  # those of an ordinary clause
+# Format: "English=German, ..."
 TIMES = {
     "any": "today=heute, on Monday=am Montag, on Friday=am Freitag, on Sunday=am Sonntag, in the morning=am Morgen, "
     "in the evening=am Abend",
@@ -106,17 +107,17 @@ TIMES = {
 NUMBERS = """two=zwei, three=drei, four=vier, five=fünf, six=sechs, seven=sieben, eight=acht, nine=neun, ten=zehn, \
 eleven=elf, twelve=zwölf"""
 POSSESSIVES = "my=mein, your=dein, his=sein, her=ihr, our=unser, their=ihr"
-OFTEN = "often=oft, always=immer, never=nie, sometimes=manchmal"
+FREQUENCY_ADVERBS = "often=oft, always=immer, never=nie, sometimes=manchmal"
 DEGREES = "very=sehr, too=zu, really=wirklich"
-CONJUNCTIONS = {  # "when" only in the present, as in the past it would sometimes be "als" and sometimes "wenn"
+CONJUNCTIONS = {  # "when" only in the present: in the past it is "als" or "wenn", depending on the meaning
     "past": "because=weil, although=obwohl, before=bevor, while=während",
     "present": "because=weil, although=obwohl, if=wenn, when=wenn, before=bevor, while=während",
 }
-WEATHER = {  # the German in the order of a subordinate clause
+WEATHER = {  # the German has the word order of a subordinate clause
     "past": "it was raining=es geregnet hat, it was snowing=es geschneit hat, it was dark=es dunkel war",
     "present": "it is raining=es regnet, it is snowing=es schneit, it is dark=es dunkel ist",
 }
-SPOTS = {  # where one is in relation to a noun of this kind; the German takes the dative
+PLACE_PREPOSITIONS = {  # by the kind of noun; the German prepositions take the dative
     "in": "in=in",
     "at": "at=an",
     "on": "on=auf",
@@ -127,11 +128,13 @@ PRONOUNS = (  # person, English subject and object, German nominative, accusativ
     *("0 I me ich mich mir", "1 you you du dich dir", "3 we us wir uns uns"),
     *("2 he him er ihn ihm", "2 she her sie sie ihr", "3 they them sie sie ihnen"),
 )
-SPOUSES = ("man", "woman")  # with an owner they would be: "meine Frau" is my wife
+SPOUSE_NOUNS = ("man", "woman")  # without a possessive, which changes their meaning: "meine Frau" is "my wife"
 NAMES = ("Anna", "Peter", "Maria", "Paul", "Julia", "Martin")
 
 
 class Text(NamedTuple):
+    """A word or a piece of a sentence in both languages."""
+
     en: str = ""
     de: str = ""
 
@@ -142,28 +145,28 @@ class Noun(NamedTuple):
     en_plural: str
     de: str
     de_plural: str
-    gender: str
+    gender: str  # "m", "f", "n", or "w" for a weak masculine
 
 
 class Adjective(NamedTuple):
     en: str
     de: str
-    stem: str
-    nouns: tuple[Noun, ...]
+    stem: str  # the German form that endings are added to
+    nouns: tuple[Noun, ...]  # those that it may describe
 
 
 class Verb(NamedTuple):
     frame: str
-    animals: bool  # they do it too
-    nouns: tuple[Noun, ...]
+    for_animals: bool  # the subject may be an animal
+    nouns: tuple[Noun, ...]  # possible objects, places or goals
     en: str
-    past: str
+    past: str  # empty if the past tense is not used
     particle: str
-    infinitive: str
-    he: str
+    infinitive: str  # of the German verb, without its prefix
+    third_person: str
     participle: str = ""
-    prefix: str = ""
-    sein: bool = False
+    prefix: str = ""  # separable
+    uses_sein: bool = False  # forms its perfect with sein
 
     @property
     def lemma(self) -> str:
@@ -178,15 +181,15 @@ def join_texts(*texts: Text) -> Text:
     return Text(join_words(*(text.en for text in texts)), join_words(*(text.de for text in texts)))
 
 
-def with_s(word: str) -> str:
-    """The he-form of an English verb, or the plural of a noun."""
+def add_s(word: str) -> str:
+    """Return the third person singular of an English verb, or the plural of a noun."""
     if word == "have":
         return "has"
     return re.sub("([^aeiou])y$", r"\1ie", re.sub("(s|sh|ch|x|o)$", r"\1e", word)) + "s"
 
 
 def _entries(table: str) -> Iterator[tuple[str, str]]:
-    """The label and text of each entry of a table."""
+    """Yield the label and the text of each entry of a table."""
     for section in " ".join(table.split()).split("; "):
         label, entries = section.split(": ")
         for entry in entries.split(", "):
@@ -195,19 +198,20 @@ def _entries(table: str) -> Iterator[tuple[str, str]]:
 
 @cache
 def word_pairs(table: str) -> tuple[Text, ...]:
+    """Return the entries of a table "English=German, ..."."""
     return tuple(Text(*entry.split("=")) for entry in table.split(", "))
 
 
 @cache
 def find_nouns(spec: str) -> tuple[Noun, ...]:
-    """The nouns that are named or whose kind is named."""
+    """Return the nouns whose English word or kind is listed in `spec`, separated by spaces."""
     nouns = []
     for kind, entry in _entries(_NOUNS):
         en, de, gender = entry.split()
         en, _, en_plural = en.partition("/")
         de, _, de_plural = de.partition("/")
         if {kind, en} & set(spec.split()):
-            nouns.append(Noun(kind, en, en_plural or with_s(en), de, de_plural, gender))
+            nouns.append(Noun(kind, en, en_plural or add_s(en), de, de_plural, gender))
     return tuple(nouns)
 
 
@@ -224,7 +228,7 @@ def adjectives_for(noun: Noun) -> tuple[Adjective, ...]:
 
 @cache
 def find_verbs(frames: str) -> tuple[Verb, ...]:
-    """The verbs of some frames."""
+    """Return the verbs of the frames listed in `frames`, separated by commas."""
     verbs = []
     for label, entry in _entries(_VERBS):
         english, german, spec = entry.split("=")
@@ -234,11 +238,11 @@ def find_verbs(frames: str) -> tuple[Verb, ...]:
         infinitive, *irregular = german.split()
         prefix, _, infinitive = infinitive.strip("*").rpartition("+")
         stem = re.sub("e?n$", "", infinitive)
-        he, participle = irregular or (stem + ("et" if stem[-1] in "dt" else "t"), "")
+        third_person, participle = irregular or (stem + ("et" if stem[-1] in "dt" else "t"), "")
         if not participle:
-            participle = he if re.match("be|ver|.*ieren$", infinitive) else f"ge{he}"
-        frame, animals, sein = label.strip("@"), "@" in label, "*" in german
-        verb = Verb(frame, animals, find_nouns(spec), en, past.strip("-"), particle, infinitive, he)
+            participle = third_person if re.match("be|ver|.*ieren$", infinitive) else f"ge{third_person}"
+        frame, for_animals, uses_sein = label.strip("@"), "@" in label, "*" in german
+        verb = Verb(frame, for_animals, find_nouns(spec), en, past.strip("-"), particle, infinitive, third_person)
         if frame in frames.split(","):
-            verbs.append(verb._replace(participle=prefix + participle, prefix=prefix, sein=sein))
+            verbs.append(verb._replace(participle=prefix + participle, prefix=prefix, uses_sein=uses_sein))
     return tuple(verbs)

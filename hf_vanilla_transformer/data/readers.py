@@ -1,6 +1,6 @@
-"""Read parallel text from files or the Hub, as rows or as a data set on disk.
+"""Read parallel text from files, as rows or as a dataset on disk.
 
-Text comes as a Moses pair, .jsonl, .tsv or .csv, plain, .gz or .zst, as .parquet, or as a data set of the Hub.
+Supported formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; .parquet.
 """
 
 import csv
@@ -11,19 +11,16 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, Features, Value, load_dataset
+from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
 from ..files import checksum
 
-if TYPE_CHECKING:
-    pass
-
-VERSION = checksum(Path(__file__))  # part of the cache keys, so that a changed reader reads again
+VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed code reads the text again
 MAX_LINE_BYTES = 1 << 20
 COMPRESSIONS = (".gz", ".zst")
 TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
@@ -31,70 +28,83 @@ Row = dict[str, str]
 
 
 class DataError(ValueError):
-    """Parallel text that cannot be used; the message says what is wrong, where, and what to do."""
+    """Raised for parallel text that cannot be used; the message says what is wrong, where, and what to do."""
 
 
 def decode_lines(file: BinaryIO, name: str) -> Iterator[str]:
-    """Yield the lines of a binary file without their ends.
+    """Yield the lines of a binary file, without line endings.
 
-    Only a newline ends one: a stray U+2028 or form feed must not shift the two sides of parallel text apart.
+    Only a newline ends a line: a stray U+2028 or form feed must not misalign the two sides of parallel text.
 
     Args:
-        name: of the file, for errors.
+        name: name of the file, for error messages.
 
     Raises:
-        DataError: for a line that is not UTF-8, or longer than `MAX_LINE_BYTES`.
+        DataError: if a line is not UTF-8 or is longer than `MAX_LINE_BYTES`.
     """
     for number in itertools.count(1):
         line = file.readline(MAX_LINE_BYTES + 1)
         if not line:
             return
         if len(line) > MAX_LINE_BYTES:
-            raise DataError(f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; that is no sentence.")
+            raise DataError(
+                f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence per line."
+            )
         try:
             text = line.rstrip(b"\r\n").decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(
-                f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert the text."
+                f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8."
             ) from None
-        yield text.removeprefix("\ufeff") if number == 1 else text  # Windows' mark of UTF-8 is no text
+        yield text.removeprefix("\ufeff") if number == 1 else text  # skip the byte order mark
 
 
 def read_lines(path: str) -> Iterator[str]:
-    """Yield the lines of a file, plain or compressed, as `decode_lines` does."""
+    """Yield the lines of a file, uncompressed or compressed, as `decode_lines` does.
+
+    Raises:
+        DataError: as `decode_lines`, and if a compressed file is truncated or damaged.
+    """
     try:
         with _open(path) as file:
             yield from decode_lines(file, path)
     except (EOFError, OSError, zlib.error) as error:
         if not path.endswith(COMPRESSIONS):
             raise
-        raise DataError(f"{path} is not a whole compressed file ({error}); fetch it again.") from None
+        raise DataError(
+            f"{path} is truncated or not a {Path(path).suffix} file ({error}); download it again."
+        ) from None
 
 
-def _open(path: str) -> Any:
-    """The bytes of a file, plain or compressed."""
+def _open(path: str) -> BinaryIO:
+    """Open a file for reading, decompressing it if its name ends in .gz or .zst."""
     if path.endswith(".gz"):
-        return gzip.open(path)
+        return cast(BinaryIO, gzip.open(path))
     return io.BufferedReader(pa.input_stream(path, compression="zstd")) if path.endswith(".zst") else open(path, "rb")
 
 
 def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Line i of the first file with line i of the second."""
+    """Yield line i of the first file together with line i of the second."""
     source, target = map(read_lines, files)
     number = 0
-    for number, left in enumerate(source, start=1):
-        right = next(target, None)
-        if right is None:
-            longer = number + sum(1 for _ in source)
-            raise DataError(f"{files[0]} has {longer} lines but {files[1]} has {number - 1}; they must pair up.")
-        yield {"source": left, "target": right}
+    for number, source_line in enumerate(source, start=1):
+        target_line = next(target, None)
+        if target_line is None:
+            raise _unequal_lengths(files, number + sum(1 for _ in source), number - 1)
+        yield {"source": source_line, "target": target_line}
     rest = sum(1 for _ in target)
     if rest:
-        raise DataError(f"{files[0]} has {number} lines but {files[1]} has {number + rest}; they must pair up.")
+        raise _unequal_lengths(files, number, number + rest)
+
+
+def _unequal_lengths(files: tuple[str, ...], source_lines: int, target_lines: int) -> DataError:
+    return DataError(
+        f"{files[0]} has {source_lines} lines but {files[1]} has {target_lines}; they must be aligned line by line."
+    )
 
 
 def _json_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Lines `{"translation": {"en": ..., "de": ...}}`, or the inner object alone; blank lines are passed over."""
+    """Yield the pairs of lines `{"en": ..., "de": ...}`, alone or under the key "translation"; skip blank lines."""
     for number, line in enumerate(read_lines(files[0]), start=1):
         if not line.strip():
             continue
@@ -102,7 +112,7 @@ def _json_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[R
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON ({error}).") from None
+            raise DataError(f"{where}: not valid JSON ({error}).") from None
         if isinstance(row, dict) and isinstance(row.get("translation"), dict):
             row = row["translation"]
         if not isinstance(row, dict):
@@ -110,21 +120,21 @@ def _json_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[R
         texts = []
         for language in languages:
             if language not in row:
-                raise DataError(f"{where}: no {language!r}; it has {', '.join(row) or 'nothing'}.")
+                raise DataError(f"{where}: no {language!r} among the keys ({', '.join(row) or 'none'}).")
             text = row[language] or ""
             if not isinstance(text, str):
-                raise DataError(f"{where}: {language!r} is not text.")
-            texts.append(text.encode("utf-8", "replace").decode())  # JSON can spell halves of characters
+                raise DataError(f"{where}: the value of {language!r} is not a string.")
+            texts.append(text.encode("utf-8", "replace").decode())  # JSON can escape lone surrogates
         yield dict(zip(("source", "target"), texts, strict=True))
 
 
 def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str]) -> Iterator[Row]:
-    """The two languages' columns of numbered rows, the first of which is the header."""
+    """Yield the columns of the two languages from numbered rows, the first of which is the header."""
     _, header = next(rows, (1, []))
     for language in languages:
         if header.count(language) != 1:
             count = f"{header.count(language)} columns" if language in header else "no column"
-            raise DataError(f"{path} has {count} {language!r}; its header has {', '.join(header) or 'nothing'}.")
+            raise DataError(f"{path} has {count} {language!r}; its columns are {', '.join(header) or 'none'}.")
     source, target = map(header.index, languages)
     for number, row in rows:
         if len(row) != len(header):
@@ -133,18 +143,18 @@ def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tup
 
 
 def _tsv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Tab-separated lines under a header such as `en<TAB>de`. A quotation mark is text like any other."""
+    """Yield the pairs of tab-separated lines below a header such as `en<TAB>de`. Quotation marks have no meaning."""
     rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(files[0]), start=1))
     return _table_rows(files[0], rows, languages)
 
 
 def _csv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Comma-separated lines under a header such as `en,de`, with the usual quoting; empty lines are passed over."""
+    """Yield the pairs of CSV lines, with the usual quoting, below a header such as `en,de`; skip empty lines."""
     reader = csv.reader((line + "\n" for line in read_lines(files[0])), strict=True)
     try:
         yield from _table_rows(files[0], ((reader.line_num, row) for row in reader if row), languages)
     except csv.Error as error:
-        raise DataError(f"{files[0]}, line {reader.line_num}: not CSV ({error}).") from None
+        raise DataError(f"{files[0]}, line {reader.line_num}: not valid CSV ({error}).") from None
 
 
 READERS: dict[str, Callable[[tuple[str, ...], tuple[str, str]], Iterator[Row]]] = {
@@ -156,20 +166,20 @@ READERS: dict[str, Callable[[tuple[str, ...], tuple[str, str]], Iterator[Row]]] 
 
 
 def check_languages(languages: tuple[str, str]) -> None:
-    """See that source and target are two languages.
+    """Check that source and target language differ.
 
     Raises:
-        DataError: if they are one.
+        DataError: if they are the same.
     """
     if languages[0] == languages[1]:
-        raise DataError(f"Source and target language are both {languages[0]!r}: give two as the text names them.")
+        raise DataError(f"Source and target language are both {languages[0]!r}; give two, named as in the text.")
 
 
-def _files_of(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The format of parallel text and its files, the prefix of a Moses pair being two.
+def _find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+    """Return the format of parallel text, a key of `READERS` or ".parquet", and its files: two for a Moses pair.
 
     Raises:
-        DataError: if one is missing or empty, or the languages are one.
+        DataError: if a file is missing or empty, or the languages are the same.
     """
     check_languages(languages)
     format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
@@ -184,29 +194,29 @@ def _files_of(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ..
         )
     for file in files:
         if not Path(file).is_file():
-            hint = "" if format != "moses" else f"; a prefix {path} needs one ending in each language"
+            hint = f"; the prefix {path} stands for {' and '.join(plain)}" if format == "moses" else ""
             raise DataError(f"There is no file {file}{hint}.")
         if Path(file).stat().st_size == 0:
             raise DataError(f"{file} is empty.")
     return format, files
 
 
-def stamps_of(files: Iterable[str]) -> tuple[tuple[int, int], ...]:
-    """Size and time of each file, which tell whether it has changed."""
+def file_stamps(files: Iterable[str]) -> tuple[tuple[int, int], ...]:
+    """Return the size in bytes and the modification time in nanoseconds of each file, to detect changes."""
     return tuple((Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files)
 
 
 def read_rows(path: str, source_lang: str, target_lang: str) -> tuple[Iterator[Row], tuple[str, ...]]:
-    """The pairs of a file or Moses prefix one by one, in constant memory, and the files they come from.
+    """Return an iterator over the pairs of a file or Moses prefix, in constant memory, and the files they come from.
 
     Raises:
-        DataError: as `load_pairs` does, while reading as well.
+        DataError: as `load_pairs`; the iterator raises it as well.
     """
     languages = (source_lang, target_lang)
-    format, files = _files_of(path, languages)
+    format, files = _find_files(path, languages)
     if format != ".parquet":
         return READERS[format](files, languages), files
-    batches = (batch for batch in _columns(_read_parquet(path), path, languages).iter(1000))
+    batches = (batch for batch in select_languages(_read_parquet(path), path, languages).iter(1000))
     rows = (
         {"source": source, "target": target}
         for batch in batches
@@ -218,26 +228,30 @@ def read_rows(path: str, source_lang: str, target_lang: str) -> tuple[Iterator[R
 def _read_rows(
     format: str, files: tuple[str, ...], languages: tuple[str, str], stamps: tuple, version: str
 ) -> Iterator[Row]:
-    """`stamps` and `version` only make the cache notice changed files and changed readers."""
+    """Yield the rows of `files`; `stamps` and `version` only make the cache notice changed files and changed code."""
     empty = True
     for row in READERS[format](files, languages):
         empty = False
         yield row
     if empty:
-        raise DataError(f"{files[0]} has no pair of sentences.")
+        raise DataError(f"{files[0]} contains no sentence pairs.")
 
 
-def _columns(dataset: Dataset, origin: str, languages: tuple[str, str]) -> Dataset:
-    """The two languages of a data set, from its column "translation" or from columns of their names."""
+def select_languages(dataset: Dataset, origin: str, languages: tuple[str, str]) -> Dataset:
+    """Return the two languages of a dataset, from its column "translation" or from columns named after them.
+
+    Args:
+        origin: where the dataset is from, for error messages.
+    """
     check_languages(languages)
     if "translation" in dataset.column_names:
         dataset = dataset.select_columns("translation").flatten()
         dataset = dataset.rename_columns({name: name.removeprefix("translation.") for name in dataset.column_names})
     for language in languages:
         if language not in dataset.column_names:
-            raise DataError(f"{origin} has no {language!r}; it has {', '.join(dataset.column_names)}.")
+            raise DataError(f"{origin} has no column {language!r}; its columns are {', '.join(dataset.column_names)}.")
         if getattr(dataset.features[language], "dtype", None) not in ("string", "large_string"):
-            raise DataError(f"{origin}: {language!r} is not text.")
+            raise DataError(f"{origin}: column {language!r} does not contain text.")
     dataset = dataset.select_columns(list(languages))
     return dataset.rename_columns(dict(zip(languages, ("source", "target"), strict=True)))
 
@@ -245,85 +259,40 @@ def _columns(dataset: Dataset, origin: str, languages: tuple[str, str]) -> Datas
 def _read_parquet(path: str) -> Dataset:
     try:
         if not pq.read_metadata(path).num_rows:
-            raise DataError(f"{path} has no pair of sentences.")
+            raise DataError(f"{path} contains no sentence pairs.")
         return Dataset.from_parquet(path)
     except DataError:
         raise
-    except ValueError as error:  # what pyarrow and datasets raise for a torn and for an empty file
+    except ValueError as error:  # raised by pyarrow for a truncated file and by datasets for an empty one
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
 def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
-    """Reads parallel text, UTF-8: a .jsonl, .tsv, .csv or .parquet file, or else the Moses pair of this prefix.
+    """Read parallel text in UTF-8: a .jsonl, .tsv, .csv or .parquet file, or a Moses pair.
 
-    The prefix P means P.en and P.de, one sentence a line. All but .parquet may end in .gz or .zst as well.
+    Any other path is the prefix of a Moses pair: `P` stands for P.en and P.de, with one sentence per line. All formats
+    but .parquet may also be compressed, with the additional ending .gz or .zst.
 
     Returns:
-        A data set with the string columns "source" and "target", cached on disk.
+        A dataset with the string columns "source" and "target", cached on disk.
 
     Raises:
-        DataError: if a file is missing, empty, not UTF-8 or not of its format (with the line), has no such language,
-            or the two of a pair differ in length.
+        DataError: if a file is missing, empty, not UTF-8 or malformed (the message names the line), lacks a language,
+            or the two files of a Moses pair differ in length.
     """
     languages = (source_lang, target_lang)
-    format, files = _files_of(path, languages)
+    format, files = _find_files(path, languages)
     try:
         if format == ".parquet":
-            pairs = _columns(_read_parquet(path), path, languages)
+            pairs = select_languages(_read_parquet(path), path, languages)
         else:
-            settings = {"format": format, "files": files, "languages": languages, "stamps": stamps_of(files)}
-            settings["version"] = VERSION
-            pairs = Dataset.from_generator(_read_rows, features=TEXT_PAIR, gen_kwargs=settings)
+            arguments: dict[str, Any] = {"format": format, "files": files, "languages": languages}
+            arguments |= {"stamps": file_stamps(files), "version": VERSION}
+            pairs = Dataset.from_generator(_read_rows, features=TEXT_PAIR, gen_kwargs=arguments)
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
         raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
     if not len(pairs):
-        raise DataError(f"{path} has no pair of sentences.")
+        raise DataError(f"{path} contains no sentence pairs.")
     return pairs
-
-
-def load_hub_pairs(
-    name: str, config_name: str | None, source_lang: str, target_lang: str, splits: tuple[str, ...]
-) -> dict[str, Dataset]:
-    """Reads a data set of the Hub, or a folder of one, such as ("wmt/wmt14", "de-en").
-
-    Returns:
-        Those of `splits` that it has, each with the string columns "source" and "target".
-
-    Raises:
-        DataError: if it has none of the splits, not these languages, or needs a program of its own to be read.
-    """
-    origin = f"{name} ({config_name})" if config_name else name
-    try:
-        dataset = load_dataset(name, config_name)
-    except (RuntimeError, DatasetGenerationError) as error:
-        raise DataError(f"The data set {origin} cannot be read: {error.__cause__ or error}") from None
-    found = {
-        split: _columns(dataset[split], f"{origin}, {split},", (source_lang, target_lang))
-        for split in splits
-        if split in dataset
-    }
-    if not found:
-        raise DataError(f"{origin} has no split {' or '.join(splits)}; it has {', '.join(dataset)}.")
-    return found
-
-
-class HubRows:
-    """The train split of a data set on the Hub, streamed."""
-
-    def __init__(self, name: str, config_name: str | None, languages: tuple[str, str]):
-        self.rows, self.languages = load_dataset(name, config_name, split="train", streaming=True), languages
-        if Path(name).is_dir():  # identified by its name and content, not by its path
-            files = sorted(str(file) for file in Path(name).rglob("*") if file.is_file())
-            self.origin: list[Any] = [Path(name).resolve().name, config_name, *stamps_of(files)]
-        else:
-            self.origin = [name, config_name]
-
-    def __iter__(self) -> Iterator[Row]:
-        for row in self.rows:
-            texts = row.get("translation", row)
-            yield {
-                side: texts[language] or ""
-                for side, language in zip(("source", "target"), self.languages, strict=True)
-            }

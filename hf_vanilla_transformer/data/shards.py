@@ -1,6 +1,6 @@
-"""Read text larger than memory: folders of Arrow shards that `preparation.prepare` wrote.
+"""Read text larger than memory, from folders of Arrow shards written by `preparation.prepare`.
 
-A folder of shards holds `shard-00000.arrow` ..., the tokenizer, and `manifest.json`, which says what is in them.
+Such a folder contains `shard-00000.arrow` ..., the tokenizer, and `manifest.json`, which describes the shards.
 """
 
 import json
@@ -19,118 +19,135 @@ from .batching import MaxTokensBatchSampler
 from .readers import DataError
 
 MANIFEST = "manifest.json"
+PREPARE_AGAIN = "prepare the text again in a new folder"
 
 
 def is_prepared(folder: str | None) -> bool:
-    """Whether `folder` is one that `prepare` made, or began to make."""
+    """Return whether `prepare` has written to `folder`, even if it has not finished."""
     return folder is not None and Path(folder, MANIFEST).is_file()
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a folder that `prepare` made or began.
+    """Return the manifest of a folder to which `prepare` has written, even if it has not finished.
 
     Raises:
-        DataError: if it is damaged.
+        DataError: if the manifest is damaged.
     """
     file = Path(folder, MANIFEST)
     try:
         manifest = json.loads(file.read_text("utf-8"))
-        shards = {name: (about["pairs"], about["bytes"]) for name, about in manifest.get("shards", {}).items()}
-        {**manifest["settings"]}
-        numbers = all(isinstance(number, int) for pair in shards.values() for number in pair)
-        if numbers and (not manifest["whole"] or (shards and isinstance(manifest["pairs"], int))):
+        shards = manifest.get("shards", {})
+        counts = [count for shard in shards.values() for count in (shard["pairs"], shard["bytes"])]
+        {**manifest["settings"]}  # must be a mapping
+        counts_are_valid = all(isinstance(count, int) for count in counts)
+        if counts_are_valid and (not manifest["whole"] or (shards and isinstance(manifest["pairs"], int))):
             return manifest
     except (ValueError, TypeError, LookupError, AttributeError):
         pass
-    raise DataError(f"{file} is damaged; make the folder again.")
+    raise DataError(f"{file} is damaged; {PREPARE_AGAIN}.")
 
 
-def _manifest(folder: str) -> dict[str, Any]:
+def _checked_manifest(folder: str) -> dict[str, Any]:
+    """Return the manifest of a finished folder, after checking that every shard exists and has the right size."""
     manifest = read_manifest(folder)
     if not manifest["whole"]:
-        raise DataError(f"{folder} is not finished; give the command that began it again.")
-    for name, about in manifest["shards"].items():
+        raise DataError(f"{folder} is not finished; run the command that created it again to finish it.")
+    for name, shard in manifest["shards"].items():
         file = Path(folder, name)
         if not file.is_file():
-            raise DataError(f"{file} is missing; make the folder anew.")
+            raise DataError(f"{file} is missing; {PREPARE_AGAIN}.")
         size = file.stat().st_size
-        if size != about["bytes"]:
-            raise DataError(f"{file} is torn: {size} bytes, not {about['bytes']}; make the folder anew.")
+        if size != shard["bytes"]:
+            raise DataError(f"{file} is damaged: {size:,} bytes instead of {shard['bytes']:,}; {PREPARE_AGAIN}.")
     return manifest
 
 
-def check_languages_of(folder: str, languages: tuple[str, str]) -> None:
-    """See that a prepared folder is text of the two `languages`, source and target.
+def check_prepared_languages(folder: str, languages: tuple[str, str]) -> None:
+    """Check that the text of a prepared folder has the given source and target language.
 
     Raises:
-        DataError: if it is not.
+        DataError: if its languages differ.
     """
-    settings = _manifest(folder)["settings"]
-    theirs = (settings.get("source_lang"), settings.get("target_lang"))
-    if theirs != languages:
+    settings = _checked_manifest(folder)["settings"]
+    source, target = settings.get("source_lang"), settings.get("target_lang")
+    if (source, target) != languages:
         raise DataError(
-            f"{folder} holds text from {theirs[0]} to {theirs[1]}: give --source_lang {theirs[0]} --target_lang "
-            f"{theirs[1]}, not {languages[0]} and {languages[1]}."
+            f"{folder} contains text from {source} to {target}, not from {languages[0]} to {languages[1]}; use "
+            f"--source_lang {source} --target_lang {target}."
         )
 
 
 def load_shards(folder: str) -> Dataset:
-    """The pairs of a folder of shards, mapped into memory: only what is read takes room.
+    """Return the pairs of a folder of shards as a memory-mapped dataset, of which only the pages in use occupy memory.
 
     Raises:
-        DataError: if the folder is not whole, or a shard is missing or torn, naming it.
+        DataError: if the folder is not finished, or a shard is missing or damaged (the message names it).
     """
-    return concatenate_datasets([Dataset.from_file(str(Path(folder, name))) for name in _manifest(folder)["shards"]])
+    names = _checked_manifest(folder)["shards"]
+    return concatenate_datasets([Dataset.from_file(str(Path(folder, name))) for name in names])
 
 
 class ShardStream(IterableDataset):
-    """Batches by tokens from a folder of shards that is read from start to end, over and over, in constant memory.
+    """Batches from a folder of shards that is read sequentially, pass after pass without end, in constant memory.
 
-    A buffer of pairs is filled, cut into batches of at most `max_tokens` tokens a side, and given out in random order.
-    Shards come in another order in each pass. Of each shard every process, and each of its workers, reads pairs of its
-    own. The same arguments give the same batches.
+    A buffer is filled with pairs and divided into batches of at most `max_tokens` source and target tokens, which are
+    yielded in random order. Each pass reads the shards in a different order. Every worker of every process reads
+    different pairs of each shard. The same arguments produce the same batches.
+
+    Args:
+        folder: folder of shards.
+        max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
+        seed: seed of the order of shards and of the batches.
+        rank: index of this process.
+        world_size: number of processes.
+        buffer_pairs: number of pairs in the buffer.
 
     Raises:
-        DataError: as `load_shards` does, for a pair longer than `max_tokens`, and where a shard vanishes or is torn
-            later on.
+        DataError: as `load_shards`, or if a pair is longer than `max_tokens`. Iteration raises it if a shard has
+            become missing or damaged.
     """
 
     def __init__(
-        self, folder: str, max_tokens: int, seed: int = 0, rank: int = 0, world: int = 1, buffer_pairs: int = 50_000
+        self,
+        folder: str,
+        max_tokens: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        buffer_pairs: int = 50_000,
     ):
-        manifest = _manifest(folder)
+        manifest = _checked_manifest(folder)
         self.pairs = manifest["pairs"]
-        self.shards = {name: about["pairs"] for name, about in manifest["shards"].items()}
+        self.shards = {name: shard["pairs"] for name, shard in manifest["shards"].items()}
         self.folder, self.max_tokens, self.seed = folder, max_tokens, seed
-        self.rank, self.world, self.buffer_pairs = rank, world, buffer_pairs
+        self.rank, self.world_size, self.buffer_pairs = rank, world_size, buffer_pairs
         table = load_shards(folder).data
         longest = max(pc.max(table[f"{side}_length"]).as_py() for side in ("source", "target"))
         if longest > max_tokens:
             raise DataError(
-                f"{folder} has pairs of up to {longest} tokens, more than a whole batch of --max_tokens {max_tokens}: "
-                "raise it, or prepare the text again with a lower --max_sentence_tokens."
+                f"{folder} has pairs of up to {longest} tokens, which exceeds --max_tokens {max_tokens}; raise "
+                "--max_tokens, or prepare the text again with a lower --max_sentence_tokens."
             )
         self.check_readers(1)
 
     def check_readers(self, workers: int) -> None:
-        """See that there is a pair for each of `workers` readers on every process.
+        """Check that a shard has at least one pair for each of `workers` workers on every process.
 
         Raises:
-            DataError: if there is not.
+            DataError: if no shard has that many pairs.
         """
-        readers, pairs = self.world * workers, max(self.shards.values())
+        readers, pairs = self.world_size * workers, max(self.shards.values())
         if readers > pairs:
             raise DataError(
-                f"{self.folder} has at most {pairs} pairs in a shard, fewer than the {readers} that read it side by "
-                "side: lower --dataloader_num_workers, or the number of processes."
+                f"{self.folder} has at most {pairs} pairs per shard, too few for {readers} parallel readers; lower "
+                "--dataloader_num_workers or the number of processes."
             )
 
     def __iter__(self) -> Iterator[list[dict[str, list[int]]]]:
         worker = get_worker_info()
-        workers, number = (worker.num_workers, worker.id) if worker else (1, 0)
+        workers, worker_id = (worker.num_workers, worker.id) if worker else (1, 0)
         self.check_readers(workers)
-        part, parts = self.rank * workers + number, self.world * workers
-        pairs = self._pairs(part, parts)
+        pairs = self._pairs(self.rank * workers + worker_id, self.world_size * workers)
         for fill in count():
             buffer = list(islice(pairs, self.buffer_pairs))
             source, target = ([len(pair[side]) for pair in buffer] for side in ("input_ids", "labels"))
@@ -139,22 +156,23 @@ class ShardStream(IterableDataset):
             for batch in sampler:
                 yield [buffer[i] for i in batch]
 
-    def _pairs(self, part: int, parts: int) -> Iterator[dict[str, list[int]]]:
+    def _pairs(self, reader: int, num_readers: int) -> Iterator[dict[str, list[int]]]:
+        """Yield the pairs of one reader, pass after pass."""
         names = list(self.shards)
         for epoch in count():
             for i in np.random.default_rng((self.seed, epoch)).permutation(len(names)):
-                yield from self._read(names[i], part, parts)
+                yield from self._read(names[i], reader, num_readers)
 
-    def _read(self, name: str, part: int, parts: int) -> Iterator[dict[str, list[int]]]:
-        """Every `parts`-th pair of a shard, from `part` on."""
+    def _read(self, name: str, reader: int, num_readers: int) -> Iterator[dict[str, list[int]]]:
+        """Yield every `num_readers`-th pair of a shard, starting at index `reader`."""
         file, found = Path(self.folder, name), 0
         try:
             with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
                 for batch in batches:
-                    mine = range((part - found) % parts, batch.num_rows, parts)
-                    yield from batch.select(["input_ids", "labels"]).take(pa.array(mine, pa.int64())).to_pylist()
+                    indices = pa.array(range((reader - found) % num_readers, batch.num_rows, num_readers), pa.int64())
+                    yield from batch.select(["input_ids", "labels"]).take(indices).to_pylist()
                     found += batch.num_rows
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{file} cannot be read any more: {error}") from None
+            raise DataError(f"{file} can no longer be read: {error}") from None
         if found != self.shards[name]:
-            raise DataError(f"{file} is torn: {found:,} pairs, not {self.shards[name]:,}; make the folder anew.")
+            raise DataError(f"{file} is damaged: {found:,} pairs instead of {self.shards[name]:,}; {PREPARE_AGAIN}.")

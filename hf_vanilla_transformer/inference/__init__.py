@@ -1,4 +1,4 @@
-"""Use trained models: translate, score, and run exports on other runtimes.
+"""Use trained models: translate, compute metrics, and run exported models on other runtimes.
 
 Read `translation.py` first.
 """

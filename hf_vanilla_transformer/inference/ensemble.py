@@ -1,4 +1,4 @@
-"""Several models that translate together: at every step the mean of their probabilities decides."""
+"""Translate with an ensemble: every decoding step averages the probabilities of several models."""
 
 import copy
 import math
@@ -14,8 +14,8 @@ from ..model.generation_vanilla_transformer import VanillaTransformerGenerationM
 from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 
-class _Encoders(nn.Module):
-    """Every member's encoder on the same source, their states side by side: (B, S, sum of the widths)."""
+class _EnsembleEncoder(nn.Module):
+    """Run the encoder of every model on the same source and concatenate the states: (B, S, sum of all d_model)."""
 
     main_input_name = "input_ids"
 
@@ -28,51 +28,57 @@ class _Encoders(nn.Module):
         return BaseModelOutput(torch.cat(states, -1))
 
 
-def _layers(cache: EncoderDecoderCache, first: int, last: int) -> EncoderDecoderCache:
-    """Some layers of a cache, not copied: what one member keeps in the ensemble's."""
-    parts = []
-    for whole in (cache.self_attention_cache, cache.cross_attention_cache):
+def _cache_slice(cache: EncoderDecoderCache, start: int, stop: int) -> EncoderDecoderCache:
+    """Return the layers `start` to `stop` - 1 of a cache, which belong to one of the models; nothing is copied."""
+    slices = []
+    for full in (cache.self_attention_cache, cache.cross_attention_cache):
         part = DynamicCache()
-        part.layers = whole.layers[first:last]
-        parts.append(part)
-    return EncoderDecoderCache(*parts)
+        part.layers = full.layers[start:stop]
+        slices.append(part)
+    return EncoderDecoderCache(*slices)
 
 
 class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
-    """`generate()` and `forward()` by the mean of the models' probabilities, for models with one vocabulary.
+    """An ensemble of models with the same vocabulary, which predicts the mean of their probabilities.
 
-    The models may differ in depth and width; decoding settings are the first one's. It runs transformers' own
-    generation loops, and is neither trained nor saved.
+    The models may differ in depth and width. The generation config is copied from the first model. `generate()` runs
+    the decoding loops of transformers. An ensemble cannot be trained or saved.
+
+    Args:
+        models: at least one model; all must have the same vocabulary.
 
     Raises:
-        ValueError: if the models' vocabularies or special tokens differ.
+        ValueError: if the vocabulary sizes or special tokens of the models differ.
     """
 
     def __init__(self, models: Sequence[VanillaTransformerPreTrainedModel]):
         first = models[0].config
         for model in models[1:]:
             for name in ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
-                ours, theirs = getattr(first, name), getattr(model.config, name)
-                if ours != theirs:
-                    raise ValueError(f"Models of an ensemble need one vocabulary: {name} is {ours} and {theirs}.")
+                expected, found = getattr(first, name), getattr(model.config, name)
+                if found != expected:
+                    raise ValueError(
+                        f"The models of an ensemble must share one vocabulary: {name} is {expected} in the first "
+                        f"model, but {found} in another."
+                    )
         config = copy.deepcopy(first)
         self._depths = [model.config.num_decoder_layers for model in models]
-        config.num_decoder_layers = sum(self._depths)  # transformers sizes the cache by it
+        config.num_decoder_layers = sum(self._depths)  # transformers allocates the cache for this number of layers
         super().__init__(config)
         self.models = nn.ModuleList(models)
         self.generation_config = copy.deepcopy(models[0].generation_config)
-        self._encoders = _Encoders([model.get_encoder() for model in models])
+        self._encoder = _EnsembleEncoder([model.get_encoder() for model in models])
         self._widths = [model.config.d_model for model in models]
         self.eval()
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
-        return self._encoders
+        return self._encoder
 
-    def _is_plain(self, *search: Any) -> bool:
-        return False  # the faster loops know one model
+    def _can_use_fast_search(self, *search: Any) -> bool:
+        return False  # the fast search supports only a single model
 
-    def _longest_output(self) -> int:
-        return min(model._longest_output() for model in self.models)  # type: ignore[operator]
+    def _max_output_tokens(self) -> int:
+        return min(model._max_output_tokens() for model in self.models)  # type: ignore[operator]
 
     def forward(
         self,
@@ -83,21 +89,21 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         past_key_values: EncoderDecoderCache | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
-        """`logits` (B, T, vocab_size): the logarithm of the mean probability."""
+        """Return the logarithm of the mean probabilities as `logits` (B, T, vocab_size)."""
         if encoder_outputs is None:
-            encoder_outputs = self._encoders(input_ids, attention_mask)
-        log_probs, first = [], 0
+            encoder_outputs = self._encoder(input_ids, attention_mask)
+        log_probs, start = [], 0
         states = encoder_outputs[0].split(self._widths, -1)
         for model, state, depth in zip(self.models, states, self._depths, strict=True):
-            part = None if past_key_values is None else _layers(past_key_values, first, first + depth)
+            cache = None if past_key_values is None else _cache_slice(past_key_values, start, start + depth)
             outputs = model(
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,
                 encoder_outputs=BaseModelOutput(state),
-                past_key_values=part,
-                use_cache=part is not None,
+                past_key_values=cache,
+                use_cache=cache is not None,
             )
             log_probs.append(outputs.logits.log_softmax(-1))
-            first += depth
+            start += depth
         logits = torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
         return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)

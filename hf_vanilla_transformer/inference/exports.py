@@ -1,14 +1,18 @@
-"""What exports for CTranslate2 and for ONNX have in common."""
+"""Identify the format of an export and its number of positions."""
 
 from pathlib import Path
-from typing import Any
 
-CONFIG_FOLDER = "vanilla_transformer"  # in a CTranslate2 export: the model's own configuration
-_ONNX_MANIFEST = "export.json"  # which transformers writes beside ONNX graphs
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+
+CONFIG_FOLDER = "vanilla_transformer"  # subfolder of a CTranslate2 export with the original configuration of the model
+_ONNX_MANIFEST = "export.json"  # written by transformers next to the ONNX graphs
 
 
-def num_positions(config: Any) -> int:
-    """Return how many positions an export has; sinusoids allow room beyond what training saw."""
+def num_positions(config: VanillaTransformerConfig) -> int:
+    """Return the number of positions in an export.
+
+    It is `max_position_embeddings`, doubled for sinusoids, which can be computed beyond the length seen in training.
+    """
     return config.max_position_embeddings * (2 if config.position_embedding == "sinusoidal" else 1)
 
 

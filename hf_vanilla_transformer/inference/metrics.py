@@ -1,4 +1,4 @@
-"""BLEU, chrF and TER as `evaluate` metrics that load offline, each with sacreBLEU's signature."""
+"""Compute BLEU, chrF and TER with sacreBLEU, as metrics of `evaluate` that need no network access."""
 
 import math
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from typing import Any
 import datasets
 import evaluate
 import sacrebleu
-from sacrebleu.metrics.base import Metric as SacreMetric
+from sacrebleu.metrics.base import Metric as SacreBleuMetric
 
 
 class _CorpusMetric(evaluate.Metric):
-    """A sacreBLEU metric over a corpus: strings in, `{name: score, "signature": ...}` out."""
+    """A corpus-level sacreBLEU metric; `compute` returns `{name: score, "signature": ...}`."""
 
     name: str
-    sacre: Callable[..., SacreMetric]
+    sacrebleu_metric: Callable[..., SacreBleuMetric]
 
     def __init__(self, **kwargs: Any):
         super().__init__(keep_in_memory=True, **kwargs)
@@ -30,52 +30,55 @@ class _CorpusMetric(evaluate.Metric):
         )
 
     def _compute(self, predictions: list[str], references: list[str], **settings: Any) -> dict[str, Any]:
-        metric = type(self).sacre(**settings)
+        metric = type(self).sacrebleu_metric(**settings)
         score = metric.corpus_score(predictions, [references]).score
         return {self.name: score, "signature": str(metric.get_signature())}
 
 
 class Bleu(_CorpusMetric):
-    """`compute(predictions=..., references=..., tokenize="13a")`; "none" for text that is tokenised already."""
+    """BLEU: `compute(predictions=..., references=..., tokenize="13a")`; use "none" for tokenised text."""
 
     name = "bleu"
-    sacre = partial(sacrebleu.BLEU, force=True)  # that text looks tokenised is no news with "none"
+    sacrebleu_metric = partial(sacrebleu.BLEU, force=True)  # force: do not warn that the text looks tokenised
 
 
 class ChrF(_CorpusMetric):
-    """`compute(predictions=..., references=...)`."""
+    """chrF: `compute(predictions=..., references=...)`."""
 
     name = "chrf"
-    sacre = sacrebleu.CHRF
+    sacrebleu_metric = sacrebleu.CHRF
 
 
 class Ter(_CorpusMetric):
-    """`compute(predictions=..., references=...)`; an error rate, so lower is better."""
+    """TER, an error rate (lower is better): `compute(predictions=..., references=...)`."""
 
     name = "ter"
-    sacre = sacrebleu.TER
+    sacrebleu_metric = sacrebleu.TER
 
 
 def check_tokenization(name: str) -> None:
-    """See that BLEU can be computed with sacreBLEU's tokenisation `name`.
+    """Check that BLEU can be computed with sacreBLEU's tokenisation `name`.
 
     Raises:
-        ValueError: if there is no such tokenisation, or what it needs is not installed.
+        ValueError: if sacreBLEU has no such tokenisation, or if a package that it needs is not installed.
     """
     names = sorted(name for name in sacrebleu.BLEU.TOKENIZERS if name)
     if name not in names:
-        raise ValueError(f"There is no tokenisation {name!r} for BLEU; choose one of {', '.join(names)}.")
+        raise ValueError(f"Unknown tokenisation {name!r} for BLEU; choose one of {', '.join(names)}.")
     try:
-        Bleu.sacre(tokenize=name).corpus_score(["a"], [["a"]])
+        Bleu.sacrebleu_metric(tokenize=name).corpus_score(["a"], [["a"]])
     except (RuntimeError, ImportError, OSError) as error:
-        raise ValueError(f"BLEU cannot be computed with the tokenisation {name!r}: {error}") from error
+        raise ValueError(f"Cannot compute BLEU with the tokenisation {name!r}: {error}") from error
 
 
 def evaluate_translations(predictions: list[str], references: list[str], bleu_tokenize: str = "13a") -> dict[str, Any]:
-    """`{"bleu": ..., "chrf": ..., "ter": ..., "signatures": {...}}`, all out of 100.
+    """Return `{"bleu": ..., "chrf": ..., "ter": ..., "signatures": {...}}`, with scores in percent.
+
+    Args:
+        bleu_tokenize: sacreBLEU's tokenisation for BLEU, such as "13a" or "none".
 
     Raises:
-        ValueError: if there are not as many predictions as references, or none.
+        ValueError: if there are no predictions, or their number differs from the number of references.
     """
     if len(predictions) != len(references) or not predictions:
         raise ValueError(f"Cannot score {len(predictions)} translations against {len(references)} references.")
@@ -89,5 +92,5 @@ def evaluate_translations(predictions: list[str], references: list[str], bleu_to
 
 
 def perplexity(nats: float) -> float:
-    """Return the exponential of a cross-entropy in nats per token, capped where a float would overflow."""
+    """Return the perplexity for a cross-entropy in nats per token, capped so that it does not overflow."""
     return math.exp(min(nats, 700.0))

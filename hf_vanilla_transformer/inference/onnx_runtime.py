@@ -1,6 +1,7 @@
-"""Run an ONNX export as a model with a `generate`."""
+"""Run an ONNX export with ONNX Runtime, through the `generate` method of transformers."""
 
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,25 +15,31 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from .exports import num_positions
 
 
-def import_exporters() -> Any:
-    """Return `transformers.exporters`, which writes and runs ONNX graphs.
+def import_exporters() -> ModuleType:
+    """Return the module `transformers.exporters`, which writes and runs ONNX graphs.
 
     Raises:
-        ImportError: if it or ONNX Runtime is missing.
+        ImportError: if ONNX Runtime or onnxscript is not installed, or transformers is too old to have the module.
     """
     for module in ("onnxruntime", "onnxscript"):
         import_extra(module, "export")
     try:
         return import_module("transformers.exporters")
     except ImportError as error:
-        raise ImportError(f"ONNX needs transformers 5.23 or newer, not {transformers.__version__}.") from error
+        version = transformers.__version__
+        raise ImportError(f"ONNX needs transformers 5.23 or newer, but {version} is installed.") from error
 
 
 class OnnxModel(VanillaTransformerForConditionalGeneration):
-    """An ONNX export: transformers' own `generate`, with each step run by ONNX Runtime; it has no weights of its own.
+    """An ONNX export with the `generate` method of transformers; ONNX Runtime runs the encoder and each decoder step.
+
+    The torch modules are on the meta device and have no weights.
 
     Args:
-        folder: what `export_onnx` wrote.
+        folder: a folder written by `export_onnx`.
+
+    Raises:
+        ImportError: if ONNX Runtime is not installed.
     """
 
     def __init__(self, folder: str):
@@ -45,21 +52,29 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cpu")  # of the ids that go in and out
+        return torch.device("cpu")  # the device of input and output ids
 
-    def _is_plain(self, *search: Any) -> bool:
-        return False  # the faster loops need the weights
+    def _can_use_fast_search(self, *search: Any) -> bool:
+        return False  # the fast search needs the weights
 
-    def _longest_output(self) -> int:
+    def _max_output_tokens(self) -> int:
         return num_positions(self.config)
 
     def generate(  # type: ignore[override]
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **settings: Any
     ) -> Any:
-        """Tokens (B, T) for the sources (B, S); settings as for every model of transformers."""
-        self._check(input_ids.shape[1])
-        padding: Any = self.config.pad_token_id
-        mask = input_ids.ne(padding).long() if attention_mask is None else attention_mask
+        """Return the generated ids (B, T), starting with the decoder start token, for `input_ids` (B, S).
+
+        Args:
+            attention_mask: (B, S); by default everything but padding.
+            settings: keyword arguments of `GenerationMixin.generate`.
+
+        Raises:
+            ValueError: if the source or the output is longer than the position table of the export.
+        """
+        self._check_length(input_ids.shape[1])
+        pad_token_id: Any = self.config.pad_token_id
+        mask = input_ids.ne(pad_token_id).long() if attention_mask is None else attention_mask
         states = self._run("encoder", input_ids=input_ids, attention_mask=mask)
         return super().generate(input_ids, attention_mask=mask, encoder_outputs=states, **settings)
 
@@ -71,8 +86,8 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         attention_mask: torch.Tensor,
         **others: Any,
     ) -> Seq2SeqLMOutput:
-        """One step: `decoder_input_ids` (B, 1) to logits (B, 1, vocab_size), and keys and values for the next."""
-        self._check(past_key_values.get_seq_length() + decoder_input_ids.shape[1])
+        """Run one decoding step: `decoder_input_ids` (B, 1) to logits (B, 1, vocab_size) and the updated cache."""
+        self._check_length(past_key_values.get_seq_length() + decoder_input_ids.shape[1])
         return self._run(
             "decode" if past_key_values.get_seq_length() else "prefill",
             decoder_input_ids=decoder_input_ids,
@@ -81,9 +96,11 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
             attention_mask=attention_mask,
         )
 
-    def _check(self, length: int) -> None:
+    def _check_length(self, length: int) -> None:
         if length > num_positions(self.config):
-            raise ValueError(f"The export has {num_positions(self.config)} positions, but the text needs {length}.")
+            raise ValueError(
+                f"The export has {num_positions(self.config)} positions, but the text needs {length}. Shorten it."
+            )
 
     def _run(self, name: str, **inputs: Any) -> Any:
         runner = self.runners[name]

@@ -1,4 +1,4 @@
-"""Translating many sentences: sorted by length into batches, and given back in their order."""
+"""Translate many sentences: batch them by length and return the translations in the original order."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,15 @@ def translate_ids(
     progress: Callable[[int], Any] | None = None,
     **generate_kwargs: Any,
 ) -> list[list[int]]:
-    """One list of target tokens, special ones included, for each list of source tokens (with `</s>`), in their order.
+    """Return the generated token ids, special tokens included, of each source, in the order of `sources`.
 
-    The company of a batch changes no translation: padding is masked, and each sentence has its own length limit. Other
-    arguments as in `translate`.
+    Translations do not depend on how sentences are batched: padding is masked, and each sentence has its own length
+    limit.
+
+    Args:
+        sources: the token ids of each sentence, ending with `</s>`.
+
+    The other arguments are those of `translate`.
     """
     translations: list[list[int]] = [[] for _ in sources]
     if not sources:
@@ -31,7 +36,7 @@ def translate_ids(
     model.eval()
     lengths = [len(source) for source in sources]
     batches = batches_by_length(lengths, lengths, max_tokens)
-    for batch in reversed(batches):  # the longest first, so that what does not fit in memory fails at once
+    for batch in reversed(batches):  # longest first, so that running out of memory fails immediately
         inputs = {
             "input_ids": pad([sources[i] for i in batch], model.config.pad_token_id).to(model.device),
             "attention_mask": pad([[1] * lengths[i] for i in batch], 0).to(model.device),
@@ -53,20 +58,24 @@ def translate(
     progress: Callable[[int], Any] | None = None,
     **generate_kwargs: Any,
 ) -> list[str]:
-    """One translation a sentence, in the same order; a blank sentence gives an empty one.
+    """Return one translation per sentence, in the same order; a blank sentence is translated to an empty string.
 
     Args:
-        max_tokens: source tokens of a batch, padding included; a longer sentence makes a batch of its own.
-        progress: called after each batch with the number of sentences it held.
-        generate_kwargs: go to `model.generate`; the model's saved generation config holds the defaults.
+        model: the model, an `Ensemble`, or an export loaded with `CTranslate2Model` or `OnnxModel`.
+        tokenizer: the tokenizer saved with the model.
+        sentences: the source sentences.
+        max_tokens: the maximum number of source tokens per batch, padding included; a longer sentence forms a batch
+            of its own.
+        progress: called after each batch with the number of sentences in it.
+        generate_kwargs: passed to `model.generate`; defaults come from the generation config of the model.
     """
-    filled = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    if progress is not None and len(filled) < len(sentences):
-        progress(len(sentences) - len(filled))
+    not_blank = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+    if progress is not None and len(not_blank) < len(sentences):
+        progress(len(sentences) - len(not_blank))
     translations = [""] * len(sentences)
-    if filled:
-        sources = tokenizer([sentences[i] for i in filled])["input_ids"]
+    if not_blank:
+        sources = tokenizer([sentences[i] for i in not_blank])["input_ids"]
         outputs = translate_ids(model, sources, max_tokens, progress, **generate_kwargs)
-        for i, text in zip(filled, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True):
+        for i, text in zip(not_blank, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True):
             translations[i] = text
     return translations

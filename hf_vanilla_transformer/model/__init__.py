@@ -1,5 +1,8 @@
-"""The model itself: configuration, layers, decoding and pipeline.
+"""The model: configuration, layers, decoding and pipeline.
 
-The six files `*_vanilla_transformer.py` travel with a saved model, so they import each other only as siblings. Read
-`modeling_vanilla_transformer.py` first; `loading.py` loads models and tokenizers safely for the other folders.
+Read `modeling_vanilla_transformer.py` first, the encoder and decoder of Figure 1. `layers_vanilla_transformer.py` has
+attention (equation 1), positions and the layers; `generation_vanilla_transformer.py` the length penalty and limit;
+`fast_search_vanilla_transformer.py` greedy and beam search. These files, `configuration_vanilla_transformer.py` and
+`pipeline_vanilla_transformer.py` are copied into every saved model, so they import each other only as siblings.
+`loading.py` is not: it loads models and tokenizers safely for the other folders.
 """

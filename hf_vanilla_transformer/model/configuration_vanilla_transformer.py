@@ -6,8 +6,10 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
-# Of a saved model: where transformers finds its code, for those who have not installed this package. The files are
-# copied beside the weights, since `_auto_class` names the classes (here and in the modeling file).
+IGNORED_LABEL = -100  # label of positions that the loss ignores, as in torch and transformers
+
+# Where transformers finds the code of a saved model if this package is not installed. Saving a model copies these
+# files next to its weights, because `_auto_class` is set on the classes here and in the modeling file.
 _AUTO_MAP = {
     "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
     "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
@@ -25,39 +27,41 @@ _CUSTOM_PIPELINES = {
 @strict
 class VanillaTransformerConfig(PreTrainedConfig):
     r"""
-    The defaults are the paper's base model (section 3); every other row of its Table 3 is a change to these fields.
+    Configuration of a Transformer. The defaults are the paper's base model (section 3).
+
+    Every other row of the paper's Table 3 changes some of these fields.
 
     Args:
-        vocab_size: Size of the one vocabulary that source and target share (section 3.4).
+        vocab_size: Size of the vocabulary, which source and target share (section 3.4).
         d_model: Width of every sub-layer's output.
         num_encoder_layers, num_decoder_layers: The paper's N, 6 for both.
-        num_heads: The paper's h.
+        num_heads: Number of attention heads, the paper's h.
         d_ff: Inner width of the feed-forward sub-layer (section 3.3).
-        d_k, d_v: Width of one head's keys (and queries) and of its values; `d_model // num_heads` where not given.
-            Rows A and B of Table 3 set them apart.
-        dropout: On each sub-layer's output before it is added to its input, and on the sums of embeddings and
-            positions, in both stacks (section 5.4).
-        attention_dropout, activation_dropout: On the attention weights and inside the feed-forward sub-layer; not
-            in the paper.
-        activation_function: A name that transformers' `ACT2FN` knows; the paper's is "relu".
+        d_k, d_v: Width of each head's keys (and queries) and of its values. Default: `d_model // num_heads`. Rows A
+            and B of Table 3 vary them.
+        dropout: Dropout probability on each sub-layer's output before it is added to the sub-layer's input, and on
+            the sums of embeddings and positions in both stacks (section 5.4).
+        attention_dropout, activation_dropout: Dropout probabilities on the attention weights and inside the
+            feed-forward sub-layer. The paper uses neither.
+        activation_function: A key of transformers' `ACT2FN`. The paper uses "relu".
         position_embedding: "sinusoidal" (section 3.5, any length) or "learned" (row E, at most
             `max_position_embeddings` positions).
-        max_position_embeddings: How many positions are ready at the start. A sinusoidal table grows on demand.
-        attention_bias: Whether the four projections of an attention have biases; the paper's have none.
-        lm_head_bias: Whether the pre-softmax projection has one; the paper's has none.
-        layer_norm_eps: tensor2tensor's epsilon; the paper names none.
-        initializer_range: Standard deviation of all initial matrices; where not given, tensor2tensor's initialisation,
-            since the paper names none: Xavier-uniform matrices, embeddings N(0, 1 / d_model). 0.02 brings narrow
-            models further in a short training.
-        length_normalization: How beam search weighs a hypothesis against its length: "gnmt" is
-            log P / ((5 + |Y|) / 6)^alpha (section 6.1, Wu et al. 2016), "length" is transformers' log P / |Y|^alpha.
-            alpha is the generation config's `length_penalty`.
-        source_lang, target_lang: Languages the model was trained to translate from and to, where known.
-        tie_word_embeddings: One matrix for both inputs and the output projection (section 3.4).
+        max_position_embeddings: Initial number of positions. A sinusoidal table grows if a text is longer.
+        attention_bias: Whether the four projections of an attention layer have biases. The paper's have none.
+        lm_head_bias: Whether the pre-softmax projection has a bias. The paper's has none.
+        layer_norm_eps: Epsilon of layer normalisation. The paper does not give one; the default is tensor2tensor's.
+        initializer_range: Standard deviation of all initial weight matrices. Default: tensor2tensor's initialisation
+            (Xavier-uniform matrices, embeddings from N(0, 1 / d_model)), because the paper does not describe its own.
+            In short training runs, narrow models reach better results with 0.02.
+        length_normalization: Score of a hypothesis in beam search: "gnmt" is log P / ((5 + |Y|) / 6)^alpha (section
+            6.1, Wu et al. 2016), "length" is transformers' log P / |Y|^alpha. alpha is the generation config's
+            `length_penalty`.
+        source_lang, target_lang: Languages that the model translates from and to, if known.
+        tie_word_embeddings: Whether both inputs and the output projection share one matrix (section 3.4).
 
     Raises:
-        ValueError: for a field out of range, naming it.
-        StrictDataclassError: from huggingface_hub, for a field of the wrong type.
+        ValueError: If a field is out of range. The message names the field.
+        StrictDataclassError: If a field has the wrong type (from huggingface_hub).
     """
 
     model_type = "vanilla_transformer"
@@ -65,7 +69,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values"]
     attribute_map = {
         "hidden_size": "d_model",
-        # transformers asks a config for this number to size the decoder's cache
+        # transformers reads num_hidden_layers to size the decoder's cache
         "num_hidden_layers": "num_decoder_layers",
         "num_attention_heads": "num_heads",
         "head_dim": "d_k",
@@ -115,16 +119,22 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if self.d_v is None:
             self.d_v = self.d_model // self.num_heads
         self.validate_architecture()
-        for name in ("auto_map", "custom_pipelines"):  # written anew on saving
+        for name in ("auto_map", "custom_pipelines"):  # written again on saving
             kwargs.pop(name, None)
         if __name__.startswith("transformers_modules"):
-            # Only a copy from a saved model shows its pipeline: where it shows, transformers demands
-            # trust_remote_code, which the installed package does not need.
-            kwargs["custom_pipelines"] = deepcopy(_CUSTOM_PIPELINES)  # transformers writes into it
+            # Set only in the copy that travels with a saved model: transformers requires trust_remote_code for a
+            # config with custom_pipelines, and the installed package does not need it.
+            kwargs["custom_pipelines"] = deepcopy(_CUSTOM_PIPELINES)  # transformers modifies the dictionary
         super().__post_init__(auto_map=dict(_AUTO_MAP), **kwargs)
 
     def validate_architecture(self):
-        """Called at construction, and by `@strict` on saving: the fields must describe a model that can be built."""
+        """Check that the fields describe a model that can be built.
+
+        Called at construction, and by `@strict` on saving.
+
+        Raises:
+            ValueError: If a field is out of range.
+        """
         sizes = ("vocab_size", "d_model", "num_encoder_layers", "num_decoder_layers", "d_ff", "d_k", "d_v")
         for name in (*sizes, "max_position_embeddings"):
             if getattr(self, name) < 1:
@@ -140,7 +150,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             raise ValueError(f"d_model must be even for sinusoidal positions, got {self.d_model}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """As saved: with the names of the code that travels along."""
+        """Return the fields to save, including where to find the pipeline's code."""
         return {**super().to_dict(), "custom_pipelines": deepcopy(_CUSTOM_PIPELINES)}
 
 

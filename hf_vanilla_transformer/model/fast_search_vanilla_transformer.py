@@ -1,13 +1,13 @@
-"""Fast greedy and beam search, over the decoder of Figure 1 one position of every hypothesis at a time.
+"""Fast greedy and beam search, decoding one position of every hypothesis per step.
 
-The same arithmetic as `VanillaTransformerDecoder` with its cache, arranged for search. Shapes use B sentences, K beams
-of each, h heads, S source tokens, and t positions so far.
+The arithmetic is that of `VanillaTransformerDecoder` with a cache, arranged for search. Shapes use B sentences, K
+beams per sentence, h heads, S source tokens, and t positions decoded so far.
 
-- The beams of a sentence share its encoder output, so cross-attention keeps one set of keys and values a sentence, and
-  the K beams are K queries to it.
-- Self-attention works the same way: every beam may look at the keys of all K beams of its sentence, and a mask hides
-  those that are not its own past. When beams are reordered, only the mask moves; no key or value is copied.
-- Sentences whose search is over leave the batch.
+- The beams of a sentence share its encoder output, so cross-attention stores one set of keys and values per sentence,
+  which the K beams query together.
+- Self-attention works the same way: the K beams of a sentence query the keys of all K beams, and a mask hides the keys
+  outside a beam's own past. When beams are reordered, only the mask changes; no key or value is copied.
+- Sentences whose search has finished are removed from the batch.
 """
 
 from types import SimpleNamespace
@@ -16,37 +16,36 @@ from typing import Any
 import torch
 from torch import nn
 
-from .layers_vanilla_transformer import (
-    VanillaTransformerDecoderLayer,
-)
+from .layers_vanilla_transformer import VanillaTransformerDecoderLayer
 
-# Hiding the keys of other beams costs K^2, copying one's own costs K; up to about this many, hiding is quicker
+# Masking the keys of other beams costs O(K^2), copying each beam's own keys O(K); masking is faster up to about this
+# number of beams
 MAX_FAST_BEAMS = 64
-FIRST_CAPACITY = 16  # positions that a new cache has room for; it grows by half when they are used up
+INITIAL_CAPACITY = 16  # positions allocated in a new cache, which grows by half of its size when it is full
 
 
-def _left_linear(linear: nn.Linear, columns: torch.Tensor) -> torch.Tensor:
-    """W x + b for columns x. *Shape:* (inputs, N) to (outputs, N).
+def _linear_on_columns(linear: nn.Linear, columns: torch.Tensor) -> torch.Tensor:
+    """Return W x + b for each column x. *Shape:* (inputs, N) to (outputs, N).
 
-    With a large matrix on the left, a CPU is up to a third faster at a search's few columns.
+    With the large matrix on the left, a CPU is up to a third faster for the few columns of a search.
     """
     output = torch.mm(linear.weight, columns)
     return output if linear.bias is None else output.add_(linear.bias[:, None])
 
 
-class _Layer:
-    """A decoder layer with the keys and values it has seen, each head's together."""
+class _CachedLayer:
+    """A decoder layer with its cached keys and values, stored head by head."""
 
     def __init__(self, layer: VanillaTransformerDecoderLayer, encoder_states: torch.Tensor, num_beams: int):
         self.layer, self.num_beams, self.num_heads = layer, num_beams, layer.self_attn.num_heads
         cross = layer.encoder_attn.project_key_value(encoder_states)
         self.cross_key, self.cross_value = (states.flatten(0, 1) for states in cross)  # (B h, S, d)
-        rows, capacity = len(self.cross_key), FIRST_CAPACITY * num_beams
-        self.key = encoder_states.new_empty(rows, capacity, layer.self_attn.d_k)  # (B h, t K, d), with room to grow
+        rows, capacity = len(self.cross_key), INITIAL_CAPACITY * num_beams
+        self.key = encoder_states.new_empty(rows, capacity, layer.self_attn.d_k)  # (B h, capacity, d), t K rows in use
         self.value = encoder_states.new_empty(rows, capacity, layer.self_attn.d_v)
 
-    def _heads(self, states: torch.Tensor) -> torch.Tensor:
-        """(B K, h d) to (B h, K, d)."""
+    def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
+        """Split the heads and group the beams by sentence. *Shape:* (B K, h d) to (B h, K, d)."""
         return (
             states.view(-1, self.num_beams, self.num_heads, states.shape[-1] // self.num_heads)
             .transpose(1, 2)
@@ -54,199 +53,214 @@ class _Layer:
         )
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None):
-        """Section 3.2.1 for queries (B K, h d), keys and values (B h, S, d), and a mask (B h, K, S); gives (B K, h d).
+        """Compute scaled dot-product attention (section 3.2.1).
 
-        For so few queries two batched products are quicker on a CPU than its fused attention.
+        For so few queries, two batched matrix products are faster on a CPU than torch's fused attention.
+
+        *Shape:* query (B K, h d), key and value (B h, S, d), mask (B h, K, S) to (B K, h d).
         """
-        query, key = self._heads(query * key.shape[-1] ** -0.5), key.transpose(1, 2)
+        query, key = self._split_heads(query * key.shape[-1] ** -0.5), key.transpose(1, 2)
         scores = torch.bmm(query, key) if mask is None else torch.baddbmm(mask, query, key)
         output = torch.bmm(scores.softmax(-1), value).unflatten(0, (-1, self.num_heads))  # (B, h, K, d)
         return output.transpose(1, 2).flatten(2).flatten(0, 1)
 
-    def _store(self, name: str, states: torch.Tensor, used: int) -> torch.Tensor:
-        """Puts `states` (B K, h d) behind the `used` rows of the cache; gives all of them, (B h, used + K, d)."""
+    def _append(self, name: str, states: torch.Tensor, used: int) -> torch.Tensor:
+        """Append `states` (B K, h d) to the `used` rows of the cache `name`; return all rows (B h, used + K, d)."""
         cache, end = getattr(self, name), used + self.num_beams
         if end > cache.shape[1]:
             grown = cache.new_empty(len(cache), end + cache.shape[1] // 2, cache.shape[2])
             grown[:, :used] = cache[:, :used]
             setattr(self, name, grown)
             cache = grown
-        cache[:, used:end] = self._heads(states)
+        cache[:, used:end] = self._split_heads(states)
         return cache[:, :end]
 
     def step(
         self, x: torch.Tensor, used: int, mask: torch.Tensor | None, cross_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """(B K, d_model) to the same, one position on."""
+        """Run the layer on the next position, after `used` cached rows. *Shape:* (B K, d_model) to (B K, d_model)."""
         layer, attention, cross = self.layer, self.layer.self_attn, self.layer.encoder_attn
-        keys, values = self._store("key", attention.k_proj(x), used), self._store("value", attention.v_proj(x), used)
+        keys, values = self._append("key", attention.k_proj(x), used), self._append("value", attention.v_proj(x), used)
         output = attention.out_proj(self._attend(attention.q_proj(x), keys, values, mask))
         x = layer.self_attn_layer_norm(x + output)
         output = cross.out_proj(self._attend(cross.q_proj(x), self.cross_key, self.cross_value, cross_mask))
         x = layer.encoder_attn_layer_norm(x + output)
-        inner = layer.activation_fn(_left_linear(layer.fc1, x.t()))
-        return layer.final_layer_norm(x + _left_linear(layer.fc2, inner).t())
+        inner = layer.activation_fn(_linear_on_columns(layer.fc1, x.t()))
+        return layer.final_layer_norm(x + _linear_on_columns(layer.fc2, inner).t())
 
     def keep(self, rows: torch.Tensor):
-        """Only the sentences `rows` stay."""
+        """Keep only the sentences `rows` (indices into the batch)."""
         for name in ("cross_key", "cross_value", "key", "value"):
             cache = getattr(self, name).unflatten(0, (-1, self.num_heads))
             setattr(self, name, cache[rows].flatten(0, 1))
 
 
 class IncrementalDecoder:
-    """The decoder of `model` over a batch of sentences.
+    """Run the decoder of `model` step by step on a batch of sentences.
 
     Args:
         encoder_states: (B, S, d_model).
-        attention_mask: (B, S), 0 where the source is padding; None where there is none.
+        attention_mask: (B, S), 0 where the source is padding; None if there is no padding.
+        num_beams: K, the number of beams per sentence.
     """
 
     def __init__(self, model: Any, encoder_states: torch.Tensor, attention_mask: torch.Tensor | None, num_beams: int):
         self.model, self.num_beams, self.num_heads = model, num_beams, model.config.num_heads
         self.position = 0
-        self.layers = [_Layer(layer, encoder_states, num_beams) for layer in model.model.decoder.layers]
-        self.visible: torch.Tensor | None = None  # (B, K, t K): 0 at a beam's own past, -inf elsewhere
-        self.others = encoder_states.new_full((num_beams, num_beams), float("-inf")).fill_diagonal_(0.0)
+        self.layers = [_CachedLayer(layer, encoder_states, num_beams) for layer in model.model.decoder.layers]
+        self.self_mask: torch.Tensor | None = None  # (B, K, t K): 0 at a beam's own past, -inf elsewhere
+        self.step_mask = encoder_states.new_full((num_beams, num_beams), float("-inf")).fill_diagonal_(0.0)
         self.cross_mask = None
         if attention_mask is not None and not attention_mask.all():
-            lowest = torch.finfo(encoder_states.dtype).min  # not -inf: a row of padding alone stays finite
+            lowest = torch.finfo(encoder_states.dtype).min  # not -inf, so that a row of only padding stays finite
             mask = encoder_states.new_zeros(attention_mask.shape).masked_fill(attention_mask == 0, lowest)
-            self.cross_mask = self._for_heads(mask[:, None])  # (B h, 1, S)
+            self.cross_mask = self._repeat_for_heads(mask[:, None])  # (B h, 1, S)
 
-    def _for_heads(self, mask: torch.Tensor) -> torch.Tensor:
-        """(B, K, S) to (B h, K, S)."""
+    def _repeat_for_heads(self, mask: torch.Tensor) -> torch.Tensor:
+        """Repeat a mask for every head. *Shape:* (B, K, S) to (B h, K, S)."""
         return mask.repeat_interleave(self.num_heads, dim=0)
 
-    def step(self, tokens: torch.Tensor, parents: Any = None) -> torch.Tensor:
-        """Logits (vocab_size, B K) after the newest tokens (B, K), which continue the beams `parents` (B, K)."""
+    def step(self, tokens: torch.Tensor, parents: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the logits (vocab_size, B K) of the next position.
+
+        Args:
+            tokens: (B, K) latest token of each beam.
+            parents: (B, K) beam of the previous step that each beam continues. Ignored at the first step, and with
+                one beam.
+        """
         decoder, used = self.model.model.decoder, self.position * self.num_beams
         if self.num_beams > 1:
-            own = self.others.expand(len(tokens), -1, -1)
-            if self.visible is None:
-                self.visible = own
+            present = self.step_mask.expand(len(tokens), -1, -1)
+            if self.self_mask is None:
+                self.self_mask = present
             else:
-                past = self.visible.gather(1, parents[..., None].expand(-1, -1, used))
-                self.visible = torch.cat((past, own), dim=-1)
-        mask = None if self.visible is None else self._for_heads(self.visible)
+                assert parents is not None
+                past = self.self_mask.gather(1, parents[..., None].expand(-1, -1, used))
+                self.self_mask = torch.cat((past, present), dim=-1)
+        mask = None if self.self_mask is None else self._repeat_for_heads(self.self_mask)
         x = decoder.embed_tokens(tokens.flatten()) * decoder.embed_scale
         x = x + decoder.embed_positions(self.position, 1)
         for layer in self.layers:
             x = layer.step(x, used, mask, self.cross_mask)
         self.position += 1
-        return _left_linear(self.model.lm_head, x.t())
+        return _linear_on_columns(self.model.lm_head, x.t())
 
     def keep(self, rows: torch.Tensor):
-        """Only the sentences `rows` (indices into the batch) stay."""
+        """Keep only the sentences `rows` (indices into the batch)."""
         for layer in self.layers:
             layer.keep(rows)
-        if self.visible is not None:
-            self.visible = self.visible[rows]
+        if self.self_mask is not None:
+            self.self_mask = self.self_mask[rows]
         if self.cross_mask is not None:
             self.cross_mask = self.cross_mask.unflatten(0, (-1, self.num_heads))[rows].flatten(0, 1)
 
 
 def top_tokens(logits: torch.Tensor, count: int, block: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` highest of each column of `logits` (V, N) and their places, in no order; both (N, count or V).
+    """Return the `count` highest logits of each column and their tokens, in no particular order.
 
-    They lie in the `count` blocks of rows with the highest maxima, and maxima are far quicker to find than places.
+    They lie in the `count` blocks of rows with the highest maxima, and a maximum is much faster to find than a top-k.
+
+    *Shape:* (V, N) to two tensors (N, min(count, V)).
     """
     size, columns = logits.shape
     if size < 4 * block * count:
-        values, places = logits.topk(min(count, size), dim=0, sorted=False)
-        return values.t(), places.t()
-    whole = size - size % block
+        values, tokens = logits.topk(min(count, size), dim=0, sorted=False)
+        return values.t(), tokens.t()
+    whole = size - size % block  # rows in whole blocks
     maxima = logits[:whole].view(-1, block, columns).amax(1)  # (V / block, N)
     if whole < size:
         maxima = torch.cat((maxima, logits[whole:].amax(0, keepdim=True)))
     blocks = maxima.t().topk(count, sorted=False).indices  # (N, count)
-    places = (blocks[..., None] * block + torch.arange(block, device=logits.device)).flatten(1)
-    values = logits.gather(0, places.clamp(max=size - 1).t()).t().masked_fill(places >= size, float("-inf"))
+    tokens = (blocks[..., None] * block + torch.arange(block, device=logits.device)).flatten(1)  # (N, count block)
+    values = logits.gather(0, tokens.clamp(max=size - 1).t()).t().masked_fill(tokens >= size, float("-inf"))
     values, chosen = values.topk(count, sorted=False)
-    return values, places.gather(1, chosen)
+    return values, tokens.gather(1, chosen)
 
 
-class _State(SimpleNamespace):
-    """What a search knows of each sentence that is still in the batch: tensors whose first dimension is B."""
+class _SearchState(SimpleNamespace):
+    """State of a search for each sentence still in the batch: tensors whose first dimension is B."""
 
     def keep(self, rows: torch.Tensor):
-        """Only the sentences `rows` stay."""
+        """Keep only the sentences `rows` (indices into the batch)."""
         self.__dict__.update({name: tensor[rows] for name, tensor in vars(self).items()})
 
 
-def _time_to_leave(done: torch.Tensor) -> bool:
-    """Whether enough sentences are `done` to make up for copying what the others need when they leave."""
+def _should_shrink(done: torch.Tensor) -> bool:
+    """Return whether enough sentences are `done` to justify copying the caches of the others."""
     return len(done) <= 8 * int(done.sum())
 
 
 def greedy_search(
-    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, settings: Any, model_kwargs: dict
+    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, generation_config: Any, model_kwargs: dict
 ) -> torch.Tensor:
-    """The likeliest token at every step. *Shape:* (B, 1) to (B, T).
+    """Decode with the most likely token at every step. *Shape:* (B, 1) to (B, T).
 
     Args:
-        limits: (B, 1) tokens after the start token that a sentence may have.
-        settings: the generation config that `generate()` has prepared.
-        model_kwargs: what `generate()` has prepared for the decoder.
+        input_ids: (B, 1) start tokens.
+        limits: (B, 1) maximum number of tokens after the start token, per sentence.
+        generation_config: the generation config as prepared by `generate()`.
+        model_kwargs: the decoder's keyword arguments as prepared by `generate()`.
     """
     decoder = IncrementalDecoder(model, model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask"), 1)
-    output = input_ids.new_full((len(input_ids), settings.max_length), int(settings._pad_token_tensor))
+    padding = int(generation_config._pad_token_tensor)
+    output = input_ids.new_full((len(input_ids), generation_config.max_length), padding)
     output[:, :1] = input_ids
-    places = torch.arange(len(input_ids), device=input_ids.device)
-    state = _State(places=places, tokens=input_ids, limits=limits, done=torch.zeros_like(places, dtype=torch.bool))
+    rows = torch.arange(len(input_ids), device=input_ids.device)
+    state = _SearchState(rows=rows, tokens=input_ids, limits=limits, done=torch.zeros_like(rows, dtype=torch.bool))
     length = 0
     while not state.done.all():
-        if _time_to_leave(state.done):
-            rows = (~state.done).nonzero()[:, 0]
-            decoder.keep(rows)
-            state.keep(rows)
+        if _should_shrink(state.done):
+            kept = (~state.done).nonzero()[:, 0]
+            decoder.keep(kept)
+            state.keep(kept)
         length += 1
         state.tokens = decoder.step(state.tokens).argmax(0)[:, None]
-        output[state.places[~state.done], length] = state.tokens[~state.done, 0]
-        state.done |= (torch.isin(state.tokens, settings._eos_token_tensor) | (length >= state.limits))[:, 0]
+        output[state.rows[~state.done], length] = state.tokens[~state.done, 0]
+        state.done |= (torch.isin(state.tokens, generation_config._eos_token_tensor) | (length >= state.limits))[:, 0]
     return output[:, : length + 1]
 
 
 def beam_search(
-    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, settings: Any, model_kwargs: dict
+    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, generation_config: Any, model_kwargs: dict
 ) -> torch.Tensor:
-    """Search as transformers' beam search does, step for step. *Shape:* (B, 1) to (B num_return_sequences, T).
+    """Run the same beam search as transformers, step by step. *Shape:* (B, 1) to (B num_return_sequences, T).
 
-    The model's own methods score finished hypotheses and bound running ones, as they do for transformers' loop.
-    Arguments as in `greedy_search`.
+    As in transformers' loop, methods of the model score the finished hypotheses and bound the running ones. The
+    arguments are those of `greedy_search`.
     """
-    beams, mask = settings.num_beams, model_kwargs.get("attention_mask")
+    beams, mask = generation_config.num_beams, model_kwargs.get("attention_mask")
     encoder_states = model_kwargs["encoder_outputs"][0][::beams]
     decoder = IncrementalDecoder(model, encoder_states, None if mask is None else mask[::beams], beams)
-    state = _initial_state(input_ids, limits, settings)
+    state = _initial_state(input_ids, limits, generation_config)
     output, lengths, length = state.running.clone(), state.lengths.clone(), 0
     while True:
-        if _time_to_leave(state.done):
-            left, rows = state.places[state.done], (~state.done).nonzero()[:, 0]
-            output[left], lengths[left] = state.finished[state.done], state.lengths[state.done]
-            if len(rows) == 0:
+        if _should_shrink(state.done):
+            removed, kept = state.rows[state.done], (~state.done).nonzero()[:, 0]
+            output[removed], lengths[removed] = state.finished[state.done], state.lengths[state.done]
+            if len(kept) == 0:
                 break
-            decoder.keep(rows)
-            state.keep(rows)
+            decoder.keep(kept)
+            state.keep(kept)
         logits = decoder.step(state.running[:, :, length], state.parents).float()  # (V, B K)
         length += 1
-        candidates = _candidates(logits, state.running_scores, settings)
-        _advance(model, state, candidates, length, settings)
-    longest = 1 + int(lengths[:, : settings.num_return_sequences].max())
-    return output[:, : settings.num_return_sequences, :longest].flatten(0, 1)
+        candidates = _candidates(logits, state.running_scores, generation_config)
+        _advance(model, state, candidates, length, generation_config)
+    longest = 1 + int(lengths[:, : generation_config.num_return_sequences].max())
+    return output[:, : generation_config.num_return_sequences, :longest].flatten(0, 1)
 
 
-def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, settings: Any) -> _State:
-    batch_size, beams = len(input_ids), settings.num_beams
-    fill = int(settings._pad_token_tensor) or int(settings._eos_token_tensor[0])
-    sequences = input_ids.new_full((batch_size, beams, settings.max_length), fill)  # (B, K, T)
+def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, generation_config: Any) -> _SearchState:
+    """Return the state before the first step, for start tokens (B, 1) and limits (B, 1)."""
+    batch_size, beams = len(input_ids), generation_config.num_beams
+    fill = int(generation_config._pad_token_tensor) or int(generation_config._eos_token_tensor[0])
+    sequences = input_ids.new_full((batch_size, beams, generation_config.max_length), fill)  # (B, K, T)
     sequences[:, :, 0] = input_ids
     scores = torch.full((batch_size, beams), -1e9, device=input_ids.device)
-    return _State(
-        places=torch.arange(batch_size, device=input_ids.device),
+    return _SearchState(
+        rows=torch.arange(batch_size, device=input_ids.device),  # indices into the output
         limits=limits,
         running=sequences,
-        # all beams are the same at first: only one of them may be continued
+        # all beams are identical at first, so only one of them may be continued
         running_scores=scores.index_fill(1, limits.new_zeros(1), 0.0),
         parents=input_ids.new_zeros(batch_size, beams),
         finished=sequences,
@@ -259,19 +273,20 @@ def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, settings: Any)
 
 
 def _candidates(
-    logits: torch.Tensor, running_scores: torch.Tensor, settings: Any
+    logits: torch.Tensor, running_scores: torch.Tensor, generation_config: Any
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the best continuations of each sentence: log-probabilities, their beams and tokens, each (B, candidates).
+    """Return the log-probabilities, beams and tokens of each sentence's best continuations, each (B, candidates).
 
     Args:
-        logits: (V, B K), overwritten.
+        logits: (V, B K); overwritten.
         running_scores: (B, K) log-probabilities of the beams.
     """
-    beams = settings.num_beams
-    count = max(2, 1 + len(settings._eos_token_tensor)) * beams  # enough for all beams to continue if others end
+    beams = generation_config.num_beams
+    # enough candidates to continue all beams even if others end
+    count = max(2, 1 + len(generation_config._eos_token_tensor)) * beams
     best, tokens = top_tokens(logits, count)
     highest = best.amax(-1)
-    partition = highest + logits.sub_(highest).exp_().sum(0).log()  # in place: the logits are not needed any more
+    partition = highest + logits.sub_(highest).exp_().sum(0).log()  # in place to save memory
     best = (best - partition[:, None]).unflatten(0, (-1, beams)) + running_scores[..., None]
     origins = torch.arange(beams, device=best.device)[:, None].expand_as(best).flatten(1)
     best, chosen = best.flatten(1).topk(count)
@@ -280,23 +295,24 @@ def _candidates(
 
 def _advance(
     model: Any,
-    state: _State,
+    state: _SearchState,
     candidates: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     length: int,
-    settings: Any,
+    generation_config: Any,
 ) -> None:
-    """Extend the beams by the best continuations, and move those that end to the finished hypotheses."""
+    """Extend the beams with the best continuations and move those that end to the finished hypotheses."""
     best, origins, tokens = candidates
-    beams, early_stopping, alpha = settings.num_beams, settings.early_stopping, settings.length_penalty
+    beams, alpha = generation_config.num_beams, generation_config.length_penalty
+    early_stopping = generation_config.early_stopping
     extended = model._gather_beams(state.running, origins)
     extended[:, :, length] = tokens
-    ended = torch.isin(tokens, settings._eos_token_tensor) | (length >= state.limits)
+    ended = torch.isin(tokens, generation_config._eos_token_tensor) | (length >= state.limits)
     state.finished, state.scores, state.lengths, state.is_finished = model._update_finished_beams(
         sequences=state.finished,
         topk_running_sequences=extended,
         beam_scores=state.scores,
         topk_log_probs=best,
-        beam_indices=state.lengths,  # transformers keeps the ancestors here, of which only the number is needed
+        beam_indices=state.lengths,  # transformers stores the beam of each token here; only their number is needed
         topk_running_beam_indices=torch.full_like(tokens, length)[..., None],
         is_early_stop_heuristic_unsatisfied=state.can_improve,
         is_sent_finished=state.is_finished,

@@ -1,9 +1,9 @@
-"""Decoding as published (section 6.1): the GNMT length penalty, and an output of at most the input's length + 50.
+"""Decoding as published (section 6.1): the GNMT length penalty, and outputs of at most the input length + 50 tokens.
 
-Both are methods that transformers' own `generate()` calls, so sampling, assisted generation and the rest stay
-transformers' code. So do greedy and beam search with anything added (logits processors, scores or attentions wanted, a
-forced prefix ...). Plain greedy and beam search give the same results here from a faster loop over
-`IncrementalDecoder`.
+Both are implemented as methods that transformers' `generate()` calls, so sampling, assisted generation and the other
+modes run transformers' code. So do greedy and beam search with any additional option (logits processors, returned
+scores or attentions, a forced prefix and so on). Plain greedy and beam search run a faster loop over
+`IncrementalDecoder` with the same results.
 """
 
 from contextvars import ContextVar
@@ -15,6 +15,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from transformers.activations import ACT2FN
 from transformers.generation import (
     EosTokenCriteria,
+    GenerationConfig,
     GenerationMixin,
     MaxLengthCriteria,
     StoppingCriteria,
@@ -30,75 +31,79 @@ from .layers_vanilla_transformer import (
     VanillaTransformerDecoderLayer,
 )
 
-OUTPUT_MARGIN = 50  # tokens that a translation may be longer than its source
+OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its source
 
-# the limits of the sentences that this thread's generate() is decoding, (B, 1), for the bound on what beams can reach
-_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
-
+# (B, 1) length limits of the sentences that generate() is decoding in this thread, which bound the reachable scores
+_current_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
 
 _PLAIN_MODULES: set[type[nn.Module]] = {
     *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
     *(LearnedPositions, VanillaTransformerAttention, VanillaTransformerDecoderLayer),
 }
-_FORWARDS = {module: module.forward for module in _PLAIN_MODULES}  # as they were, should somebody replace them
-_ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")  # all are section 3.2.1
+_ORIGINAL_FORWARDS = {module: module.forward for module in _PLAIN_MODULES}  # to detect replaced forward methods
+# All of these compute the attention of section 3.2.1
+_ATTENTION_IMPLEMENTATIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 
-def _is_modified(module: nn.Module) -> bool:
-    """Whether something happens when `module` is called that its class does not say."""
+def _is_patched(module: nn.Module) -> bool:
+    """Return whether calling `module` runs code other than its class's `forward`."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    # transformers' own hooks stay in a model that was once asked for attentions; unless asked they do nothing
-    sleeping = all(getattr(hook, "__module__", None) == "transformers.utils.output_capturing" for hook in hooks)
-    return not sleeping or hasattr(module, "_hf_hook") or "forward" in vars(module)
+    # transformers leaves its hooks on a model that has once returned attentions; they do nothing unless requested
+    harmless = all(getattr(hook, "__module__", None) == "transformers.utils.output_capturing" for hook in hooks)
+    return not harmless or hasattr(module, "_hf_hook") or "forward" in vars(module)
 
 
 def can_decode_incrementally(model: Any) -> bool:
-    """Whether the decoder is the one described here and nothing else.
+    """Return whether `IncrementalDecoder` computes the same as the decoder's `forward`, which it never calls.
 
-    Adapters, quantised or offloaded weights, subclasses, hooks and attention functions of somebody's own are not: what
-    they do happens in `forward`, which the search never calls.
+    It does not for adapters, quantised or offloaded weights, subclasses, hooks, and custom attention functions.
     """
     decoder = model.model.decoder
     modules = [module for module in (*decoder.modules(), model.lm_head) if module is not decoder]
-    activation = type(ACT2FN[model.config.activation_function])  # all of these act element by element
+    activation = type(ACT2FN[model.config.activation_function])  # all of these are element-wise
     return (
         not any(module.training for module in model.modules())
-        and model.config._attn_implementation in _ATTENTIONS
+        and model.config._attn_implementation in _ATTENTION_IMPLEMENTATIONS
         and type(decoder.embed_tokens) is nn.Embedding
         and type(model.lm_head) is nn.Linear
         and all(type(module) in _PLAIN_MODULES or type(module) is activation for module in modules)
-        and all(module.forward is forward for module, forward in _FORWARDS.items())
+        and all(module.forward is forward for module, forward in _ORIGINAL_FORWARDS.items())
         and all(type(weight) is nn.Parameter and not weight.is_meta for weight in model.parameters())
-        and not any(map(_is_modified, model.modules()))
+        and not any(map(_is_patched, model.modules()))
         and not (_global_forward_hooks or _global_forward_pre_hooks)
     )
 
 
 def gnmt_length_penalty(length: int | torch.Tensor, alpha: float) -> float | torch.Tensor:
-    """lp(Y) = ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14); |Y| counts `</s>` but not the start token."""
+    """Return lp(Y) = ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14).
+
+    Args:
+        length: |Y|, the number of tokens including `</s>` but not the start token.
+        alpha: the generation config's `length_penalty`.
+    """
     return ((5 + length) / 6) ** alpha
 
 
 class SentenceLimits(StoppingCriteria):
-    """Ends each sentence of a batch at its own number of tokens, so that its company in the batch changes nothing.
+    """Stop each sentence of a batch at its own length limit, so that results do not depend on the batch.
 
     Args:
-        limits: (B,) tokens after the start token.
+        limits: (B,) maximum number of tokens after the start token.
     """
 
     def __init__(self, limits: torch.Tensor):
         self.limits = limits
 
     def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.Tensor:
-        rows = input_ids.shape[0] // self.limits.shape[0]  # beam search brings several candidates a sentence
+        rows = input_ids.shape[0] // self.limits.shape[0]  # beam search passes several rows per sentence
         return input_ids.shape[1] - 1 >= self.limits.repeat_interleave(rows)
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
-    """`generate()` with the paper's limit and its length penalty.
+    """`generate()` with the paper's length limit and length penalty (section 6.1).
 
-    The limit holds only where the caller and the generation config name none. The penalty holds where the config's
-    `length_normalization` is "gnmt"; its alpha is `length_penalty`.
+    The limit applies only if neither the caller nor the generation config sets one. The penalty applies if the model
+    config's `length_normalization` is "gnmt"; its alpha is the generation config's `length_penalty`.
     """
 
     config: Any
@@ -106,29 +111,34 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def generate(  # type: ignore[override]
         self, inputs=None, generation_config=None, logits_processor=None, stopping_criteria=None, **kwargs
     ):
-        """transformers' `generate`, with each sentence's limit its own source length (with `</s>`) + 50."""
+        """Generate as transformers does, with at most 50 tokens more than the source (including `</s>`) per sentence.
+
+        Raises:
+            ValueError: If there is no source.
+        """
         limits = None
-        if not self._names_a_limit(generation_config, kwargs):
-            limits = (self._source_lengths(inputs, kwargs) + OUTPUT_MARGIN).clamp(max=self._longest_output())
+        if not self._has_length_limit(generation_config, kwargs):
+            limits = (self._source_lengths(inputs, kwargs) + OUTPUT_MARGIN).clamp(max=self._max_output_tokens())
             kwargs["max_length"] = 1 + int(limits.max())
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), SentenceLimits(limits)])
-        token = _limits.set(None if limits is None else limits[:, None])
+        token = _current_limits.set(None if limits is None else limits[:, None])
         try:
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)  # type: ignore[misc]
         finally:
-            _limits.reset(token)
+            _current_limits.reset(token)
 
-    def _names_a_limit(self, generation_config, kwargs: dict) -> bool:
+    def _has_length_limit(self, generation_config: GenerationConfig | None, kwargs: dict) -> bool:
+        """Return whether the arguments or a generation config limit the length of the output."""
         given = [kwargs, *(vars(c) for c in (generation_config, self.generation_config) if c is not None)]
         return any(settings.get(name) is not None for settings in given for name in ("max_length", "max_new_tokens"))
 
-    def _longest_output(self) -> int:
-        """Tokens that there are positions for."""
+    def _max_output_tokens(self) -> int:
+        """Return the number of tokens for which the model has positions."""
         learned = self.config.position_embedding == "learned"
         return self.config.max_position_embeddings if learned else torch.iinfo(torch.long).max
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
-        """(B,) real tokens of each source, from the mask, else the ids, else what stands in their place."""
+        """Return the number of tokens in each source (B,), from the mask, token ids, embeddings or encoder outputs."""
         if kwargs.get("attention_mask") is not None:
             return kwargs["attention_mask"].sum(-1)
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
@@ -136,7 +146,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return input_ids.ne(self.config.pad_token_id).sum(-1)
         states = kwargs.get("inputs_embeds")
         if states is None and kwargs.get("encoder_outputs") is None:
-            raise ValueError("There is nothing to translate: give input_ids, inputs_embeds or encoder_outputs.")
+            raise ValueError("There is no source to translate; pass input_ids, inputs_embeds or encoder_outputs.")
         if states is None:
             states = kwargs["encoder_outputs"][0]
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
@@ -144,9 +154,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _update_finished_beams(  # type: ignore[override]
         self, *, topk_log_probs, cur_len, decoder_prompt_len, length_penalty, **kwargs
     ):
-        """Scores finished hypotheses by the GNMT penalty; transformers' own division is turned off by alpha = 0."""
+        """Score finished hypotheses with the GNMT penalty; a length penalty of 0 disables transformers' own."""
         if self.config.length_normalization == "gnmt":
-            # cur_len counts the start token but not yet the token that has just ended a hypothesis: it is |Y|
+            # cur_len counts the start token but not the token that has just ended a hypothesis, so it equals |Y|
             topk_log_probs = topk_log_probs / gnmt_length_penalty(cur_len, length_penalty)
             length_penalty = 0.0
         return super()._update_finished_beams(
@@ -160,8 +170,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _check_early_stop_heuristic(  # type: ignore[override]
         self, *, running_beam_scores, cur_len, max_length, decoder_prompt_len, early_stopping, length_penalty, **kwargs
     ):
-        """The best score a running hypothesis can still reach, by the same formula and the sentence's own limit."""
-        limits = _limits.get()
+        """Return whether running hypotheses can still beat finished ones, under their penalty and own limits."""
+        limits = _current_limits.get()
         longest = max_length - 1 if limits is None else limits
         if self.config.length_normalization == "gnmt":
             reachable = longest if early_stopping == "never" and length_penalty > 0.0 else cur_len - 1
@@ -179,8 +189,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             **kwargs,
         )
 
-    def _is_plain(self, input_ids, logits_processor, stopping_criteria, settings, model_kwargs: dict) -> bool:
-        """Whether a search is one that the faster loops know in full."""
+    def _can_use_fast_search(
+        self, input_ids, logits_processor, stopping_criteria, settings, model_kwargs: dict
+    ) -> bool:
+        """Return whether the fast loops support everything that this search needs."""
         known = {MaxLengthCriteria, EosTokenCriteria, SentenceLimits}
         mask = model_kwargs.get("attention_mask")
         return (
@@ -195,7 +207,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and model_kwargs["past_key_values"].get_seq_length() == 0
             and not model_kwargs.keys() & {"decoder_attention_mask", "decoder_inputs_embeds"}
             and can_decode_incrementally(self)
-            # attention to a source of padding alone is what the attention function makes of it
+            # attention over a fully padded source depends on the attention function
             and (mask is None or bool(mask.any(-1).all()))
         )
 
@@ -210,27 +222,28 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         **model_kwargs,
     ):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if synced_gpus or streamer is not None or not self._is_plain(*search, model_kwargs):
+        if synced_gpus or streamer is not None or not self._can_use_fast_search(*search, model_kwargs):
             return super()._sample(*search, synced_gpus, streamer, **model_kwargs)  # type: ignore[misc]
-        limits = self._limits_of(stopping_criteria, len(input_ids), input_ids.device)
+        limits = self._length_limits(stopping_criteria, len(input_ids), input_ids.device)
         return greedy_search(self, input_ids, limits, generation_config, model_kwargs)
 
     def _beam_search(
         self, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus=False, **model_kwargs
     ):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if synced_gpus or not self._is_plain(*search, model_kwargs):
+        if synced_gpus or not self._can_use_fast_search(*search, model_kwargs):
             return super()._beam_search(*search, synced_gpus, **model_kwargs)  # type: ignore[misc]
-        input_ids = input_ids[:: generation_config.num_beams]  # generate() has repeated everything for every beam
-        limits = self._limits_of(stopping_criteria, len(input_ids), input_ids.device)
-        token = _limits.set(None)  # the faster loop hands the limits on itself, since sentences leave its batch
+        input_ids = input_ids[:: generation_config.num_beams]  # generate() has repeated each sentence for every beam
+        limits = self._length_limits(stopping_criteria, len(input_ids), input_ids.device)
+        # the fast loop passes the limits as an argument, because it removes finished sentences from them
+        token = _current_limits.set(None)
         try:
             return beam_search(self, input_ids, limits, generation_config, model_kwargs)
         finally:
-            _limits.reset(token)
+            _current_limits.reset(token)
 
-    def _limits_of(self, stopping_criteria, batch_size: int, device: torch.device) -> torch.Tensor:
-        """(B, 1) tokens after the start token that each sentence may have."""
+    def _length_limits(self, stopping_criteria, batch_size: int, device: torch.device) -> torch.Tensor:
+        """Return the maximum number of tokens after the start token, per sentence (B, 1)."""
         limits = torch.full((batch_size, 1), torch.iinfo(torch.long).max, device=device)
         for criteria in stopping_criteria:
             if isinstance(criteria, MaxLengthCriteria):

@@ -1,6 +1,7 @@
 """The parts of the Transformer (Vaswani et al. 2017, section 3): positions, attention, and the two kinds of layer.
 
-Reads from the bottom of the paper's Figure 1 up. Shapes use B sentences, S source tokens, T target tokens, h heads.
+The order is that of the paper's Figure 1, from bottom to top. Shapes use B sentences, S source tokens, T target tokens
+and h heads.
 """
 
 from collections.abc import Callable
@@ -14,13 +15,11 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
-
-IGNORED_LABEL = -100  # a position that the loss leaves out, as torch's and transformers' losses do
+from .configuration_vanilla_transformer import IGNORED_LABEL, VanillaTransformerConfig
 
 
 def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
-    """Return the decoder's input for `labels`: the start token, then all labels but the last.
+    """Return the decoder's input for `labels`: the start token, then all labels except the last.
 
     Ignored labels become padding. *Shape:* (B, T) to (B, T).
     """
@@ -30,7 +29,10 @@ def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id:
 
 
 def init_weights(module: nn.Module, config: VanillaTransformerConfig):
-    """Initialise a module as tensor2tensor does, since the paper is silent, or from N(0, initializer_range^2)."""
+    """Initialise a module from N(0, initializer_range^2) if set, else as tensor2tensor does.
+
+    The paper does not describe its initialisation.
+    """
     std = config.initializer_range
     if isinstance(module, nn.Linear):
         if std is None:
@@ -49,7 +51,7 @@ def init_weights(module: nn.Module, config: VanillaTransformerConfig):
 
 
 def sinusoids(num_positions: int, d_model: int) -> torch.Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same angle (section 3.5).
+    """Return PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos of the same angle (section 3.5).
 
     *Shape:* (num_positions, d_model), float64.
     """
@@ -60,7 +62,7 @@ def sinusoids(num_positions: int, d_model: int) -> torch.Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Rows of `sinusoids`, computed once; the table grows when a longer sentence comes."""
+    """Sinusoidal positions (section 3.5) from a precomputed table, which grows when a sentence is longer."""
 
     table: torch.Tensor
 
@@ -71,34 +73,40 @@ class SinusoidalPositions(nn.Module):
 
     @torch.no_grad()
     def fill(self):
-        """Write the sinusoids into the table, exact to the table's own precision."""
+        """Recompute the table in float64 and round it to its dtype once."""
         if self.table.device.type != "meta":
-            self._make(len(self.table))
+            self._compute_table(len(self.table))
 
-    def _make(self, num_positions: int):
-        # under inference_mode the table would become an inference tensor, which no later update may change
+    def _compute_table(self, num_positions: int):
+        # in inference mode the table would become an inference tensor, which cannot be modified later
         with torch.inference_mode(False):
             table = sinusoids(num_positions, self.table.shape[1])
             self.table = table.to(self.table.dtype).to(self.table.device)
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
-        self.fill()  # a cast to a wider type would keep the narrower one's rounding
+        self.fill()  # otherwise a cast to a wider dtype would keep the rounding errors of the narrower one
         return self
 
     def forward(self, start: int, length: int) -> torch.Tensor:
+        """Return the encodings of `length` positions from `start` on (length, d_model)."""
         if start + length > self.table.shape[0]:
-            self._make(max(start + length, 2 * self.table.shape[0]))
+            self._compute_table(max(start + length, 2 * self.table.shape[0]))
         return self.table[start : start + length]
 
 
 class LearnedPositions(nn.Embedding):
-    """Learned positions, the variant of row E in Table 3."""
+    """Learned positions (Table 3, row E)."""
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config.max_position_embeddings, config.d_model)
 
     def forward(self, start: int, length: int) -> torch.Tensor:  # type: ignore[override]
+        """Return the embeddings of `length` positions from `start` on (length, d_model).
+
+        Raises:
+            ValueError: If there are not enough positions.
+        """
         if start + length > self.num_embeddings:
             raise ValueError(
                 f"This model has learned positions for {self.num_embeddings} tokens, but the text needs "
@@ -108,10 +116,11 @@ class LearnedPositions(nn.Embedding):
 
 
 class Dropout(nn.Dropout):
-    """Dropout (section 5.4) whose mask is drawn quickly on a CPU.
+    """Dropout (section 5.4) with a faster random mask on the CPU.
 
-    torch draws a number of 32 bits for each element there, which takes longer than a small matrix product. Here 16
-    bits decide, so the probability is right to 2^-17; the values that stay are scaled by the exact 1 / (1 - p).
+    On the CPU, torch draws 32 random bits per element, which takes longer than a small matrix product. This class
+    draws 16 bits per element, so the dropout probability is exact to within 2^-17. The remaining values are scaled by
+    exactly 1 / (1 - p).
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -132,12 +141,12 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(Q K^T / sqrt(d_k)) V (section 3.2.1).
+    """Return softmax(Q K^T / sqrt(d_k)) V (equation 1, section 3.2.1) and the attention weights.
 
     *Shape:* query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v) to output (B, T, h, d_v) and weights
     (B, h, T, S).
     """
-    # at least float32: a half-precision score plus the mask's lowest finite number would be -inf, a row of them NaN
+    # at least float32: in half precision, scores plus the mask's lowest finite value can be -inf, and the softmax NaN
     dtype = torch.promote_types(query.dtype, torch.float32)
     scores = torch.matmul(query, key.transpose(2, 3)).to(dtype) * scaling  # (B, h, T, S)
     if attention_mask is not None:
@@ -155,7 +164,7 @@ class VanillaTransformerAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
-        assert config.d_k is not None  # the configuration has set both
+        assert config.d_k is not None  # set by the config's __post_init__
         assert config.d_v is not None
         self.num_heads, self.d_k, self.d_v = config.num_heads, config.d_k, config.d_v
         self.scaling = self.d_k**-0.5
@@ -166,7 +175,7 @@ class VanillaTransformerAttention(nn.Module):
         self.out_proj = nn.Linear(self.num_heads * self.d_v, config.d_model, bias=config.attention_bias)
 
     def project_key_value(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, S, d_model) to the keys (B, h, S, d_k) and the values (B, h, S, d_v)."""
+        """Return the keys and values of `states`. *Shape:* (B, S, d_model) to (B, h, S, d_k) and (B, h, S, d_v)."""
         heads = (*states.shape[:-1], self.num_heads)
         key = self.k_proj(states).view(*heads, self.d_k).transpose(1, 2)
         value = self.v_proj(states).view(*heads, self.d_v).transpose(1, 2)
@@ -180,7 +189,17 @@ class VanillaTransformerAttention(nn.Module):
         past_key_values: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Self-attention over (B, T, d_model), or attention from there to `encoder_hidden_states` (B, S, d_model)."""
+        """Compute self-attention, or cross-attention if `encoder_hidden_states` is given.
+
+        Args:
+            hidden_states: (B, T, d_model), projected to the queries.
+            attention_mask: as required by the attention implementation: boolean, or added to the scores.
+            encoder_hidden_states: (B, S, d_model), projected to the keys and values.
+            past_key_values: cache to read and update.
+
+        Returns:
+            Output (B, T, d_model), and attention weights (B, h, T, S) or None.
+        """
         batch_and_length = hidden_states.shape[:-1]
         query = self.q_proj(hidden_states).view(*batch_and_length, self.num_heads, self.d_k).transpose(1, 2)
 
@@ -190,7 +209,7 @@ class VanillaTransformerAttention(nn.Module):
                 cache = getattr(past_key_values, "self_attention_cache", past_key_values)
                 key, value = cache.update(key, value, self.layer_idx)
         elif past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            # the source is the same at every step: its keys and values are computed once
+            # the source does not change between steps, so its keys and values are computed only once
             layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
             key, value = layer.keys, layer.values
         else:
@@ -216,7 +235,7 @@ class VanillaTransformerAttention(nn.Module):
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
-    """What both kinds of layer share: LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4), and section 3.3."""
+    """Base of both kinds of layer: post-norm residual connections (3.1, 5.4) and the feed-forward sub-layer (3.3)."""
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
@@ -228,14 +247,17 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def add_and_norm(self, residual: torch.Tensor, sublayer_output: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
+        """Return LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4). *Shape:* (B, T, d_model)."""
         return norm(residual + self.dropout(sublayer_output))
 
     def feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """max(0, x W1 + b1) W2 + b2 (section 3.3)."""
+        """Return max(0, x W1 + b1) W2 + b2 (section 3.3). *Shape:* (B, T, d_model) to (B, T, d_model)."""
         return self.fc2(self.activation_dropout(self.activation_fn(self.fc1(hidden_states))))
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
+    """Encoder layer (section 3.1): self-attention and feed-forward. *Shape:* (B, S, d_model) to (B, S, d_model)."""
+
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         super().__init__(config)
         self.self_attn = VanillaTransformerAttention(config, layer_idx)
@@ -248,6 +270,11 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
 
 
 class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
+    """Decoder layer (section 3.1): causal self-attention, attention to the encoder's output, and feed-forward.
+
+    *Shape:* (B, T, d_model), and encoder states (B, S, d_model), to (B, T, d_model).
+    """
+
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         super().__init__(config)
         self.self_attn = VanillaTransformerAttention(config, layer_idx, is_causal=True)

@@ -1,7 +1,7 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762), as published.
 
-The two stacks of layers, the model, and the model with its output projection. Section numbers are the paper's. Shapes
-use B sentences, S source tokens and T target tokens.
+Contains the encoder, the decoder, the model, and the model with its output projection. Section numbers refer to the
+paper. Shapes use B sentences, S source tokens and T target tokens.
 """
 
 import math
@@ -37,11 +37,13 @@ from .layers_vanilla_transformer import (
     shift_right,
 )
 
-if TYPE_CHECKING:  # transformers copies what is imported here beside a saved model, and so the pipeline travels along
+if TYPE_CHECKING:  # transformers copies the files imported here into saved models; this makes it copy the pipeline
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
+    """Base class: initial weights, resizing of embeddings, uploads, and the features that transformers supports."""
+
     config: VanillaTransformerConfig
     config_class = VanillaTransformerConfig
     base_model_prefix = "model"
@@ -52,12 +54,12 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-    uploader: Callable[..., str] | None = None  # a method for `push_to_hub`, which the installed package supplies
+    uploader: Callable[..., str] | None = None  # method behind `push_to_hub`, set by the installed package
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """As transformers' own, which knows one input matrix: the decoder has another where the three are not tied."""
+        """Resize as transformers does, and also the decoder's own matrix if the embeddings are not tied."""
         resized = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         decoder = getattr(self.base_model, "decoder", None)
         if decoder is not None and not self.config.tie_word_embeddings:
@@ -67,7 +69,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return resized
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
-        """Upload as transformers does, with this package's card where it is installed."""
+        """Upload the model as transformers does, with this package's model card if the package is installed."""
         if self.uploader is None:
             return super().push_to_hub(repo_id, **kwargs)  # type: ignore[arg-type]
         return self.uploader(repo_id, **kwargs)
@@ -78,7 +80,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
-    """What encoder and decoder share: the scaled embeddings with positions, and the layers (sections 3.4, 3.5)."""
+    """Base of encoder and decoder: scaled embeddings (section 3.4), positions (section 3.5) and layers."""
 
     def __init__(self, config: VanillaTransformerConfig, layers: list[nn.Module]):
         super().__init__(config)
@@ -92,24 +94,22 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def token_embeddings(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-        """The embeddings times sqrt(d_model); `inputs_embeds` are rows of the embedding matrix, scaled here too."""
+        """Return the embeddings times sqrt(d_model); `inputs_embeds` are unscaled rows of the embedding matrix."""
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of token ids and embeddings (input_ids or inputs_embeds).")
+            raise ValueError("Pass exactly one of [decoder_]input_ids and [decoder_]inputs_embeds.")
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         return inputs_embeds * self.embed_scale
 
     def add_positions(self, embeddings: torch.Tensor, start: int = 0) -> torch.Tensor:
+        """Add the positions from `start` on, and apply dropout. *Shape:* (B, T, d_model) to (B, T, d_model)."""
         return self.dropout(embeddings + self.embed_positions(start, embeddings.shape[1]))
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
-    """The left half of Figure 1: N layers of self-attention and feed-forward."""
+    """The encoder (Figure 1, left): N layers of self-attention and feed-forward."""
 
-    _can_record_outputs = {
-        "hidden_states": VanillaTransformerEncoderLayer,
-        "attentions": VanillaTransformerAttention,
-    }
+    _can_record_outputs = {"hidden_states": VanillaTransformerEncoderLayer, "attentions": VanillaTransformerAttention}
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config, [VanillaTransformerEncoderLayer(config, i) for i in range(config.num_encoder_layers)])
@@ -122,7 +122,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encodes `input_ids` (B, S), or `inputs_embeds` (B, S, d_model); `attention_mask` (B, S) is 0 at padding."""
+        """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d_model); `attention_mask` (B, S) is 0 at padding."""
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)
         hidden_states = self.add_positions(embeddings)
@@ -132,7 +132,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
-    """The right half of Figure 1: N layers of causal self-attention, attention to the source, and feed-forward."""
+    """The decoder (Figure 1, right): N layers of causal self-attention, attention to the source, and feed-forward."""
 
     _can_record_outputs = {
         "hidden_states": VanillaTransformerDecoderLayer,
@@ -156,7 +156,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decodes `input_ids` (B, T) after `past_key_values`, looking at `encoder_hidden_states` (B, S, d_model)."""
+        """Decode `input_ids` (B, T) after `past_key_values`, attending to `encoder_hidden_states` (B, S, d_model)."""
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -175,7 +175,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         )
         hidden_states = self.add_positions(embeddings, start=past_length)
         for layer in self.layers:
-            # tensors go by position, since gradient checkpointing sees only those
+            # tensors are passed by position, because gradient checkpointing only tracks positional arguments
             hidden_states = layer(
                 hidden_states,
                 causal_mask,
@@ -190,14 +190,14 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
-    """Encoder and decoder over one shared embedding matrix, without the output projection.
+    """Encoder and decoder with a shared embedding matrix, without the output projection.
 
-    With `tie_word_embeddings=False` encoder and decoder have a matrix each; the encoder's is the one that
-    `get_input_embeddings` and `set_input_embeddings` mean.
+    With `tie_word_embeddings=False`, encoder and decoder have separate matrices, and `get_input_embeddings` and
+    `set_input_embeddings` refer to the encoder's.
     """
 
     _auto_class = "AutoModel"
-    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]  # of untied models, never used
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]  # an unused matrix in older untied models
     _tied_weights_keys = {
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
@@ -233,15 +233,15 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """`last_hidden_state` (B, T, d_model) of the decoder for source (B, S) and target (B, T) tokens.
+        """Return the decoder's `last_hidden_state` (B, T, d_model) for source (B, S) and target (B, T) tokens.
 
         Args:
             input_ids: (B, S) source tokens; or `inputs_embeds` (B, S, d_model), rows of the embedding matrix.
             attention_mask: (B, S), 0 where the source is padding.
-            decoder_input_ids: (B, T) target tokens, the start token first; or `decoder_inputs_embeds`.
-            decoder_attention_mask: (B, T plus the cached length), 0 at padding; the causal mask holds in any case.
-            encoder_outputs: what the encoder gave for this source earlier; then no source is needed.
-            past_key_values: an `EncoderDecoderCache` from the step before; then only the new target tokens are given.
+            decoder_input_ids: (B, T) target tokens, beginning with the start token; or `decoder_inputs_embeds`.
+            decoder_attention_mask: (B, T + cached length), 0 at padding; the causal mask is always applied.
+            encoder_outputs: earlier output of the encoder for this source; then no source tokens are needed.
+            past_key_values: `EncoderDecoderCache` of the previous step; then pass only the new target tokens.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -272,7 +272,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
-    """The whole of Figure 1: the model, and the output projection that shares the embedding matrix (section 3.4)."""
+    """The model of Figure 1 with its output projection, which shares the embedding matrix (section 3.4)."""
 
     _auto_class = "AutoModelForSeq2SeqLM"
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
@@ -282,17 +282,18 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        self.loss_type = "ForMaskedLM"  # cross-entropy over labels that line up with the logits, not shifted again
+        self.loss_type = "ForMaskedLM"  # cross-entropy on labels aligned with the logits, without another shift
         self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
         self.post_init()
 
-    def _is_plain(self, *search: Any) -> bool:
-        """Only these classes themselves: a subclass may compute something else."""
+    def _can_use_fast_search(self, *search: Any) -> bool:
+        """Return whether the fast search applies; it never does for subclasses, which may compute something else."""
         classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
         exact = (type(self), type(self.model), type(self.model.decoder)) == classes
-        return exact and super()._is_plain(*search)
+        return exact and super()._can_use_fast_search(*search)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the decoder's input for `labels`, see `shift_right`. *Shape:* (B, T) to (B, T)."""
         return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     @can_return_tuple
@@ -311,11 +312,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
-        """`logits` (B, T, vocab_size), and with `labels` (B, T) the cross-entropy over labels that are not -100.
+        """Return `logits` (B, T, vocab_size) and, given `labels` (B, T), the cross-entropy, ignoring labels of -100.
 
-        The loss is their mean, or with `num_items_in_batch` their sum divided by it, which is what makes gradient
-        accumulation over batches of unequal size exact. The decoder's input is made from the labels where none is
-        given. Other arguments as in `VanillaTransformerModel.forward`.
+        The loss is the mean over the labels, or the sum divided by `num_items_in_batch` if given, which makes gradient
+        accumulation exact for batches of unequal size. The decoder's input defaults to the labels shifted right. The
+        other arguments are those of `VanillaTransformerModel.forward`.
         """
         if labels is not None:
             use_cache = False

@@ -1,6 +1,6 @@
-"""`pipeline("translation")`, which transformers 5 took out: strings in, translations out, as in transformers 4.
+"""`pipeline("translation")`, which transformers 5 removed: translate strings as in transformers 4.
 
-Works with every sequence-to-sequence model of transformers, this package's and others.
+The pipeline works with every sequence-to-sequence model of transformers, not only with the models of this package.
 """
 
 import logging
@@ -10,21 +10,22 @@ import torch
 from transformers.pipelines.base import Pipeline
 
 logger = logging.getLogger(__name__)
-_BEST = ("num_return_sequences", "num_beams")  # with both above 1 there are n best with scores
+_N_BEST_SETTINGS = ("num_return_sequences", "num_beams")  # n-best lists with scores are returned if both exceed 1
 
 
 class TranslationPipeline(Pipeline):
-    """Translates strings: one, a list of them, or a data set or generator, which is streamed.
+    """Translate a string, a list of strings, or a dataset or generator of strings, which is streamed.
 
-    A string gives `[{"translation_text": ...}]`, a list one such dictionary for each string. With
-    `num_return_sequences=n` a string gives its n best, the best first, and each has its "score", the log-probability
-    divided by the model's length penalty; a list then gives a list of such lists. Blank strings give an empty
-    translation. What is longer than the tokenizer's limit, or else the model's `max_position_embeddings`, is cut, with
-    a warning. All arguments but `batch_size` and `num_workers` go to `generate`; what is not given is as saved with
-    the model.
+    Returns `[{"translation_text": ...}]` for a string, and one such dictionary per string for a list. With beam search
+    and `num_return_sequences=n`, returns the n best translations of a string, best first, each with its "score" (the
+    log-probability divided by the model's length penalty); for a list, returns a list of such lists.
+
+    The translation of a blank string is empty. Text that is longer than the tokenizer's limit, or without one the
+    model's `max_position_embeddings`, is truncated with a warning. All arguments except `batch_size` and `num_workers`
+    are passed to `generate`; their defaults are those saved with the model.
 
     Raises:
-        ValueError: for what is not a string.
+        ValueError: If an input is not a string.
     """
 
     _load_processor = False  # type: ignore[assignment]
@@ -33,13 +34,13 @@ class TranslationPipeline(Pipeline):
     _load_tokenizer = True  # type: ignore[assignment]
     tokenizer: Any
     model: Any
-    _pipeline_calls_generate = False  # which would add defaults to what is saved with the model
+    _pipeline_calls_generate = False  # otherwise transformers adds defaults to the saved settings
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(inputs, (list, tuple)):
             inputs = list(inputs)
             for text in inputs:
-                _check(text)
+                _check_text(text)
             if not inputs:
                 return []
             results = super().__call__(inputs, *args, **kwargs)
@@ -49,18 +50,18 @@ class TranslationPipeline(Pipeline):
     def _sanitize_parameters(self, **generate_kwargs: Any) -> tuple[dict, dict, dict]:
         return {}, generate_kwargs, {}
 
-    def _longest(self) -> int:
+    def _max_source_tokens(self) -> int:
         limit = self.tokenizer.model_max_length
         return limit if limit < 10**9 else getattr(self.model.config, "max_position_embeddings", None) or 1024
 
     def preprocess(self, text: str) -> dict[str, Any]:  # type: ignore[override]
-        _check(text)
-        longest = self._longest()
+        _check_text(text)
+        limit = self._max_source_tokens()
         inputs = self.tokenizer(text, return_tensors="pt", verbose=False)
         length = inputs["input_ids"].shape[1]
-        if length > longest:
-            logger.warning("A text of %d tokens was cut to %d, the most that the model takes.", length, longest)
-            inputs = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=longest)
+        if length > limit:
+            logger.warning("A text of %d tokens was truncated to %d, the model's maximum.", length, limit)
+            inputs = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=limit)
         return {
             **{name: inputs[name] for name in ("input_ids", "attention_mask")},
             "blank": torch.tensor([not text.strip()]),
@@ -69,10 +70,10 @@ class TranslationPipeline(Pipeline):
     def _forward(  # type: ignore[override]
         self, inputs: dict[str, Any], **generate_kwargs: Any
     ) -> dict[str, torch.Tensor]:
-        """Of B sentences the n best: "tokens" (B, n, T), "blank" (B), and "scores" (B, n) for n > 1."""
+        """Return the n best translations of B texts: "tokens" (B, n, T), "blank" (B), and "scores" (B, n) if n > 1."""
         blank = inputs.pop("blank")
         config = generate_kwargs.get("generation_config") or self.model.generation_config
-        settings = {name: generate_kwargs.get(name, getattr(config, name)) or 1 for name in _BEST}
+        settings = {name: generate_kwargs.get(name, getattr(config, name)) or 1 for name in _N_BEST_SETTINGS}
         if min(settings.values()) == 1:
             tokens = self.model.generate(**inputs, **generate_kwargs)
             return {"tokens": tokens.unflatten(0, (len(blank), -1)), "blank": blank}
@@ -90,9 +91,9 @@ class TranslationPipeline(Pipeline):
         return [{"translation_text": text, "score": score} for text, score in zip(texts, scores, strict=True)]
 
 
-def _check(text: Any) -> None:
+def _check_text(text: Any) -> None:
     if not isinstance(text, str):
-        raise ValueError(f"Translation takes a string or a list of strings, not {type(text).__name__}: {text!r:.80}")
+        raise ValueError(f"translation expects a string or a list of strings, got {type(text).__name__}: {text!r:.80}")
 
 
 __all__ = ["TranslationPipeline"]

@@ -1,4 +1,4 @@
-"""Put a model behind an address: the page in the browser.
+"""Serve a model: the demo page in the browser.
 
 Read `page.py` first.
 """

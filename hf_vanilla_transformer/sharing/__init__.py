@@ -1,4 +1,4 @@
-"""Share models: the card, the upload to the Hub, conversion to and from other classes, and exports.
+"""Share models: model cards, uploads to the Hub, conversion to and from other classes, and exports.
 
 Read `hub.py` first.
 """

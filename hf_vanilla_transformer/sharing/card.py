@@ -1,4 +1,4 @@
-"""Write a model's card from what its folder holds."""
+"""Write the model card of a saved model from the files in its folder."""
 
 import json
 import math
@@ -21,13 +21,13 @@ _METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 
 @dataclass(frozen=True)
 class CardDetails:
-    """What a card says beside what is in the model's folder.
+    """Details of a model card that override or complement what is in the folder of the model.
 
     Args:
-        name: the repository that the card is for; by default the folder's name.
-        license: of the model; by default what `train` was given.
-        scores: what `vanilla-transformer evaluate` printed; by default those on the validation text.
-        tags: for the Hub's search, in addition to its own.
+        name: the repository id; by default the name of the folder.
+        license: the licence of the model; by default the one given to `train`.
+        scores: the output of `vanilla-transformer evaluate`; by default the scores on the validation text.
+        tags: tags for the Hub in addition to the standard ones.
     """
 
     name: str | None = None
@@ -40,19 +40,21 @@ def model_card(folder: str | Path, details: CardDetails | None = None) -> ModelC
     """Return the card of the model saved in `folder`.
 
     Raises:
-        ValueError: if what the folder holds about the model is damaged.
+        OSError: if the configuration of the model cannot be loaded.
+        ValueError: if the training record, the scores or the generation config are damaged.
     """
     try:
         return _fill_card(Path(folder), details or CardDetails())
     except (TypeError, LookupError, AttributeError, ArithmeticError, TemplateError) as error:
         raise ValueError(
-            f"Cannot make a card from {Path(folder) / RECORD} or the scores: {error}; remove the one that is damaged."
+            f"Cannot write a model card: {Path(folder) / RECORD} or the scores are damaged ({error}). Remove the "
+            "damaged file and try again."
         ) from error
 
 
 def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
-    config, generation = load_config(str(folder)), _read(folder / "generation_config.json")
-    training = _read(folder / RECORD)
+    config, generation = load_config(str(folder)), _read_json(folder / "generation_config.json")
+    training = _read_json(folder / RECORD)
     scores, license = details.scores or training.get("scores"), details.license or training.get("license")
     title = (details.name or folder.resolve().name).split("/")[-1]
     languages = [config.source_lang, config.target_lang]
@@ -69,27 +71,27 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             model_name=title,
             eval_results=_eval_results(scores, languages) if scores else None,
         ),
-        template_str=_template(),
+        template_str=_read_template(),
         name=title,
         location=json.dumps(details.name or str(folder)),
         repository=details.name or folder,
         languages=" to ".join(map(str, languages)) if all(languages) else "from one language to another",
         sinusoidal=config.position_embedding == "sinusoidal",
-        parameters=f"{_parameters(folder):,}",
+        parameters=f"{_count_parameters(folder):,}",
         config=config,
         generation={"num_beams": 1, "length_penalty": 1.0, **generation},
         training=training,
         settings=yaml.safe_dump(training.get("settings", {}), sort_keys=False, allow_unicode=True).strip(),
-        time=_duration(training.get("seconds", 0)),
+        time=_format_duration(training.get("seconds", 0)),
         license=license,
-        validation=validation[::-1][:: max(1, len(validation) // 10)][::-1],  # about ten rows, the last among them
+        validation=validation[::-1][:: max(1, len(validation) // 10)][::-1],  # about ten rows, including the last
         example=json.dumps(training.get("example", "Hello!"), ensure_ascii=False),
         scores=scores and {**scores, "metrics": _score_rows(scores)},
     )
 
 
 def _eval_results(scores: dict[str, Any], languages: list[str | None]) -> list[EvalResult]:
-    """Return the scores as the Hub's own records."""
+    """Return the scores in the format of the Hub's model index."""
     return [
         EvalResult(
             task_type="translation",
@@ -106,28 +108,30 @@ def _eval_results(scores: dict[str, Any], languages: list[str | None]) -> list[E
 
 
 def _score_rows(scores: dict[str, Any]) -> list[dict[str, str]]:
-    """Return the rows of the card's table of scores."""
+    """Return one dictionary per metric for the results section of the template."""
     return [
         {"name": label, "value": f"{scores[metric]:.2f}", "signature": scores["signatures"][metric]}
         for metric, label in _METRICS.items()
     ]
 
 
-def _template() -> str:
-    """Return the card's template, from an installed package or from a checkout."""
+def _read_template() -> str:
+    """Return the template of the card, from the installed package or from a checkout of the repository."""
     package = Path(__file__).parent.parent
     files = (folder / "model_cards" / "template.md" for folder in (package, package.parent))
     return next(file for file in files if file.is_file()).read_text("utf-8")
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> dict[str, Any]:
+    """Return the JSON object in `file`, or an empty one if the file does not exist."""
     content = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     if not isinstance(content, dict):
-        raise ValueError(f"{file} is damaged: it is not a JSON object.")
+        raise ValueError(f"{file} is damaged: it does not contain a JSON object.")
     return content
 
 
-def _parameters(folder: Path) -> int:
+def _count_parameters(folder: Path) -> int:
+    """Return the number of parameters in the safetensors files of `folder`; tied weights are saved only once."""
     count = 0
     for file in folder.glob(WEIGHT_FILES):
         if file.suffix == ".safetensors":
@@ -136,12 +140,12 @@ def _parameters(folder: Path) -> int:
     return count
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
 def hardware(processes: int = 1) -> str:
-    """Return the accelerators, or the processor, of a training run on this machine."""
+    """Return the number and model of the accelerators, or of the CPU, used by a training run on this machine."""
     if torch.cuda.is_available():
         return f"{processes} x {torch.cuda.get_device_name()}"
     cpu = platform.processor() or platform.machine()
@@ -153,10 +157,11 @@ def hardware(processes: int = 1) -> str:
 
 
 def read_scores(file: str) -> dict[str, Any]:
-    """Return what `vanilla-transformer evaluate` printed into `file`.
+    """Return the scores in `file`, which holds the JSON output of `vanilla-transformer evaluate`.
 
     Raises:
-        ValueError: if it is something else.
+        OSError: if the file cannot be read.
+        ValueError: if it does not contain such scores.
     """
     try:
         scores = json.loads(Path(file).read_text("utf-8"))
@@ -164,22 +169,25 @@ def read_scores(file: str) -> dict[str, Any]:
             return scores
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
         pass
-    raise ValueError(f"{file} is not what `vanilla-transformer evaluate` prints.")
+    raise ValueError(f"{file} does not contain the JSON output of `vanilla-transformer evaluate`.")
 
 
 def write_record(folder: str | Path, record: dict[str, Any]) -> None:
-    """Write what the card says about the training into `folder`."""
+    """Write the training record, from which the card is made, into `folder`."""
     write_whole(Path(folder, RECORD), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_card(folder: str | Path) -> None:
-    """Write the card of the model in `folder` there."""
+    """Write the card of the model saved in `folder` into the same folder."""
     write_whole(Path(folder, CARD), str(model_card(folder)))
 
 
 def record_average(run: str | Path, output_dir: str | Path, count: int) -> None:
-    """Write the card of the mean of `count` checkpoints; the scores of the run's last model are left out."""
-    record = {name: value for name, value in _read(Path(run, RECORD)).items() if name != "scores"}
+    """Write the training record and the card of the average of `count` checkpoints of a run.
+
+    The scores of the run are left out because they belong to its last checkpoint.
+    """
+    record = {name: value for name, value in _read_json(Path(run, RECORD)).items() if name != "scores"}
     if record:
         write_record(output_dir, {**record, "averaged": count})
     write_card(output_dir)

@@ -1,11 +1,11 @@
-"""Exact conversion to and from MarianMT, and from `torch.nn.Transformer`.
+"""Convert models exactly: from and to MarianMT, and from `torch.nn.Transformer`.
 
-All three are the same network where they can be converted at all; what has no equivalent is a `ValueError`.
+A converted model computes the same logits. Models that have no equivalent raise a `ValueError`.
 """
 
 import copy
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,7 +16,8 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 if TYPE_CHECKING:
     from transformers import MarianMTModel
 
-_SHARED_FIELDS = (
+_T = TypeVar("_T")
+_SHARED_FIELDS = (  # config fields with the same name and meaning in Marian
     "vocab_size",
     "d_model",
     "dropout",
@@ -31,26 +32,31 @@ _SHARED_FIELDS = (
     "decoder_start_token_id",
     "tie_word_embeddings",
 )
-_POSITIONS = "embed_positions.weight"  # fixed sinusoids, which each side makes for itself
+_POSITION_TABLE = "embed_positions.weight"  # fixed sinusoids: each model computes its own
 
 
-def _the_one(what: str, values: Any) -> Any:
-    """The value that all `values` are."""
+def _single_value(description: str, values: Iterable[_T]) -> _T:
+    """Return the value that all `values` have in common.
+
+    Raises:
+        ValueError: if they differ.
+    """
     distinct = sorted(set(values), key=str)
     if len(distinct) != 1:
-        raise ValueError(f"There is no equivalent: {what} differs between parts of the model: {distinct}.")
+        raise ValueError(f"Cannot convert: {description} differs between parts of the model: {distinct}.")
     return distinct[0]
 
 
-def _norm_epsilon(model: nn.Module) -> float:
-    return _the_one("the layer-norm epsilon", (m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)))
+def _layer_norm_epsilon(model: nn.Module) -> float:
+    return _single_value("the layer-norm epsilon", (m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)))
 
 
 def _permute_residual(name: str, tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    """The parameter `name` for a model whose residual stream has its columns in another order.
+    """Return the parameter `name` with the dimensions of the residual stream (d_model) permuted by `order`.
 
-    Sinusoids may be interleaved (the paper) or sines first, then cosines (Marian): that is a permutation of d_model
-    columns, which every matrix that reads or writes them has to follow. Widths inside a sub-layer stay as they are.
+    The paper interleaves sines and cosines; Marian puts all sines before all cosines. The difference is a permutation
+    of the d_model dimensions, which must be applied to every parameter that reads or writes the residual stream. The
+    dimensions inside a sub-layer (heads, d_ff) do not change.
     """
     module, kind = name.split(".")[-2:]
     if module.endswith("layer_norm") or module in ("out_proj", "fc2"):
@@ -58,190 +64,218 @@ def _permute_residual(name: str, tensor: torch.Tensor, order: torch.Tensor) -> t
     return tensor[:, order] if kind == "weight" else tensor
 
 
-def _sines_first(d_model: int) -> torch.Tensor:
-    """(d_model,) Marian's column j is the paper's column `order[j]`."""
+def _marian_order(d_model: int) -> torch.Tensor:
+    """Return `order` (d_model,) such that dimension j in Marian is dimension `order[j]` in the paper."""
     return torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
 
 
 def from_marian(marian: "MarianMTModel") -> VanillaTransformerForConditionalGeneration:
-    """The same model as a `MarianMTModel`: equal logits; generation settings are carried, scores are by "length".
+    """Convert a `MarianMTModel` to a model of this package with the same logits.
+
+    The generation config is copied; `length_normalization` is "length", as in Marian.
 
     Raises:
-        ValueError: for a Marian model with separate vocabularies, unscaled embeddings, or stacks of unequal shape.
+        ValueError: if the model has separate source and target vocabularies or unscaled embeddings, or if the number
+            of heads or d_ff differs between encoder and decoder.
     """
-    theirs = marian.config
-    if not theirs.share_encoder_decoder_embeddings:
-        raise ValueError("There is no equivalent: this Marian model has separate source and target embeddings.")
-    if not theirs.scale_embedding:
-        raise ValueError("There is no equivalent: this Marian model does not scale its embeddings by sqrt(d_model).")
-    weights = {name: tensor for name, tensor in marian.state_dict().items() if not name.endswith(_POSITIONS)}
+    source = marian.config
+    if not source.share_encoder_decoder_embeddings:
+        raise ValueError("Cannot convert: this Marian model has separate source and target embeddings.")
+    if not source.scale_embedding:
+        raise ValueError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
+    weights = {name: tensor for name, tensor in marian.state_dict().items() if not name.endswith(_POSITION_TABLE)}
     output_bias = weights.pop("final_logits_bias")[0]
     attention_biases = [name for name in weights if name.endswith("_proj.bias")]
     config = VanillaTransformerConfig(
-        **{name: getattr(theirs, name) for name in _SHARED_FIELDS},
-        num_encoder_layers=theirs.encoder_layers,
-        num_decoder_layers=theirs.decoder_layers,
-        num_heads=_the_one("the number of heads", (theirs.encoder_attention_heads, theirs.decoder_attention_heads)),
-        d_ff=_the_one("d_ff", (theirs.encoder_ffn_dim, theirs.decoder_ffn_dim)),
+        **{name: getattr(source, name) for name in _SHARED_FIELDS},
+        num_encoder_layers=source.encoder_layers,
+        num_decoder_layers=source.decoder_layers,
+        num_heads=_single_value(
+            "the number of heads", (source.encoder_attention_heads, source.decoder_attention_heads)
+        ),
+        d_ff=_single_value("d_ff", (source.encoder_ffn_dim, source.decoder_ffn_dim)),
         attention_bias=any(weights[name].any() for name in attention_biases),
         lm_head_bias=bool(output_bias.any()),
-        layer_norm_eps=_norm_epsilon(marian),
+        layer_norm_eps=_layer_norm_epsilon(marian),
         length_normalization="length",
     )
     if not config.attention_bias:
         for name in attention_biases:
             del weights[name]
-    order = _sines_first(config.d_model).argsort()
+    order = _marian_order(config.d_model).argsort()
     weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
     if config.lm_head_bias:
         weights["lm_head.bias"] = output_bias
-    return _build(config, weights, marian)
+    return _build_model(config, weights, marian)
 
 
 def to_marian(model: VanillaTransformerForConditionalGeneration) -> "MarianMTModel":
-    """The same model as a `MarianMTModel`: equal logits, for everything that knows Marian.
+    """Convert a model to a `MarianMTModel` with the same logits, for tools that support Marian.
 
-    Marian has one epsilon in its code, 1e-5: the returned modules have this model's, but saving and loading them
-    would restore Marian's. `generate` there knows neither the GNMT length penalty nor the limit of input + 50.
+    Marian's layer-norm epsilon is a constant, 1e-5. The returned model has the epsilon of `model`, but a saved and
+    reloaded copy has 1e-5. Marian's `generate` supports neither the GNMT length penalty nor the output limit of source
+    length + 50 (section 6.1).
 
     Raises:
-        ValueError: for learned positions, and for d_k or d_v other than d_model / num_heads.
+        ValueError: if the model has learned positions, or d_k or d_v is not d_model / num_heads.
     """
     from transformers import MarianConfig, MarianMTModel
 
-    ours = model.config
-    if ours.position_embedding != "sinusoidal":
-        raise ValueError("There is no equivalent: Marian has sinusoidal positions only, this model learned ones.")
-    if {ours.d_k, ours.d_v} != {ours.d_model / ours.num_heads}:
+    source = model.config
+    if source.position_embedding != "sinusoidal":
+        raise ValueError("Cannot convert: this model has learned positions, but Marian supports only sinusoidal ones.")
+    if {source.d_k, source.d_v} != {source.d_model / source.num_heads}:
         raise ValueError(
-            "There is no equivalent: Marian's heads are d_model / num_heads wide, but here "
-            f"d_k {ours.d_k} and d_v {ours.d_v} with {ours.num_heads} heads do not make d_model {ours.d_model}."
+            "Cannot convert: Marian's heads are d_model / num_heads wide, but this model has d_model "
+            f"{source.d_model}, {source.num_heads} heads, d_k {source.d_k} and d_v {source.d_v}."
         )
     config = MarianConfig(
-        **{name: getattr(ours, name) for name in _SHARED_FIELDS},
-        encoder_layers=ours.num_encoder_layers,
-        decoder_layers=ours.num_decoder_layers,
-        encoder_attention_heads=ours.num_heads,
-        decoder_attention_heads=ours.num_heads,
-        encoder_ffn_dim=ours.d_ff,
-        decoder_ffn_dim=ours.d_ff,
+        **{name: getattr(source, name) for name in _SHARED_FIELDS},
+        encoder_layers=source.num_encoder_layers,
+        decoder_layers=source.num_decoder_layers,
+        encoder_attention_heads=source.num_heads,
+        decoder_attention_heads=source.num_heads,
+        encoder_ffn_dim=source.d_ff,
+        decoder_ffn_dim=source.d_ff,
         scale_embedding=True,
         forced_eos_token_id=None,
     )
     weights = model.state_dict()
     output_bias = weights.pop("lm_head.bias", None)
-    order = _sines_first(config.d_model)
+    order = _marian_order(config.d_model)
     weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
     marian: Any = MarianMTModel(config)
     marian.to(dtype=model.dtype, device=model.device)
     for name, tensor in marian.state_dict().items():
         if name.endswith("_proj.bias"):
             weights.setdefault(name, torch.zeros_like(tensor))
-        elif name.endswith(_POSITIONS):
+        elif name.endswith(_POSITION_TABLE):
             weights[name] = tensor
-    zeros = marian.final_logits_bias
-    weights["final_logits_bias"] = zeros if output_bias is None else output_bias[None]
+    # a new Marian model has an output bias of zeros
+    weights["final_logits_bias"] = marian.final_logits_bias if output_bias is None else output_bias[None]
     weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
     marian.load_state_dict(weights)
     for module in marian.modules():
         if isinstance(module, nn.LayerNorm):
-            module.eps = ours.layer_norm_eps
+            module.eps = source.layer_norm_eps
     marian.generation_config = copy.deepcopy(model.generation_config)
     return marian.train(model.training)
 
 
 def from_torch(transformer: nn.Transformer, embedding: nn.Embedding) -> VanillaTransformerForConditionalGeneration:
-    """The same model as a post-norm `torch.nn.Transformer` whose inputs and output share `embedding`.
+    """Convert a post-norm `torch.nn.Transformer`, whose inputs and output share `embedding`, to this package's model.
 
-    `torch.nn.Transformer` puts a norm of its own after each stack, which the paper's model has not: set
-    `transformer.encoder.norm = transformer.decoder.norm = None` before training. Positions are the paper's, token ids
-    this package's defaults.
+    `torch.nn.Transformer` adds a layer norm after each stack, which the paper's model does not have: set
+    `transformer.encoder.norm = transformer.decoder.norm = None` before training. The converted model has the paper's
+    sinusoidal positions and the default special tokens of `VanillaTransformerConfig`.
+
+    Args:
+        transformer: the model to convert.
+        embedding: (vocab_size, d_model), tied to both inputs and to the output projection (section 3.4).
 
     Raises:
-        ValueError: for a final norm, pre-norm layers, or parts that are not `torch.nn`'s.
+        ValueError: if `transformer` has a layer norm after a stack, is pre-norm, contains layers that are not
+            `torch.nn`'s own, or has settings that differ between its layers.
     """
-    encoder, decoder = transformer.encoder, transformer.decoder
-    if encoder.norm is not None or decoder.norm is not None:
-        raise ValueError(
-            "There is no equivalent: this torch.nn.Transformer has a norm after each stack, the paper's model none. "
-            "Train it with transformer.encoder.norm = transformer.decoder.norm = None."
-        )
-    stacks = ((encoder, nn.TransformerEncoderLayer), (decoder, nn.TransformerDecoderLayer))
-    layers = [layer for stack, _ in stacks for layer in stack.layers]
-    strange = [type(layer).__name__ for stack, kind in stacks for layer in stack.layers if type(layer) is not kind]
-    if strange:
-        raise ValueError(f"There is no equivalent: {strange[0]} is not a layer of torch.nn.")
-    if any(layer.norm_first for layer in layers):
-        raise ValueError("There is no equivalent: these layers are pre-norm (norm_first=True), the paper's post-norm.")
+    _check_layers(transformer)
+    layers = [*transformer.encoder.layers, *transformer.decoder.layers]
     attentions = [module for module in transformer.modules() if isinstance(module, nn.MultiheadAttention)]
-    if any(a.in_proj_weight is None or a.bias_k is not None or a.add_zero_attn for a in attentions):
-        raise ValueError("There is no equivalent: an attention with kdim, vdim, add_bias_kv or add_zero_attn.")
-    d_model = _the_one("d_model", (embedding.embedding_dim, *(a.embed_dim for a in attentions)))
+    d_model = _single_value("d_model", (embedding.embedding_dim, *(a.embed_dim for a in attentions)))
     dropouts = [module.p for module in transformer.modules() if isinstance(module, nn.Dropout)]
-    dropout = _the_one("dropout", (*dropouts, *(a.dropout for a in attentions)))
+    dropout = _single_value("dropout", (*dropouts, *(a.dropout for a in attentions)))
     config = VanillaTransformerConfig(
         vocab_size=embedding.num_embeddings,
         d_model=d_model,
-        num_encoder_layers=len(encoder.layers),
-        num_decoder_layers=len(decoder.layers),
-        num_heads=_the_one("the number of heads", (a.num_heads for a in attentions)),
-        d_ff=_the_one("d_ff", (layer.linear1.out_features for layer in layers)),
+        num_encoder_layers=len(transformer.encoder.layers),
+        num_decoder_layers=len(transformer.decoder.layers),
+        num_heads=_single_value("the number of heads", (a.num_heads for a in attentions)),
+        d_ff=_single_value("d_ff", (layer.linear1.out_features for layer in layers)),
         dropout=dropout,
         attention_dropout=dropout,
         activation_dropout=dropout,
-        activation_function=_the_one("the activation", (_activation(layer.activation) for layer in layers)),
+        activation_function=_single_value("the activation", (_activation_name(layer.activation) for layer in layers)),
         attention_bias=attentions[0].in_proj_bias is not None,
-        layer_norm_eps=_norm_epsilon(transformer),
+        layer_norm_eps=_layer_norm_epsilon(transformer),
     )
     weights = {"model.shared.weight": embedding.weight}
     for stack in ("encoder", "decoder"):
         for i, layer in enumerate(getattr(transformer, stack).layers):
-            parts = {"self_attn": layer.self_attn}
-            if stack == "decoder":
-                parts["encoder_attn"] = layer.multihead_attn
-            modules = {"fc1": layer.linear1, "fc2": layer.linear2}
-            norms = [*(f"{name}_layer_norm" for name in parts), "final_layer_norm"]
-            modules |= {name: getattr(layer, f"norm{n}") for n, name in enumerate(norms, start=1)}
-            for name, module in modules.items():
-                bias = module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias
-                weights |= {f"model.{stack}.layers.{i}.{name}.weight": module.weight}
-                weights |= {f"model.{stack}.layers.{i}.{name}.bias": bias}
-            for name, attention in parts.items():
-                for projection, tensor in _projections(attention):
-                    weights[f"model.{stack}.layers.{i}.{name}.{projection}"] = tensor
-    return _build(config, weights, transformer)
+            weights |= {f"model.{stack}.layers.{i}.{name}": tensor for name, tensor in _layer_weights(layer)}
+    return _build_model(config, weights, transformer)
+
+
+def _check_layers(transformer: nn.Transformer) -> None:
+    """Check that every layer of `transformer` has an equivalent in the paper's model.
+
+    Raises:
+        ValueError: if one has none.
+    """
+    encoder, decoder = transformer.encoder, transformer.decoder
+    if encoder.norm is not None or decoder.norm is not None:
+        raise ValueError(
+            "Cannot convert: this torch.nn.Transformer has a layer norm after each stack; the paper's model has "
+            "none. Set transformer.encoder.norm = transformer.decoder.norm = None before training."
+        )
+    stacks = ((encoder, nn.TransformerEncoderLayer), (decoder, nn.TransformerDecoderLayer))
+    for stack, layer_class in stacks:
+        for layer in stack.layers:
+            if type(layer) is not layer_class:
+                raise ValueError(f"Cannot convert: {type(layer).__name__} is not a layer of torch.nn.")
+    if any(layer.norm_first for stack, _ in stacks for layer in stack.layers):
+        raise ValueError("Cannot convert: these layers are pre-norm (norm_first=True), but the paper's are post-norm.")
+    attentions = [module for module in transformer.modules() if isinstance(module, nn.MultiheadAttention)]
+    if any(a.in_proj_weight is None or a.bias_k is not None or a.add_zero_attn for a in attentions):
+        raise ValueError("Cannot convert: an attention layer uses kdim, vdim, add_bias_kv or add_zero_attn.")
+
+
+def _layer_weights(layer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters of an encoder or decoder layer of `torch.nn` under the names of this package."""
+    attentions = {"self_attn": layer.self_attn}
+    if isinstance(layer, nn.TransformerDecoderLayer):
+        attentions["encoder_attn"] = layer.multihead_attn
+    norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
+    modules = {name: getattr(layer, f"norm{n}") for n, name in enumerate(norms, start=1)}
+    for name, module in {"fc1": layer.linear1, "fc2": layer.linear2, **modules}.items():
+        yield f"{name}.weight", module.weight
+        yield f"{name}.bias", module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias
+    for name, attention in attentions.items():
+        for projection, tensor in _projections(attention):
+            yield f"{name}.{projection}", tensor
 
 
 def _projections(attention: nn.MultiheadAttention) -> Iterator[tuple[str, torch.Tensor]]:
-    """The four projections by the names that they have here."""
-    bias = (attention.in_proj_bias, attention.out_proj.bias)
-    for kind, (inner, outer) in (("weight", (attention.in_proj_weight, attention.out_proj.weight)), ("bias", bias)):
-        if inner is not None:
-            for name, tensor in zip("qkv", inner.chunk(3), strict=True):
+    """Yield the parameters of the query, key, value and output projections under the names of this package."""
+    weights, biases = (
+        (attention.in_proj_weight, attention.out_proj.weight),
+        (attention.in_proj_bias, attention.out_proj.bias),
+    )
+    for kind, (in_proj, out_proj) in (("weight", weights), ("bias", biases)):
+        if in_proj is not None:
+            for name, tensor in zip("qkv", in_proj.chunk(3), strict=True):
                 yield f"{name}_proj.{kind}", tensor
-            yield f"out_proj.{kind}", outer
+            yield f"out_proj.{kind}", out_proj
 
 
-def _activation(function: Any) -> str:
-    """The name that transformers has for `torch.nn`'s activations."""
+def _activation_name(function: Callable[[torch.Tensor], torch.Tensor]) -> str:
+    """Return the name in transformers of an activation function or module of torch."""
     if function is nn.functional.relu or isinstance(function, nn.ReLU):
         return "relu"
     if function is nn.functional.gelu or (isinstance(function, nn.GELU) and function.approximate == "none"):
         return "gelu"
-    raise ValueError(f"There is no equivalent: the activation {function} is neither relu nor gelu.")
+    raise ValueError(f"Cannot convert: the activation {function} is neither relu nor gelu.")
 
 
-def _build(
+def _build_model(
     config: VanillaTransformerConfig, weights: dict[str, torch.Tensor], source: nn.Module
 ) -> VanillaTransformerForConditionalGeneration:
-    """The model of `config` with `weights`, and dtype, device, mode and generation settings of `source`."""
-    example = next(source.parameters())
+    """Build the model with `weights`; take dtype, device, training mode and generation config from `source`."""
+    reference = next(source.parameters())
     model: Any = VanillaTransformerForConditionalGeneration(config)
-    model.to(dtype=example.dtype, device=example.device)
+    model.to(dtype=reference.dtype, device=reference.device)
     weights = {name: tensor.detach() for name, tensor in weights.items()}
     shared = weights["model.shared.weight"] if config.tie_word_embeddings else weights.pop("model.shared.weight")
-    for place in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
-        weights.setdefault(place, shared)
+    for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
+        weights.setdefault(name, shared)
     model.load_state_dict(weights)
     if isinstance(getattr(source, "generation_config", None), type(model.generation_config)):
         model.generation_config = copy.deepcopy(source.generation_config)

@@ -1,4 +1,4 @@
-"""Study models: pictures, comparisons of two systems, and searches for better settings.
+"""Study models: plots, comparisons of two systems, and hyperparameter tuning.
 
 Read `plots.py` or `tuning.py` first.
 """

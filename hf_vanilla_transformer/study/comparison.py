@@ -1,18 +1,20 @@
-"""Whether one system is better than another, and where; and how likely a model finds given translations."""
+"""Compare two systems on a test set, and score given translations with a model."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
+from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
+from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
 from ..inference.metrics import Bleu, ChrF, Ter
 from ..model.modeling_vanilla_transformer import shift_right
 
-RESAMPLES = 1000
-BUCKETS = (10, 20, 30, 50)  # the longest reference of each, in words; the last bucket has no end
-EXAMPLES = 5  # a side, of the sentences that differ most
+RESAMPLES = 1000  # bootstrap samples
+BUCKETS = (10, 20, 30, 50)  # upper bounds in words of the reference; one more bucket holds the longer sentences
+EXAMPLES = 5  # sentences listed per system, of those that differ most
 
 
 def compare_translations(
@@ -21,26 +23,31 @@ def compare_translations(
     translations: dict[str, Sequence[str]],
     bleu_tokenize: str = "13a",
 ) -> dict[str, Any]:
-    """Two systems on one test set: scores with 95 % intervals, significance, by length, and where they differ most.
+    """Compare two systems, A and B, on one test set.
 
-    Intervals and p-values are sacreBLEU's paired bootstrap resampling (Koehn 2004), with its fixed seed; its p is the
-    chance of so large a difference, either way, between systems that are equal.
+    The confidence intervals (95 %) and p-values come from sacreBLEU's paired bootstrap resampling (Koehn 2004) with
+    its fixed seed. The p-value is the probability of a difference at least this large, in either direction, between
+    two systems of equal quality.
 
     Args:
-        translations: the names of the two systems, and what each made of every source.
+        translations: maps the names of the two systems to their translations, one for each source.
+
+    Returns:
+        BLEU, chrF and TER with intervals and p-values, BLEU and chrF by sentence length, and the sentences whose
+        translations differ most.
 
     Raises:
-        ValueError: if there are not two systems, or not as many lines everywhere, or none.
+        ValueError: if there are not exactly two systems, if the numbers of lines differ, or if there are no lines.
     """
     if len(translations) != 2:
-        raise ValueError(f"Two systems are compared, not {len(translations)}.")
+        raise ValueError(f"Expected two systems to compare, got {len(translations)}.")
     for name, lines in translations.items():
         if not len(lines) == len(sources) == len(references) or not lines:
-            raise ValueError(f"{name} has {len(lines)} translations of {len(sources)} lines.")
-    metrics: dict[str, Any] = {
-        "bleu": Bleu.sacre(tokenize=bleu_tokenize),
-        "chrf": ChrF.sacre(),
-        "ter": Ter.sacre(),
+            raise ValueError(f"{name} has {len(lines)} translations for {len(sources)} lines.")
+    metrics: dict[str, Metric] = {
+        "bleu": Bleu.sacrebleu_metric(tokenize=bleu_tokenize),
+        "chrf": ChrF.sacrebleu_metric(),
+        "ter": Ter.sacrebleu_metric(),
     }
     systems: list[tuple[str, Sequence[str]]] = [(name, list(lines)) for name, lines in translations.items()]
     signatures, results = PairedTest(systems, metrics, [list(references)], "bs", RESAMPLES)()
@@ -51,51 +58,49 @@ def compare_translations(
             "a": _with_interval(first),
             "b": _with_interval(second),
             "difference": float(second.score - first.score),
-            "p": second.p_value if second.score != first.score else 1.0,  # sacreBLEU: 0.001 for equal systems
+            "p": second.p_value if second.score != first.score else 1.0,  # sacreBLEU returns 0.001 if equal
             "signature": str(signatures[measure]),
         }
-    (_, ours), (_, theirs) = systems
+    (name_a, lines_a), (name_b, lines_b) = systems
     return {
-        "a": systems[0][0],
-        "b": systems[1][0],
-        "sentences": len(ours),
+        "a": name_a,
+        "b": name_b,
+        "sentences": len(lines_a),
         "scores": scores,
-        "by_length": _by_length(references, ours, theirs, metrics),
-        **_most_different(sources, references, ours, theirs),
+        "by_length": _scores_by_length(references, lines_a, lines_b, metrics),
+        **_most_different(sources, references, lines_a, lines_b),
     }
 
 
 def _with_interval(result: Any) -> dict[str, Any]:
-    return {"score": float(result.score), "interval": [float(result.mean + side * result.ci) for side in (-1, 1)]}
+    return {"score": float(result.score), "interval": [float(result.mean + sign * result.ci) for sign in (-1, 1)]}
 
 
-def _by_length(
-    references: Sequence[str], ours: Sequence[str], theirs: Sequence[str], metrics: dict[str, Any]
+def _scores_by_length(
+    references: Sequence[str], lines_a: Sequence[str], lines_b: Sequence[str], metrics: dict[str, Metric]
 ) -> list[dict[str, Any]]:
-    """BLEU and chrF of the sentences of each length, in words of the reference."""
+    """Return BLEU and chrF of both systems for each bucket of sentence length, in words of the reference."""
     rows, low = [], 1
     for high in (*BUCKETS, None):
         chosen = [i for i, text in enumerate(references) if low <= max(len(text.split()), 1) <= (high or len(text))]
         if chosen:
             row: dict[str, Any] = {"words": f"{low}-{high}" if high else f"{low}-", "sentences": len(chosen)}
             for name in ("bleu", "chrf"):
-                for side, lines in (("a", ours), ("b", theirs)):
-                    score = (
-                        metrics[name].corpus_score([lines[i] for i in chosen], [[references[i] for i in chosen]]).score
-                    )
-                    row[f"{name}_{side}"] = score
+                for system, lines in (("a", lines_a), ("b", lines_b)):
+                    score = metrics[name].corpus_score([lines[i] for i in chosen], [[references[i] for i in chosen]])
+                    row[f"{name}_{system}"] = score.score
             rows.append(row)
         low = (high or 0) + 1
     return rows
 
 
 def _most_different(
-    sources: Sequence[str], references: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
+    sources: Sequence[str], references: Sequence[str], lines_a: Sequence[str], lines_b: Sequence[str]
 ) -> dict[str, Any]:
-    """The sentences that B does most better, and those that A does, by the chrF of each."""
-    chrf = ChrF.sacre()
+    """Return the sentences where B beats A by the largest margin, and A beats B, in sentence-level chrF."""
+    chrf = ChrF.sacrebleu_metric()
     gains = []
-    for i, (reference, a, b) in enumerate(zip(references, ours, theirs, strict=True)):
+    for i, (reference, a, b) in enumerate(zip(references, lines_a, lines_b, strict=True)):
         gains.append((chrf.sentence_score(b, [reference]).score - chrf.sentence_score(a, [reference]).score, i))
 
     def rows(chosen: list[tuple[float, int]]) -> list[dict[str, Any]]:
@@ -105,32 +110,35 @@ def _most_different(
                 "chrf_difference": gain,
                 "source": sources[i],
                 "reference": references[i],
-                "a": ours[i],
-                "b": theirs[i],
+                "a": lines_a[i],
+                "b": lines_b[i],
             }
             for gain, i in chosen
         ]
 
     gains.sort()
-    worse = [pair for pair in gains[:EXAMPLES] if pair[0] < 0]
-    better = [pair for pair in reversed(gains[-EXAMPLES:]) if pair[0] > 0]
-    return {"b_better": rows(better), "a_better": rows(worse)}
+    a_better = [gain for gain in gains[:EXAMPLES] if gain[0] < 0]
+    b_better = [gain for gain in reversed(gains[-EXAMPLES:]) if gain[0] > 0]
+    return {"b_better": rows(b_better), "a_better": rows(a_better)}
 
 
 @torch.inference_mode()
 def score_translations(
     model: Any,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     sources: Sequence[str],
     targets: Sequence[str],
     max_tokens: int = 2048,
-    progress: Callable[[int], Any] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> list[tuple[float, int]]:
-    """log P(target | source) in nats, and the target's tokens, `</s>` among them, for each pair, in their order.
+    """Score given translations with a model or an ensemble.
 
     Args:
-        max_tokens: tokens of a batch a side, padding included; a longer pair makes a batch of its own.
-        progress: called after each batch with the number of pairs it held.
+        max_tokens: maximum tokens per batch on each side, including padding; a longer pair forms a batch of its own.
+        progress: called after each batch with its number of pairs.
+
+    Returns:
+        For each pair, in order: log P(target | source) in nats, and the number of target tokens including `</s>`.
     """
     sides = [tokenizer(list(texts))["input_ids"] if texts else [] for texts in (sources, targets)]
     lengths = [[len(ids) for ids in side] for side in sides]

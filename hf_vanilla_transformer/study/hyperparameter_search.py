@@ -1,9 +1,10 @@
-"""Search for better training settings with Optuna."""
+"""Search for better hyperparameters with Optuna."""
 
 import json
 import math
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,19 +13,22 @@ from ..training.settings import PROCESSES, differences, write_settings
 from . import plots
 from .experiment import Experiment, TuneArguments, TuningTrainer
 
-EVALUATIONS = 4  # of a trial, after each of which it may be pruned
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+
+EVALUATIONS = 4  # per trial; after each of them the trial may be pruned
 
 
 def _trial_length(tokens: int, max_tokens: int) -> tuple[int, int]:
-    """Return the updates of a trial that sees so many tokens, and those between its evaluations."""
+    """Return how many updates a trial of `tokens` tokens takes, and the number of updates between evaluations."""
     eval_steps = max(1, round(tokens / max_tokens / EVALUATIONS))
     return EVALUATIONS * eval_steps, eval_steps
 
 
 class _SearchTrainer(TuningTrainer):
-    """Train every trial on as many tokens as the first, whatever the size of its batches."""
+    """Train every trial on the same number of tokens, whatever its batch size."""
 
-    tokens = 0  # of all updates of a trial together
+    tokens = 0  # per trial, over all updates
 
     def _hp_search_setup(self, trial):
         super()._hp_search_setup(trial)
@@ -35,24 +39,25 @@ class _SearchTrainer(TuningTrainer):
 
 
 def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArguments) -> str:
-    """Search factor, warm-up, dropout, label smoothing and batch size; the given settings are the first trial.
+    """Search over factor, warm-up, dropout, label smoothing and batch size; the first trial uses the given settings.
 
-    The study is `study.db` in `folder`, so the same command resumes it; `best.yaml` is the best trial as a recipe,
-    `trials.json` all of them, and `search.png` shows which settings mattered.
+    The study is stored as `study.db` in `folder`, so running the same command again resumes it. The results are
+    `best.yaml`, the best trial as a recipe; `trials.json`, all trials; and `search.png`, with the importance of each
+    setting.
 
     Returns:
-        A table in Markdown.
+        A Markdown table.
 
     Raises:
-        ImportError: if Optuna is missing.
-        ValueError: if the folder holds a study that started from different settings, or no trial finished.
+        ImportError: if Optuna is not installed.
+        ValueError: if the folder holds a study with different settings, or no trial finished.
     """
     optuna, args = import_extra("optuna", "tune"), experiment.args
-    where = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
+    storage: dict[str, Any] = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
     direction = "maximize" if args.greater_is_better else "minimize"
-    study = _open_study(optuna, experiment, folder, direction, where)
+    study = _open_study(optuna, experiment, folder, direction, storage)
     args.eval_strategy = "steps"
-    seed = args.seed + len(study.trials)  # a resumed study draws settings that it has not tried yet
+    seed = args.seed + len(study.trials)  # a resumed study must not draw the same settings again
     sampler = optuna.samplers.TPESampler if tuning.method == "bayesian" else optuna.samplers.RandomSampler
     done = [trial for trial in study.trials if trial.state.is_finished() and trial.value is not None]
     if len(done) < tuning.trials:
@@ -60,7 +65,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
         trainer.tokens = args.max_tokens * args.max_steps
         try:
             trainer.hyperparameter_search(
-                hp_space=_Space(experiment),
+                hp_space=_SearchSpace(experiment),
                 compute_objective=lambda metrics: metrics[f"eval_{experiment.measure}"],
                 n_trials=tuning.trials - len(done),
                 direction=direction,
@@ -70,31 +75,39 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
                 timeout=None if tuning.minutes is None else 60 * tuning.minutes,
                 catch=(ArithmeticError, torch.OutOfMemoryError),
                 load_if_exists=True,
-                **where,
+                **storage,
             )
-        except KeyboardInterrupt:  # the interrupted trial will be the first one next time
+        except KeyboardInterrupt:  # run the interrupted trial first when the study is resumed
             if study.trials[-1].state == optuna.trial.TrialState.FAIL:
                 study.enqueue_trial(study.trials[-1].params)
             raise
         except ValueError as error:
-            if str(error) != "Record does not exist.":  # Optuna's message for a study without a best trial
+            if str(error) != "Record does not exist.":  # Optuna's message if no trial completed
                 raise
             raise ValueError("No trial finished: try a lower --learning_rate or --max_tokens.") from None
-    return _conclude(optuna, optuna.load_study(**where), experiment, folder)
+    return _write_results(optuna, optuna.load_study(**storage), experiment, folder)
 
 
-def _open_study(optuna: Any, experiment: Experiment, folder: Path, direction: str, where: dict[str, Any]) -> Any:
-    """Create the study, or open the one in the folder and queue a trial that was interrupted."""
+def _open_study(
+    optuna: ModuleType, experiment: Experiment, folder: Path, direction: str, storage: dict[str, Any]
+) -> "Study":
+    """Create a study, or open the one in the folder and queue its killed trials again.
+
+    Raises:
+        ValueError: if the study in the folder has different settings.
+    """
     args = experiment.args
-    study = optuna.create_study(direction=direction, load_if_exists=True, **where)
-    same = {name: value for name, value in experiment.settings.items() if name not in ("output_dir", "disable_tqdm")}
-    changed = differences(study.user_attrs.get("settings", same), same)
+    study = optuna.create_study(direction=direction, load_if_exists=True, **storage)
+    settings = {
+        name: value for name, value in experiment.settings.items() if name not in ("output_dir", "disable_tqdm")
+    }
+    changed = differences(study.user_attrs.get("settings", settings), settings)
     if changed:
         raise ValueError(
-            f"{folder} holds a study that started from different settings: {'; '.join(changed.values())}. Choose "
+            f"{folder} holds a study with different settings: {'; '.join(changed.values())}. Choose "
             "another --output_dir."
         )
-    study.set_user_attr("settings", same)
+    study.set_user_attr("settings", settings)
     if not study.trials:
         study.enqueue_trial(
             {
@@ -105,23 +118,24 @@ def _open_study(optuna: Any, experiment: Experiment, folder: Path, direction: st
                 "max_tokens": args.max_tokens,
             }
         )
-    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # was killed
+    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # its process was killed
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         study.enqueue_trial(trial.params)
     return study
 
 
-class _Space:
-    """The settings to search, around those given; dropout belongs to the model, which `Experiment` builds."""
+class _SearchSpace:
+    """The search space around the given settings, except dropout, which `Experiment.model` sets on the config."""
 
     def __init__(self, experiment: Experiment):
         args, splits = experiment.args, experiment.tokens.values()
+        assert args.learning_rate is not None  # set by the arguments' __post_init__
         self.rate, self.warmup = args.learning_rate, int(args.warmup_steps)
         longest = max(max(split[side]) for split in splits for side in ("source_length", "target_length"))
         sizes = (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens)
-        self.sizes = [size for size in sizes if size >= longest]  # that hold every sentence
+        self.sizes = [size for size in sizes if size >= longest]  # large enough for the longest sentence
 
-    def __call__(self, trial: Any) -> dict[str, Any]:
+    def __call__(self, trial: "Trial") -> dict[str, Any]:
         rate, warmup = self.rate, self.warmup
         return {
             "learning_rate": trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True),
@@ -131,15 +145,15 @@ class _Space:
         }
 
 
-def _conclude(optuna: Any, study: Any, experiment: Experiment, folder: Path) -> str:
-    """Write the results of a study in all forms, and return the table."""
+def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, folder: Path) -> str:
+    """Write `best.yaml`, `trials.json` and `search.png`, and return the Markdown table."""
     best, complete = study.best_trial, optuna.trial.TrialState.COMPLETE
     tokens = experiment.settings["max_tokens"] * experiment.settings["max_steps"]
     max_steps, eval_steps = _trial_length(tokens, best.params["max_tokens"])
     steps = {"max_steps": max_steps, "eval_steps": eval_steps, "save_steps": eval_steps, "eval_strategy": "steps"}
-    vocabulary = {"vocab_size": experiment.config.vocab_size}  # as large as the text allowed
+    vocabulary = {"vocab_size": experiment.config.vocab_size}  # may be smaller than requested, if the text is small
     settings = {**study.user_attrs["settings"], **best.params, **steps, **vocabulary}
-    settings.pop(PROCESSES, None)  # the recipe serves any number of processes
+    settings.pop(PROCESSES, None)  # the recipe works with any number of processes
     measure = f"validation {experiment.measure}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
     importances: dict[str, float] = {}
@@ -155,12 +169,12 @@ def _conclude(optuna: Any, study: Any, experiment: Experiment, folder: Path) -> 
     result |= {"importances": importances, "trials": trials}
     write_whole(folder / "trials.json", json.dumps(result, indent=2) + "\n")
     plots.save(plots.search_results(result), str(folder / "search.png"))
-    experiment.report(f"Trial {best.number} is best; {folder / 'best.yaml'} is its recipe")
+    experiment.report(f"The best trial is {best.number}; its recipe is in {folder / 'best.yaml'}")
     return _table(result)
 
 
 def _table(result: dict[str, Any]) -> str:
-    """Return the trials in Markdown, best first and pruned ones last, with what mattered in the last line."""
+    """Return a Markdown table of the trials, best first, pruned and failed ones last, followed by the importances."""
     names = [name for name in result["trials"][0] if name not in ("number", "state", "value")]
     sign = 1 if result["direction"] == "minimize" else -1
 
@@ -175,5 +189,5 @@ def _table(result: dict[str, Any]) -> str:
         lines.append(f"| {trial['number']} | {value}{pruned} | {' | '.join(cells)} |")
     if result["importances"]:
         shares = (f"{name} {share:.0%}" for name, share in result["importances"].items())
-        lines.append(f"\nWhat mattered: {', '.join(shares)}")
+        lines.append(f"\nParameter importance: {', '.join(shares)}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Test which learning rates a model can be trained with (Smith 2017)."""
+"""Find usable learning rates with a learning-rate range test (Smith 2017)."""
 
 import json
 import math
@@ -15,18 +15,18 @@ from ..training.schedule import noam
 from . import plots
 from .experiment import Experiment, TuningTrainer
 
-FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # on the schedule, times --learning_rate
+FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # multiples of --learning_rate, the factor on the schedule
 LOWEST, HIGHEST = 1e-6, 1.0  # learning rates
 DIVERGED = 2.0  # nats above the lowest smoothed loss
 
 
 def _ramp(updates_done: int, updates: int) -> float:
-    """Return a rate between `LOWEST` and `HIGHEST`, in equal steps of its logarithm."""
+    """Return the learning rate, which rises exponentially from `LOWEST` to `HIGHEST`."""
     return LOWEST * (HIGHEST / LOWEST) ** (updates_done / max(updates - 1, 1))
 
 
 class _RangeTrainer(TuningTrainer):
-    """Raise the learning rate at every update, instead of following the schedule."""
+    """Raise the learning rate after each update instead of following the schedule."""
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         optimizer = optimizer or self.optimizer
@@ -39,7 +39,7 @@ class _RangeTrainer(TuningTrainer):
 
 
 class _StopWhenDiverged(TrainerCallback):
-    """Keep (rate, loss, smoothed loss) of every update, and end training soon after the loss starts to rise."""
+    """Record (rate, loss, smoothed loss) of each update, and stop training once the loss diverges."""
 
     def __init__(self):
         self.rows: list[tuple[float, float, float]] = []
@@ -55,19 +55,19 @@ class _StopWhenDiverged(TrainerCallback):
 
 
 def range_test(experiment: Experiment, folder: Path) -> str:
-    """Run the range test without the schedule, then measure the validation loss for several factors on the schedule.
+    """Raise the learning rate without the schedule, then measure validation loss for several factors on the schedule.
 
-    Writes `range.json` and `range.png` into `folder`.
+    Write `range.json` and `range.png` into `folder`.
 
     Returns:
-        A table in Markdown.
+        A Markdown table.
 
     Raises:
-        ValueError: for fewer than 20 updates.
+        ValueError: if there are fewer than 20 updates.
     """
     updates = experiment.args.max_steps
     if updates < 20:
-        raise ValueError("A range test takes at least 20 updates: give --max_steps.")
+        raise ValueError("A range test needs at least 20 updates: pass a larger --max_steps.")
     off, on = _schedule_off(experiment), _schedule_on(experiment)
     result = {"updates": updates, "schedule_off": off, "schedule_on": on}
     write_whole(folder / "range.json", json.dumps(result, indent=2) + "\n")
@@ -81,16 +81,20 @@ def range_test(experiment: Experiment, folder: Path) -> str:
 
 
 def _schedule_off(experiment: Experiment) -> dict[str, Any]:
-    """Train once while the rate rises; return the rates, the smoothed losses, and where they fall and end."""
+    """Train once with a rising rate.
+
+    Returns:
+        The rates and smoothed losses of all updates, the rate of the steepest fall and the rate of the lowest loss.
+    """
     args = experiment.args
     logging_steps = args.logging_steps
     args.eval_strategy, args.logging_steps = "no", 1
-    experiment.report(f"Schedule off: {args.max_steps} updates at rates from {LOWEST:g} to {HIGHEST:g}")
-    trainer, watch = experiment.trainer(_RangeTrainer), _StopWhenDiverged()
-    trainer.add_callback(watch)
+    experiment.report(f"Schedule off: {args.max_steps} updates with learning rates from {LOWEST:g} to {HIGHEST:g}")
+    trainer, recorder = experiment.trainer(_RangeTrainer), _StopWhenDiverged()
+    trainer.add_callback(recorder)
     trainer.train()
     args.logging_steps = logging_steps
-    rates, _, losses = zip(*watch.rows, strict=True)
+    rates, _, losses = zip(*recorder.rows, strict=True)
     lowest = min(range(len(losses)), key=losses.__getitem__)
     falls = [losses[i] - losses[i + 1] for i in range(max(lowest, 1))]
     steepest = rates[max(range(len(falls)), key=falls.__getitem__)]
@@ -98,13 +102,14 @@ def _schedule_off(experiment: Experiment) -> dict[str, Any]:
 
 
 def _schedule_on(experiment: Experiment) -> list[dict[str, Any]]:
-    """Train once for each of `FACTORS`; return each factor with its peak rate and validation loss."""
+    """Train once for each of `FACTORS`, and return each factor with its peak rate and validation loss."""
     args, rows = experiment.args, []
-    given, warmup = args.learning_rate, int(args.warmup_steps)
-    for factor in (given * factor for factor in FACTORS):
+    base, warmup = args.learning_rate, int(args.warmup_steps)
+    assert base is not None  # set by the arguments' __post_init__
+    for factor in (base * multiple for multiple in FACTORS):
         args.learning_rate = factor
-        experiment.report(f"Schedule on: {args.max_steps} updates with a factor of {factor:g}")
-        trainer = experiment.trainer()
+        experiment.report(f"Schedule on: {args.max_steps} updates with factor {factor:g}")
+        trainer = experiment.trainer(TuningTrainer)
         try:
             trainer.train()
             loss = trainer.evaluate()["eval_loss"]
@@ -112,5 +117,5 @@ def _schedule_on(experiment: Experiment) -> list[dict[str, Any]]:
             loss = math.inf
         peak = noam(min(args.max_steps, warmup), experiment.config.d_model, warmup, factor)
         rows.append({"factor": factor, "peak_rate": peak, "eval_loss": loss if math.isfinite(loss) else None})
-    args.learning_rate = given
+    args.learning_rate = base
     return rows

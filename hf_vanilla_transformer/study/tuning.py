@@ -1,10 +1,9 @@
-"""`vanilla-transformer tune`: a learning-rate range test, or a search for better settings (extra `tune`)."""
+"""`vanilla-transformer tune`: a learning-rate range test or a hyperparameter search (requires the extra `tune`)."""
 
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
 
 from ..training.arguments import NOAM, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from ..training.safeguards import explain_failures, one_run
@@ -19,21 +18,21 @@ def tune(
     model: ModelArguments,
     data: DataArguments,
     args: VanillaTransformerTrainingArguments,
-    report: Callable[[str], Any],
+    report: Callable[[str], None],
 ) -> None:
-    """Run `tuning.method` in `args.output_dir`: tables go to stdout, pictures and figures into the folder.
+    """Run `tuning.method`: print the table of results to stdout, and write plots and JSON into `args.output_dir`.
 
     Raises:
-        ImportError: if optuna or matplotlib is missing.
-        ValueError: for settings that cannot be tuned, saying why.
+        ImportError: if matplotlib, or for a search Optuna, is not installed.
+        ValueError: if `tune` does not support the settings.
     """
     _check(model, data, args)
     assert args.output_dir is not None
     folder = Path(args.output_dir)
-    plots.figure_class()  # reports a missing package before hours of training
+    plots.figure_class()  # fail before hours of training if matplotlib is missing
     with one_run(folder), explain_failures():
         experiment = Experiment(model, data, args, report)
-        with redirect_stdout(sys.stderr):  # where the Trainer's log goes
+        with redirect_stdout(sys.stderr):  # the Trainer prints its log to stdout
             if tuning.method == "range":
                 table = range_test(experiment, folder)
             else:
@@ -42,15 +41,20 @@ def tune(
 
 
 def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments) -> None:
+    """Check that `tune` supports the settings.
+
+    Raises:
+        ValueError: if it does not, with the reason.
+    """
     if args.world_size > 1:
-        raise ValueError("tune runs in one process.")
+        raise ValueError("tune runs in a single process: start it without a distributed launcher.")
     if model.model_name_or_path:
-        raise ValueError("tune trains from nothing: leave out --model_name_or_path.")
+        raise ValueError("tune trains from scratch: remove --model_name_or_path.")
     if args.lr_scheduler_type != NOAM:
-        raise ValueError("tune supports only the noam schedule: leave out --lr_scheduler_type.")
+        raise ValueError("tune supports only the noam schedule: remove --lr_scheduler_type.")
     if args.resume_from_checkpoint:
-        raise ValueError("tune trains from nothing: leave out --resume_from_checkpoint.")
+        raise ValueError("tune trains from scratch: remove --resume_from_checkpoint.")
     if data.streaming:
-        raise ValueError("tune tries batches of several sizes: leave out --streaming.")
+        raise ValueError("tune tries several batch sizes, so it cannot stream the text: remove --streaming.")
     if args.max_steps < 1:
-        raise ValueError("tune compares trainings of equal length: give their updates as --max_steps.")
+        raise ValueError("tune needs a fixed number of updates per training run: pass --max_steps.")

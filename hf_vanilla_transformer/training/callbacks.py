@@ -1,4 +1,4 @@
-"""Callbacks of the trainer: the epoch of the batches, the speed of training, and its progress bar."""
+"""Callbacks of the trainer: the epoch of the batch sampler, the training speed and the progress bar."""
 
 import time
 
@@ -10,7 +10,7 @@ from ..data.batching import MaxTokensBatchSampler
 
 
 class SetEpoch(TrainerCallback):
-    """Tells the batch sampler its epoch: accelerate's wrappers hide it from `Trainer` after a resume."""
+    """Set the epoch of the batch sampler, which accelerate's wrappers hide from `Trainer` after a resume."""
 
     def __init__(self, sampler: MaxTokensBatchSampler):
         self.sampler = sampler
@@ -20,38 +20,43 @@ class SetEpoch(TrainerCallback):
 
 
 class TrainingSpeed(TrainerCallback):
-    """Real target tokens a second, and the seconds of the whole run; validation and checkpoints do not count."""
+    """Measure real target tokens per second and the seconds of the whole run, excluding validation and checkpoints.
+
+    Attributes:
+        tokens: real target tokens since the last call of `tokens_per_second`; the trainer adds to it.
+        total_seconds: seconds of training, including those before a resume, which are read from the log.
+    """
 
     def __init__(self):
         self.tokens: int | torch.Tensor = 0
-        self.total_seconds = 0.0  # with those before a resume, as the log has them
-        self._seconds = 0.0
-        self._since = 0.0
+        self.total_seconds = 0.0
+        self._seconds = 0.0  # since the last call of tokens_per_second
+        self._last_reading = 0.0
 
     def tokens_per_second(self) -> float:
-        """The rate since the last call."""
-        rate = float(self.tokens) / self._seconds if self._seconds else 0.0
+        """Return the speed since the last call, and reset its counters."""
+        speed = float(self.tokens) / self._seconds if self._seconds else 0.0
         self.tokens, self._seconds = 0, 0.0
-        return rate
+        return speed
 
     def on_step_end(self, args, state, control, **kwargs):
         now = time.perf_counter()
-        self._seconds += now - self._since
-        self.total_seconds += now - self._since
-        self._since = now
+        self._seconds += now - self._last_reading
+        self.total_seconds += now - self._last_reading
+        self._last_reading = now
 
-    def _restart(self, args, state, control, **kwargs):
-        self._since = time.perf_counter()
+    def _restart_clock(self, args, state, control, **kwargs):
+        self._last_reading = time.perf_counter()
 
-    on_evaluate = on_save = _restart
+    on_evaluate = on_save = _restart_clock
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._restart(args, state, control)
+        self._restart_clock(args, state, control)
         self.total_seconds = max((log.get("seconds", 0.0) for log in state.log_history), default=0.0)
 
 
 class ProgressBar(ProgressCallback):
-    """transformers' progress bar, with the last logged loss and speed beside it."""
+    """Show the last logged loss and speed next to transformers' progress bar."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         super().on_log(args, state, control, logs=logs, **kwargs)

@@ -7,17 +7,17 @@ import torch
 from safetensors.torch import load_model, save_model
 from transformers import TrainerCallback
 
-AVERAGE = "ema.safetensors"  # in a checkpoint, beside the weights that training goes on from
+AVERAGE = "ema.safetensors"  # in a checkpoint, next to the weights that training resumes from
 
 
 class MovingAverage(TrainerCallback):
-    """Follows a model's weights; at the end of training the model has the average for its weights.
+    """Keep a moving average of a model's weights, and copy it into the model at the end of training.
 
-    After update t `average = d * average + (1 - d) * weights`, where d = min(decay, (1 + t) / (10 + t)): the first
-    weights are soon forgotten.
+    After update t, `average = d * average + (1 - d) * weights`, where d = min(decay, (1 + t) / (10 + t)), so that the
+    initial weights are soon forgotten.
 
     Args:
-        decay: 0.999 averages over the last thousand updates or so.
+        decay: 0.999 averages roughly the last thousand updates.
     """
 
     def __init__(self, decay: float):
@@ -25,13 +25,13 @@ class MovingAverage(TrainerCallback):
         self.model: torch.nn.Module | None = None
 
     def start(self, model: torch.nn.Module, checkpoint: str | None) -> None:
-        """Begins with the weights of `model`, or with the average that `checkpoint` holds."""
+        """Start from the weights of `model`, or from the average saved in `checkpoint`."""
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         if checkpoint:
             load_model(self.model, Path(checkpoint, AVERAGE))
 
     def save(self, checkpoint: Path) -> None:
-        """Writes the average into a checkpoint."""
+        """Save the average in a checkpoint folder."""
         assert self.model is not None
         save_model(self.model, str(checkpoint / AVERAGE), metadata={"format": "pt"})
 

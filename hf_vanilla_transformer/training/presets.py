@@ -1,6 +1,7 @@
-"""The paper's configurations by name (Tables 2 and 3), and the small one that the examples train.
+"""The paper's configurations by name (Tables 2 and 3), and a small one for the examples.
 
-A preset is a model and its training settings, because rows D of Table 3 differ in nothing else.
+A preset combines a model with its training settings, because rows D3 and D4 of Table 3 differ from base only in label
+smoothing.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 @dataclass(frozen=True)
 class Preset:
-    """Changes to `VanillaTransformerConfig`'s and to `VanillaTransformerTrainingArguments`' defaults (both base's)."""
+    """Changes to the defaults of `VanillaTransformerConfig` and `VanillaTransformerTrainingArguments` (both base)."""
 
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
@@ -22,7 +23,7 @@ def _heads(num_heads: int) -> Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    # The size that suits Multi30k (Wu et al. 2021, "Transformer-Tiny"): about 20 minutes on two cores
+    # A size that suits Multi30k (Wu et al. 2021, "Transformer-Tiny"): about 20 minutes on two cores
     "tiny": Preset(
         {
             "vocab_size": 5000,
@@ -46,7 +47,7 @@ PRESETS: dict[str, Preset] = {
     "base": Preset(),
     "big": Preset(
         {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
-        # a checkpoint every ten minutes at the paper's second a step, and the mean of the last 20
+        # a checkpoint every ten minutes at the paper's one second per step; the last 20 are averaged
         {"max_steps": 300_000, "save_steps": 600, "save_total_limit": 20},
     ),
     "A1": _heads(1),
@@ -72,7 +73,7 @@ PRESETS: dict[str, Preset] = {
 
 @dataclass(frozen=True)
 class Published:
-    """What a row of Table 3 reports on newstest2013; parameters in millions, where the paper gives them."""
+    """Results of a row of Table 3 on newstest2013, and its parameters in millions where the paper reports them."""
 
     perplexity: float
     bleu: float
@@ -104,7 +105,7 @@ TABLE_3: dict[str, Published] = {
 
 
 def preset(name: str) -> Preset:
-    """The preset called `name`.
+    """Return the preset called `name`.
 
     Raises:
         ValueError: for an unknown name, listing the known ones.
@@ -115,7 +116,7 @@ def preset(name: str) -> Preset:
 
 
 def paper_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
-    """The configuration of a row of Table 3 ("base", "big", "A1" ... "E"), or of "tiny", with `overrides` on top.
+    """Return the configuration of a row of Table 3 ("base", "big", "A1" ... "E") or of "tiny", with `overrides`.
 
     Raises:
         ValueError: for an unknown name or a field out of range.

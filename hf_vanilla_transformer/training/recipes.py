@@ -26,7 +26,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.option_strings and action.option_strings[0].startswith("--no_"):
-            return f"Turns --{action.dest} off."
+            return f"Turn off --{action.dest}."
         return action.help if action.default in (None, [], argparse.SUPPRESS) else super()._get_help_string(action)
 
 
@@ -37,20 +37,23 @@ class _Parser(HfArgumentParser):
         self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
 
 
-_TRAIN = "Train the original Transformer on parallel text. A recipe is a YAML file of flags; flags win."
+_TRAIN = (
+    "Train the original Transformer on parallel text. A recipe is a YAML file of flags; flags on the command line "
+    "override it."
+)
 
 
 def parse_arguments(argv: Sequence[str], verb: str = "train", description: str = _TRAIN, *more: type) -> Any:
-    """Parse `[RECIPE.yaml] [flags]`: flags win over the recipe, the recipe over the preset, that over the defaults.
+    """Parse `[RECIPE.yaml] [flags]`; flags override the recipe, the recipe the preset, and the preset the defaults.
 
-    Wrong flags, and values out of range, end the program with status 2.
+    Invalid flags, and values out of range, end the program with exit status 2.
 
     Returns:
-        `ModelArguments`, `DataArguments`, `VanillaTransformerTrainingArguments`, and an instance of each dataclass in
+        Instances of `ModelArguments`, `DataArguments`, `VanillaTransformerTrainingArguments` and each dataclass in
         `more`.
 
     Raises:
-        ValueError: for a recipe that cannot be used.
+        ValueError: for an invalid recipe.
     """
     types: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments, *more)
     parser: Any = _Parser(
@@ -67,7 +70,7 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
         words = [*read_recipe(words[0], {action.dest for action in parser._actions}), *words[1:]]
     flags = parser.parse_args(words)
     if flags.dataset_name and flags.train_file:
-        parser.error("give either --train_file or --dataset_name")
+        parser.error("give either --train_file or --dataset_name, not both")
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
     try:
@@ -75,13 +78,13 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
         arguments = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
         check_flags(arguments[2])
         _check_sizes(arguments[0])
-    except (ValueError, TypeError) as error:  # TypeError: a dictionary such as --accelerator_config with wrong keys
+    except (ValueError, TypeError) as error:  # TypeError: wrong keys in a dictionary such as --accelerator_config
         parser.error(" ".join(str(error).split()))
     return arguments
 
 
 def _check_sizes(model: ModelArguments) -> None:
-    """Check that the model's flags are in range. (A pretrained model's sizes are compared when it is loaded.)"""
+    """Check that the model's flags are in range; the sizes of a pretrained model are checked when it is loaded."""
     changes = model.config_overrides()
     if model.model_name_or_path:
         changes = {name: value for name, value in changes.items() if name.endswith("dropout")}
@@ -89,10 +92,10 @@ def _check_sizes(model: ModelArguments) -> None:
 
 
 def read_recipe(path: str, known: Collection[str]) -> list[str]:
-    """Return the flags that a recipe stands for: `max_steps: 100` is `--max_steps 100`, a list several words.
+    """Return a recipe as command-line words: `max_steps: 100` becomes `--max_steps 100`, a list several words.
 
     Raises:
-        ValueError: if the file is not a mapping of flag names to plain values, with the line.
+        ValueError: if the file is not a mapping of the flag names in `known` to plain values, with the line number.
     """
     flags: dict[str, list[str]] = {}
     for key, value in _read_mapping(path):
@@ -115,7 +118,7 @@ def read_recipe(path: str, known: Collection[str]) -> list[str]:
 
 
 def _read_mapping(path: str) -> list[tuple[Any, Any]]:
-    """Return the keys and values of a YAML mapping as nodes, which know their lines."""
+    """Return the keys and values of a YAML mapping as nodes, which hold their line numbers."""
     try:
         root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
@@ -125,5 +128,5 @@ def _read_mapping(path: str) -> list[tuple[Any, Any]]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}).") from None
     if not isinstance(root, yaml.MappingNode):
-        raise ValueError(f"{path}: a recipe is lines such as `max_steps: 100000`.")
+        raise ValueError(f"{path}: a recipe must consist of lines such as `max_steps: 100000`.")
     return root.value

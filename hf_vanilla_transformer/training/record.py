@@ -1,4 +1,4 @@
-"""Record what the model card says about a training run, leaving out private text and the machine's folders."""
+"""Record what the model card says about a training run, without private text or local paths."""
 
 from itertools import islice
 from pathlib import Path
@@ -14,22 +14,22 @@ from .arguments import DataArguments, ModelArguments
 from .text import count_pairs
 from .trainer import VanillaTransformerTrainer
 
-# Settings that say something about the machine or about private text: no card shows them
-_PRIVATE = (
+# Prefixes of settings that may reveal local paths or private text, and so never appear on a card
+_PRIVATE_PREFIXES = (
     *("output_dir", "train_file", "validation_file", "model_name_or_path", "tokenizer_name", "hub_", "push_to_hub"),
     *("license", "run_name", "disable_tqdm", "deepspeed"),
 )
 
 
 def versions() -> str:
-    """Return the versions of this package and of those that decide what training computes."""
+    """Return the versions of the packages that determine the results of training."""
     return f"hf_vanilla_transformer {__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
 
 
 def training_record(
     trainer: VanillaTransformerTrainer, settings: dict[str, Any], data: DataArguments, model: ModelArguments
 ) -> dict[str, Any]:
-    """Return what the card says about a finished run. BLEU on the validation text is computed by every process."""
+    """Return what the card says about a finished run; call it on every process, since all compute validation BLEU."""
     args: Any = trainer.args
     state = trainer.state
     dataset: Any = trainer.train_dataset
@@ -37,7 +37,7 @@ def training_record(
     public = {
         name: value
         for name, value in settings.items()
-        if not name.startswith(_PRIVATE) and not str(value).startswith(("/", "~"))
+        if not name.startswith(_PRIVATE_PREFIXES) and not str(value).startswith(("/", "~"))
     }
     if not hub_dataset:
         public.pop("dataset_name", None)
@@ -50,9 +50,9 @@ def training_record(
         for log in state.log_history
         if "eval_perplexity" in log
     ]
-    local = data.dataset_name or data.train_file
+    path = data.dataset_name or data.train_file
     record = {
-        "data": hub_dataset or (Path(local).resolve().name if local else "the built-in phrases"),
+        "data": hub_dataset or (Path(path).resolve().name if path else "the built-in phrases"),
         "dataset_name": hub_dataset,
         "base_model": model.model_name_or_path and Path(model.model_name_or_path).name,
         "pairs": count_pairs(dataset),
@@ -70,7 +70,7 @@ def training_record(
 
 
 def example_sentence(data: DataArguments, tokenizer: Any, tokens: Dataset) -> str:
-    """Return a sentence for the card from public text: the built-in phrases or a data set on the Hub."""
+    """Return a source sentence for the card from public text (the built-in phrases, the Hub), else "Hello!"."""
     if data.train_file or _is_local(data.dataset_name):
         return "Hello!"
     texts = (tokenizer.decode(row["input_ids"], skip_special_tokens=True) for row in islice(tokens, 100))
@@ -78,5 +78,5 @@ def example_sentence(data: DataArguments, tokenizer: Any, tokens: Dataset) -> st
 
 
 def _is_local(dataset_name: str | None) -> bool:
-    """Return whether `--dataset_name` names a folder of this machine."""
+    """Return whether `--dataset_name` is a path on this machine."""
     return dataset_name is not None and Path(dataset_name).exists()

@@ -1,4 +1,4 @@
-"""Run a training from text to a model folder: `vanilla-transformer train` and `accelerate launch scripts/train.py`."""
+"""Train a model from text to a saved folder: `vanilla-transformer train` and `accelerate launch scripts/train.py`."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, IntervalStrategy, set_seed
+from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
 from ..data.shards import is_prepared
 from ..data.tokenizer import check_tokenizer, fingerprint
@@ -17,7 +17,7 @@ from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
-from .checkpoints import fault_of, newest_checkpoint
+from .checkpoints import find_fault, newest_checkpoint
 from .record import example_sentence, training_record, versions
 from .safeguards import explain_failures, one_run
 from .settings import (
@@ -36,14 +36,14 @@ from .trainer import VanillaTransformerTrainer
 def run_train(
     model: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments
 ) -> VanillaTransformerTrainer | None:
-    """Train a model and leave it with its tokenizer in `args.output_dir`, or resume the run that is there.
+    """Train a model and save it with its tokenizer in `args.output_dir`, or resume the run in that folder.
 
-    The folder's `settings.yaml` says which run that is. Returns None for a finished run, which is left alone.
+    The folder's `settings.yaml` identifies its run. Returns None for a finished run, which is left unchanged.
 
     Raises:
-        ValueError: for data or settings that cannot be used, saying which and why; the folder is as it was.
+        ValueError: for data or settings that cannot be used, saying which and why; the folder is left unchanged.
     """
-    assert args.output_dir is not None  # transformers has set it
+    assert args.output_dir is not None  # set by transformers
     with one_run(args.output_dir) if args.process_index == 0 else nullcontext(), explain_failures():
         set_seed(args.seed)
         config, data = resolve_config(model, data)
@@ -53,7 +53,7 @@ def run_train(
 
 @dataclass
 class _Run:
-    """A training run: its arguments and what they resolve to."""
+    """A training run: its arguments, and the configuration and settings resolved from them."""
 
     model: ModelArguments
     data: DataArguments
@@ -63,23 +63,21 @@ class _Run:
     folder: str
 
     def train(self) -> VanillaTransformerTrainer | None:
-        """Train until the end or SIGTERM; return None if there was nothing left to do."""
-        asked_for = self.args.resume_from_checkpoint
+        """Train until the end or SIGTERM; return None if the run was already finished."""
+        requested = self.args.resume_from_checkpoint
         resumes = check_same_run(self.settings, self.folder)
-        if resumes and not asked_for and self._is_finished():
+        if resumes and not requested and self._is_finished():
             self._report(f"The run in {self.folder} is finished; there is nothing left to do.")
             return None
-        checkpoint = self._checkpoint(resumes)
-        trainer = self._trainer(checkpoint, resumes)
+        checkpoint = self._find_checkpoint(resumes)
+        trainer = self._build_trainer(checkpoint, resumes)
         if checkpoint:
             self._report(f"Resuming from {checkpoint}")
         trainer.train(resume_from_checkpoint=checkpoint)
         updates = trainer.state.global_step
         if trainer.safeguards.stopped and updates < trainer.state.max_steps:
-            without = " without --resume_from_checkpoint" if asked_for else ""
-            self._report(
-                f"Stopped by SIGTERM after {updates:,} updates; the same command{without} resumes from there."
-            )
+            without = " without --resume_from_checkpoint" if requested else ""
+            self._report(f"Stopped by SIGTERM after {updates:,} updates; run the same command{without} to resume.")
             return trainer
         self._finish(trainer)
         return trainer
@@ -89,43 +87,43 @@ class _Run:
             print(message, file=sys.stderr, flush=True)
 
     def _is_finished(self) -> bool:
-        """Return whether the run has made all the updates, or epochs, that are asked for."""
+        """Return whether the run has completed the requested number of updates or epochs."""
         name = "max_steps" if self.args.max_steps > 0 else "num_train_epochs"
         try:
             return json.loads(Path(self.folder, STATE).read_text("utf-8"))[name] >= getattr(self.args, name)
-        except (OSError, ValueError, TypeError, LookupError):  # missing or damaged: the checkpoints will tell
+        except (OSError, ValueError, TypeError, LookupError):  # missing or damaged: rely on the checkpoints
             return False
 
-    def _checkpoint(self, resumes: bool) -> str | None:
-        """Return the checkpoint to resume from: that of the flag, else the newest whole one of the run.
+    def _find_checkpoint(self, resumes: bool) -> str | None:
+        """Return the checkpoint to resume from: the one given by the flag, else the newest intact one of the run.
 
         Raises:
             ValueError: if training cannot resume from it.
         """
-        asked_for = self.args.resume_from_checkpoint
-        if not asked_for:
+        requested = self.args.resume_from_checkpoint
+        if not requested:
             newest = newest_checkpoint(self.folder, self._report) if resumes else None
             return str(newest) if newest else None
-        if not Path(asked_for).is_dir():
-            raise ValueError(f"--resume_from_checkpoint {asked_for}: there is no such folder.")
-        fault = fault_of(Path(asked_for))
+        if not Path(requested).is_dir():
+            raise ValueError(f"--resume_from_checkpoint {requested}: there is no such folder.")
+        fault = find_fault(Path(requested))
         if fault:
-            raise ValueError(f"--resume_from_checkpoint {asked_for}: {fault}.")
-        return asked_for
+            raise ValueError(f"--resume_from_checkpoint {requested}: {fault}.")
+        return requested
 
-    def _trainer(self, checkpoint: str | None, resumes: bool) -> VanillaTransformerTrainer:
+    def _build_trainer(self, checkpoint: str | None, resumes: bool) -> VanillaTransformerTrainer:
         """Read the text, build or load the model, and record the run in its folder."""
         data, args, pretrained = self.data, self.args, self.model.model_name_or_path
         prepared = data.train_file if is_prepared(data.train_file) else None
         if data.streaming and not prepared:
-            raise ValueError("--streaming reads a folder made by scripts/prepare_data.py: give it as --train_file.")
+            raise ValueError("--streaming reads a folder made by scripts/prepare_data.py; give one as --train_file.")
         if resumes:
             tokenizer_path: str | None = self.folder
         else:
             tokenizer_path = prepared or self.model.tokenizer_name or checkpoint or pretrained
         tokenizer, tokens = tokenize_text(self.model, data, args, self.config, tokenizer_path, self._report)
         if pretrained:
-            # half precision would lose small updates, and a moving average even more
+            # half precision would lose small updates, above all those of a moving average
             model = load_model(pretrained, config=self.config, dtype=torch.float32)
         else:
             self.config.vocab_size = len(tokenizer)
@@ -134,10 +132,12 @@ class _Run:
         if args.resume_from_checkpoint:
             self._check_checkpoint(args.resume_from_checkpoint, tokenizer)
         model.generation_config.update(**self.model.generation_overrides())
-        self._report(f"{model.num_parameters():,} parameters, a vocabulary of {len(tokenizer):,}")
+        self._report(
+            f"The model has {model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
+        )
         if "validation" not in tokens:
             if args.early_stopping_patience is not None:
-                raise ValueError(f"{data.dataset_name} has no split validation, which early stopping needs.")
+                raise ValueError(f"{data.dataset_name} has no validation split, which early stopping needs.")
             args.eval_strategy = IntervalStrategy.NO
         trainer = VanillaTransformerTrainer(
             model,
@@ -147,25 +147,25 @@ class _Run:
             processing_class=tokenizer,
         )
         if args.process_index == 0:
-            if tokenizer_path not in (None, self.folder):  # else it is there, and other processes may be reading it
+            if tokenizer_path not in (None, self.folder):  # otherwise it is saved already, and may be in use
                 tokenizer.save_pretrained(self.folder)
             write_settings(
                 self.settings, self.folder, f"The resolved settings of this run, as a recipe ({versions()})"
             )
         return trainer
 
-    def _check_checkpoint(self, checkpoint: str, tokenizer: Any) -> None:
-        """Check that a checkpoint has this model's sizes and vocabulary, and was made with the same batches.
+    def _check_checkpoint(self, checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Check that a checkpoint has this model's sizes and vocabulary, and that its run used the same batches.
 
         Raises:
             ValueError: if it does not.
         """
-        found = load_config(checkpoint)
+        saved = load_config(checkpoint)
         sizes = [field.name for field in fields(ModelArguments) if hasattr(self.config, field.name)]
         for name in ("vocab_size", *sizes):
-            there, here = getattr(found, name, None), getattr(self.config, name)
-            if not name.endswith("dropout") and there != here:
-                raise ValueError(f"--resume_from_checkpoint {checkpoint}: its {name} is {there}, not {here}.")
+            value, expected = getattr(saved, name, None), getattr(self.config, name)
+            if not name.endswith("dropout") and value != expected:
+                raise ValueError(f"--resume_from_checkpoint {checkpoint}: its {name} is {value}, not {expected}.")
         if fingerprint(load(AutoTokenizer, checkpoint)) != fingerprint(tokenizer):
             raise ValueError(f"--resume_from_checkpoint {checkpoint}: its vocabulary differs from that of this run.")
         before = recorded_settings(Path(checkpoint).parent)
@@ -175,7 +175,7 @@ class _Run:
                 raise ValueError(f"--resume_from_checkpoint {checkpoint}: {changed[name]}, which changes the batches.")
 
     def _finish(self, trainer: VanillaTransformerTrainer) -> None:
-        """Save the model with its card, say what was best, and upload it if that is asked for."""
+        """Save the model with its card, report the best metric, and upload the model if requested."""
         trainer.save_model(_internal_call=True)
         trainer.save_state()
         state, tokens = trainer.state, trainer.train_dataset

@@ -7,16 +7,16 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 def noam(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5): the learning rate of the `step`-th update.
+    """Return the learning rate of update number `step`.
 
-    It rises linearly for `warmup_steps` updates, to factor / sqrt(d_model * warmup_steps), then falls as
-    1 / sqrt(step).
+    It is factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5): it rises linearly for `warmup_steps`
+    updates, to factor / sqrt(d_model * warmup_steps), and then falls in proportion to 1 / sqrt(step).
 
     Raises:
-        ValueError: for a step or warm-up below 1, since steps count from 1.
+        ValueError: if `step` or `warmup_steps` is below 1; steps count from 1.
     """
     if step < 1 or warmup_steps < 1:
-        raise ValueError(f"Steps count from 1 and the warm-up lasts at least one, got step {step}, {warmup_steps}.")
+        raise ValueError(f"Steps count from 1 and warmup_steps must be at least 1, got {step} and {warmup_steps}.")
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
@@ -25,5 +25,5 @@ def _lr_lambda(updates_done: int, d_model: int, warmup_steps: int) -> float:
 
 
 def get_noam_schedule(optimizer: Optimizer, d_model: int, warmup_steps: int) -> LambdaLR:
-    """`noam` as a torch scheduler; the optimizer's own learning rate is its factor, 1.0 in the paper."""
+    """Return `noam` as a torch scheduler; its factor is the optimizer's learning rate, 1.0 in the paper."""
     return LambdaLR(optimizer, partial(_lr_lambda, d_model=d_model, warmup_steps=warmup_steps))

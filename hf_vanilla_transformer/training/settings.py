@@ -14,32 +14,34 @@ from ..model.loading import load_config
 from .arguments import NEVER_RECORDED, NOAM, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from .presets import paper_config
 
-PROCESSES = "processes"  # recorded with the settings, but not a flag: the launcher decides
+PROCESSES = "processes"  # recorded with the settings, but not a flag: set by the launcher
 
-# Settings that may change when a run is resumed: they decide where and how long, not which model training leads to
-_FREE_PREFIXES = ("eval_", "logging_", "log_", "save_", "dataloader_", "hub_", "push_to_hub")
-_FREE = {
+# Settings that may change when a run is resumed: they do not affect which model the run trains
+_CHANGEABLE_PREFIXES = ("eval_", "logging_", "log_", "save_", "dataloader_", "hub_", "push_to_hub")
+_CHANGEABLE = {
     *("output_dir", "validation_file", "report_to", "run_name", "disable_tqdm", "use_cpu", "generation_num_beams"),
     *("num_beams", "length_penalty", "bleu_tokenize", "early_stopping_patience", "load_best_model_at_end"),
     *("metric_for_best_model", "greater_is_better", "preset", "license"),
 }
-_UNRECORDED = NEVER_RECORDED | {"resume_from_checkpoint"}  # earlier versions recorded them, without any effect
-_LENGTH = {"max_steps", "num_train_epochs"}
-_ENDLESS_SCHEDULES = ("noam", "constant", "constant_with_warmup")  # their rates do not depend on when training ends
+_UNRECORDED = NEVER_RECORDED | {"resume_from_checkpoint"}  # recorded by earlier versions, but without effect
+_LENGTHS = {"max_steps", "num_train_epochs"}
+_ENDLESS_SCHEDULES = ("noam", "constant", "constant_with_warmup")  # independent of when training ends
 
 
 def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
-    """Return the model's configuration, and `data` with the languages filled in.
+    """Return the model's configuration, and `data` with both languages set.
 
     Raises:
-        ValueError: if the flags give a pretrained model other sizes than it has.
+        ValueError: if a flag contradicts the size of a pretrained model.
     """
     changes = model.config_overrides()
     if model.model_name_or_path:
         config = load_config(model.model_name_or_path)
         for name, value in changes.items():
             if not name.endswith("dropout") and value != getattr(config, name):
-                raise ValueError(f"--{name} {value}: {model.model_name_or_path} has {getattr(config, name)}.")
+                raise ValueError(
+                    f"--{name} {value}: {model.model_name_or_path} has {getattr(config, name)}; omit the flag."
+                )
         config.update(changes)
     else:
         config = paper_config(model.preset, **changes)
@@ -49,32 +51,36 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, Dat
 
 
 def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
-    """Return the settings of a run: this package's own, and those of `Trainer`'s that are not its defaults."""
-    # creating arguments initialises the processes of the run again: on a CPU they must stay there
+    """Return the settings of a run: all of this package's, and those of transformers that are not its defaults.
+
+    Args:
+        arguments: the dataclasses of the flags, `VanillaTransformerTrainingArguments` last.
+    """
+    # creating arguments sets up the distributed processes again: those of a run on the CPU must stay there
     defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=arguments[-1].use_cpu)) | {"use_cpu": False}
     own = set(vars(VanillaTransformerTrainingArguments)["__annotations__"])
     settings: dict[str, Any] = {}
     for group in arguments:
         for field in fields(group):
             value = getattr(group, field.name)
-            known = field.name in defaults and field.name not in own
-            if field.init and value not in (None, []) and not (known and value == defaults[field.name]):
-                settings[field.name] = plain(value)
-    if "model_name_or_path" not in settings:  # a pretrained model's sizes are in its own folder
+            inherited = field.name in defaults and field.name not in own
+            if field.init and value not in (None, []) and not (inherited and value == defaults[field.name]):
+                settings[field.name] = _to_plain(value)
+    if "model_name_or_path" not in settings:  # the sizes of a pretrained model are in its own folder
         for field in fields(ModelArguments):
             settings[field.name] = getattr(config, field.name, settings.get(field.name))
-    for name in ("hub_token", "resume_from_checkpoint"):  # a secret, and a property of this start, not of the run
+    for name in ("hub_token", "resume_from_checkpoint"):  # a secret, and a flag of a single launch
         settings.pop(name, None)
     settings[PROCESSES] = arguments[-1].world_size
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def plain(value: Any) -> Any:
-    """Return a setting in a form that a recipe can hold and a flag can parse: text, a number, or a list of them."""
+def _to_plain(value: Any) -> Any:
+    """Convert a setting to a form that fits in a recipe and that a flag can parse: text, a number, or a list."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, (list, tuple)):
-        values = [plain(item) for item in value]
+        values = [_to_plain(item) for item in value]
         return " ".join(values) if any(isinstance(item, Enum) for item in value) else values
     if hasattr(value, "to_dict"):
         value = value.to_dict()
@@ -84,22 +90,22 @@ def plain(value: Any) -> Any:
 
 
 def write_settings(settings: dict[str, Any], folder: str, comment: str, name: str = SETTINGS) -> None:
-    """Write `settings` as a recipe into `folder`, under a line of `comment`."""
+    """Write `settings` to `folder` as a recipe, with `comment` as its first line."""
     file = Path(folder, name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, f"# {comment}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}")
 
 
 def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
-    """Describe each setting that differs. A setting that an earlier version did not record had its default."""
+    """Describe each setting that has changed. Settings not recorded by earlier versions count as defaults."""
     types: tuple[Any, ...] = (DataArguments, VanillaTransformerTrainingArguments)
     defaults = {field.name: field.default for group in types for field in fields(group)}
-    defaults[PROCESSES] = settings.get(PROCESSES)  # was not recorded
+    defaults[PROCESSES] = settings.get(PROCESSES)  # earlier versions did not record it
     ignored = _UNRECORDED | ({"lr_scheduler_kwargs"} if settings.get("lr_scheduler_type") == NOAM else set())
-    before = {name: plain(value) for name, value in before.items() if name not in ignored}
+    before = {name: _to_plain(value) for name, value in before.items() if name not in ignored}
     before = {**{name: defaults[name] for name in settings if name in defaults}, **before}
     pairs = {name: (before.get(name), settings.get(name)) for name in {**before, **settings}}
-    return {name: f"{name} {there} there, {now} now" for name, (there, now) in pairs.items() if there != now}
+    return {name: f"{name} was {old}, now {new}" for name, (old, new) in pairs.items() if old != new}
 
 
 def recorded_settings(folder: str | Path) -> dict[str, Any] | None:
@@ -121,22 +127,22 @@ def recorded_settings(folder: str | Path) -> dict[str, Any] | None:
 
 
 def check_same_run(settings: dict[str, Any], folder: str) -> bool:
-    """Return whether `folder` holds a run of these settings, to be resumed; False if it holds none.
+    """Return True if `folder` holds a run with these settings, which can be resumed, and False if it holds no run.
 
     Raises:
-        ValueError: if it holds a different run, or a model from elsewhere; nothing in it is touched.
+        ValueError: if it holds a run with different settings, or a model without a run. Nothing in it is changed.
     """
     before = recorded_settings(folder)
     if before is None:
         if Path(folder, "config.json").exists():
             raise ValueError(f"{folder} already holds a model; choose another --output_dir.")
         return False
-    free = _FREE | (_LENGTH if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
-    bound = {"dataloader_num_workers"} if settings.get("streaming") else set()  # each worker makes its own batches
+    changeable = _CHANGEABLE | (_LENGTHS if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
+    fixed = {"dataloader_num_workers"} if settings.get("streaming") else set()  # each worker builds its own batches
     changes = [
-        words
-        for name, words in differences(before, settings).items()
-        if name in bound or (name not in free and not name.startswith(_FREE_PREFIXES))
+        change
+        for name, change in differences(before, settings).items()
+        if name in fixed or (name not in changeable and not name.startswith(_CHANGEABLE_PREFIXES))
     ]
     if changes:
         launch = ""
@@ -144,6 +150,6 @@ def check_same_run(settings: dict[str, Any], folder: str) -> bool:
             launch = f" Launch it with `torchrun --nproc_per_node {before[PROCESSES]}`."
         raise ValueError(
             f"{folder} holds a run with different settings: {'; '.join(changes)}.{launch} Choose another "
-            f"--output_dir, or repeat the settings in {Path(folder, SETTINGS)} to resume that run."
+            f"--output_dir, or use the settings in {Path(folder, SETTINGS)} to resume that run."
         )
     return True

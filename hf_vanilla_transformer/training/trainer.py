@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, PreTrainedModel, TrainingArguments
 from transformers.debug_utils import DebugOption
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
 
-from ..data.batching import IGNORED_LABEL, MaxTokensBatchSampler, Seq2SeqCollator
+from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator
 from ..data.shards import ShardStream
 from ..files import STATE
+from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..sharing import hub
 from ..sharing.hub import hub_errors
 from .arguments import NOAM, check_batch_size, check_evaluation
@@ -31,37 +32,37 @@ from .validation import ValidatingTrainer, token_lengths
 logger = logging.getLogger(__name__)
 
 
-def _use_one_device(args: Any) -> None:
-    """Train on one of several visible GPUs where no launcher has started a process for each.
+def _use_one_device(args: TrainingArguments) -> None:
+    """Use only one GPU if several are visible but no launcher has started a process for each.
 
     `Trainer` would wrap the model in `DataParallel`, which torch advises against.
     """
     if args.n_gpu > 1:
         logger.warning(
-            f"{args.n_gpu} GPUs are visible, but one process trains on one: launch with `torchrun --nproc_per_node "
-            f"{args.n_gpu}` to use them all, or choose one by CUDA_VISIBLE_DEVICES."
+            f"{args.n_gpu} GPUs are visible, but a single process uses only one: launch with `torchrun "
+            f"--nproc_per_node {args.n_gpu}` to use them all, or select one with CUDA_VISIBLE_DEVICES."
         )
         args._n_gpu = 1
 
 
-def _read_by_debugger(model: Any, args: Any) -> None:
-    """Give `model` an attention whose masks are numbers where transformers' debugger will look at them."""
+def _support_debugger(model: PreTrainedModel, args: TrainingArguments) -> None:
+    """Switch `model` to eager attention if transformers' debugger is on, which requires masks of floats."""
     if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
         model.set_attn_implementation("eager")
 
 
 class VanillaTransformerTrainer(ValidatingTrainer):
-    """Trains as section 5 of the paper says; used like `Seq2SeqTrainer`.
+    """Train a model as described in section 5 of the paper; used like `Seq2SeqTrainer`.
 
     Args:
         args: `VanillaTransformerTrainingArguments`.
         train_dataset, eval_dataset: rows of "input_ids" and "labels" (lists of ids ending in `</s>`, not padded), as
-            `data.tokenize_pairs` makes them. Several validation sets are a dictionary of their names, which then are
-            part of the names of the metrics: "eval_news_bleu".
-        processing_class: the tokenizer, saved with the model; BLEU in validation (`eval_bleu`) needs it.
+            returned by `data.cleaning.tokenize_pairs`. Several validation sets are given as a dictionary; the name of
+            each then becomes part of its metrics: "eval_news_bleu".
+        processing_class: the tokenizer, which is saved with the model and needed for BLEU in validation (`eval_bleu`).
 
     Raises:
-        ValueError: for arguments that would change nothing, or a `metric_for_best_model` that there will not be.
+        ValueError: for arguments without effect, or a `metric_for_best_model` that validation does not report.
     """
 
     def __init__(self, model=None, args=None, data_collator=None, **kwargs):
@@ -73,9 +74,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 check_batch_size(args)
             if kwargs.get("eval_dataset") is not None:
                 check_evaluation(args)
-                args = self._with_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
+                args = self._check_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
             if model is not None:
-                _read_by_debugger(model, args)
+                _support_debugger(model, args)
         super().__init__(model, args, data_collator, **kwargs)
         self._saving = False
         self.speed = TrainingSpeed()
@@ -85,26 +86,26 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         self.average = MovingAverage(self.args.ema_decay) if self.args.ema_decay else None
         if self.average:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise ValueError("--ema_decay needs whole weights on every process: not with FSDP or DeepSpeed.")
+                raise ValueError("--ema_decay cannot be used with FSDP or DeepSpeed, which shard the weights.")
             self.add_callback(self.average)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar)
         if self.args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
 
-    def _with_metric(self, args: Any, eval_dataset: Any, compute_metrics: Any) -> Any:
-        """Return `args`, whose `metric_for_best_model` validation will report.
+    def _check_metric(self, args: Any, eval_dataset: Any, compute_metrics: Any) -> Any:
+        """Check that validation reports `metric_for_best_model`, and return `args` with its full name.
 
-        Of several validation sets the first decides unless one is named. What `compute_metrics` or an `evaluate` of a
-        subclass reports is known only to them.
+        If none of several validation sets is named, the metric is that of the first. The metrics of `compute_metrics`
+        or of an overridden `evaluate` are not known in advance and so not checked.
 
         Raises:
-            ValueError: if it will not.
+            ValueError: if validation does not report the metric.
         """
         metric, names = args.metric_for_best_model.removeprefix("eval_"), args.metrics()
         if isinstance(eval_dataset, dict):
             if metric in names and eval_dataset:
-                args = copy.copy(args)  # the caller may use them for another trainer
+                args = copy.copy(args)  # the caller may reuse them for another trainer
                 metric = args.metric_for_best_model = f"{next(iter(eval_dataset))}_{metric}"
             names = [f"{part}_{name}" for part in eval_dataset for name in names]
         known = not compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
@@ -113,19 +114,19 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         return args
 
     def call_model_init(self, trial=None):
-        model = super().call_model_init(trial)
-        _read_by_debugger(model, self.args)
+        model: Any = super().call_model_init(trial)
+        _support_debugger(model, self.args)
         return model
 
     def train(self, *args, **kwargs):
-        """As transformers' own; afterwards SIGTERM means what it meant before, also when training fails."""
+        """Train as `Seq2SeqTrainer.train` does, and restore the SIGTERM handler afterwards, even if training fails."""
         try:
             return super().train(*args, **kwargs)
         finally:
             self.safeguards.restore_signals()
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of at most `max_tokens` tokens a side, sharded over the processes by accelerate."""
+        """Return batches of at most `max_tokens` tokens per side, which accelerate shards over the processes."""
         settings: dict[str, Any] = {
             "collate_fn": self.data_collator,
             "num_workers": self.args.dataloader_num_workers,
@@ -133,10 +134,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             "persistent_workers": self.args.dataloader_persistent_workers,
             "prefetch_factor": self.args.dataloader_prefetch_factor,
         }
-        for name in ("multiprocessing_context", "in_order"):  # flags of newer releases of transformers
+        for name in ("multiprocessing_context", "in_order"):  # only in newer releases of transformers
             if (value := getattr(self.args, f"dataloader_{name}", None)) is not None:
                 settings[name] = value
-        if isinstance(self.train_dataset, ShardStream):  # whole batches already, other ones on each process
+        if isinstance(self.train_dataset, ShardStream):  # rows are whole batches, different ones on each process
             self.train_dataset.check_readers(max(1, self.args.dataloader_num_workers))
             return DataLoader(self.train_dataset, batch_size=None, **settings)
         if not hasattr(self.train_dataset, "__len__"):
@@ -149,12 +150,12 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         return self.accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, **settings))
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
-        """The Noam schedule, or transformers' own by its name."""
+        """Create the Noam schedule, or the schedule of transformers named by `lr_scheduler_type`."""
         if self.args.lr_scheduler_type != NOAM:
             try:
                 return super().create_scheduler(num_training_steps, optimizer)
             except TypeError as error:
-                raise ValueError(f"lr_scheduler_kwargs do not fit the schedule: {error}.") from error
+                raise ValueError(f"lr_scheduler_kwargs do not match the schedule: {error}.") from error
         if self.lr_scheduler is None:
             optimizer = optimizer or self.optimizer
             assert optimizer is not None
@@ -165,11 +166,12 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         return self.lr_scheduler
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Smoothed cross-entropy a real target token in training, the plain one in evaluation.
+        """Return the cross-entropy per real target token: smoothed in training, plain in evaluation.
 
-        `num_items_in_batch` are the real target tokens of the whole update, over all its batches and processes, so
-        that one batch of 8 and 8 accumulated batches of 1 give the same gradient. With R-Drop it is half of equation 4
-        of arXiv:2106.14448: the mean of two passes under different dropout, and alpha / 2 times how far they differ.
+        `num_items_in_batch` is the number of real target tokens in the whole update, over all its batches and
+        processes, so that one batch of 8 pairs and 8 accumulated batches of 1 have the same gradient. With R-Drop, the
+        loss is half of equation 4 of arXiv:2106.14448: the mean loss of two passes with different dropout, plus
+        alpha / 2 times their divergence.
         """
         labels, inputs = inputs["labels"], {name: value for name, value in inputs.items() if name != "labels"}
         smoothing, r_drop = self.args.label_smoothing_factor, self.args.r_drop_alpha
@@ -186,32 +188,33 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if num_items_in_batch is None:
             loss = loss / labels.ne(IGNORED_LABEL).sum()
         else:
-            num_items_in_batch = torch.as_tensor(num_items_in_batch).flatten()[0]  # DataParallel wants one per GPU
+            # under DataParallel, it is repeated for each GPU
+            num_items_in_batch = torch.as_tensor(num_items_in_batch).flatten()[0]
             loss = loss / num_items_in_batch
             if self.args.average_tokens_across_devices:
-                loss = loss * self.accelerator.num_processes  # DDP takes the mean over processes
+                loss = loss * self.accelerator.num_processes  # DDP averages over processes
             if model.training:
                 self.safeguards.check_loss(loss.detach(), labels)
                 self.speed.tokens += num_items_in_batch / self.current_gradient_accumulation_steps
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds real target tokens a second, over all processes, and the run's seconds to what training reports."""
+        """Log training metrics with the real target tokens per second of all processes and the seconds of the run."""
         if "loss" in logs:
             logs["tokens_per_second"] = round(self.speed.tokens_per_second(), 1)
             logs["seconds"] = round(self.speed.total_seconds, 1)
         super().log(logs, start_time)
 
     def init_hf_repo(self, *args, **kwargs) -> None:
-        """Before training starts, so that a missing token or permission is known then."""
+        """Create the repository before training starts, so that a missing token or permission is reported early."""
         with hub_errors(str(self.args.hub_model_id or self.args.output_dir)):
             super().init_hf_repo(*args, **kwargs)
 
     def push_to_hub(self, commit_message=None, blocking=True, token=None, revision=None, private=None, **kwargs):
-        """Uploads the model, its tokenizer and this package's card; gives the address.
+        """Upload the model, its tokenizer and this package's card, and return the address of the repository.
 
         Raises:
-            OSError: if that fails, saying what is missing; the model is saved in the output folder before.
+            OSError: if the upload fails, saying why; the model is already saved in the output folder.
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
@@ -231,9 +234,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         return str(Path(folder, UNFINISHED)) if self._saving else folder
 
     def _save_checkpoint(self, model, trial):
-        """Writes a checkpoint under another name and then gives it its own, so that what bears a name is whole.
+        """Write a checkpoint to a temporary folder and then rename it, so that every named checkpoint is complete.
 
-        Keeps the best checkpoint beside the newest `save_total_limit`, so that these can be averaged.
+        The best checkpoint is kept in addition to the newest `save_total_limit`, so that these can all be averaged.
         """
         folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
         unfinished, best = folder / UNFINISHED / name, self.state.best_global_step
@@ -248,10 +251,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 if self.average:
                     self.average.save(unfinished)
                 write_checksums(unfinished)
-                shutil.rmtree(folder / name, ignore_errors=True)  # a damaged one from before
+                shutil.rmtree(folder / name, ignore_errors=True)  # a damaged checkpoint of the same name
                 unfinished.replace(folder / name)
         except Exception as error:
-            raise OSError(f"Cannot write {folder / name}: {error}. The checkpoints before it are whole.") from error
+            raise OSError(f"Cannot write {folder / name}: {error}. Earlier checkpoints are intact.") from error
         finally:
             self._saving = False
             if self.args.should_save:
@@ -267,10 +270,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             self.average.start(self.accelerator.unwrap_model(self.model), checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict=None):
-        """Leaves out transformers' pickled copy of the arguments: what may be shared holds no pickles."""
+        """Save the model without transformers' pickled copy of the arguments: shared folders contain no pickles."""
         folder = Path(output_dir or str(self.args.output_dir))
         try:
             super()._save(output_dir, state_dict)
-        except SafetensorError as error:  # what safetensors makes of a full disk
+        except SafetensorError as error:  # raised by safetensors when the disk is full
             raise OSError(f"Cannot write the model to {folder}: {error}") from error
         (folder / "training_args.bin").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Validate a model while it is trained: cross-entropy, perplexity, and BLEU of its translations."""
+"""Validate a model during training: cross-entropy, perplexity, and BLEU of its translations."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -16,14 +16,14 @@ from transformers.trainer_utils import denumpify_detensorize
 from ..data.batching import batches_by_length, pad
 from ..inference.metrics import Bleu, evaluate_translations, perplexity
 from ..inference.translation import translate_ids
-from ..model.layers_vanilla_transformer import IGNORED_LABEL
+from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .arguments import VanillaTransformerTrainingArguments
 from .ema import MovingAverage
 
 
 @contextmanager
-def _without_wrapper(model: torch.nn.Module) -> Iterator[None]:
-    """Remove the `forward` that accelerate puts on a model for mixed precision, which rules out the fast search."""
+def _original_forward(model: torch.nn.Module) -> Iterator[None]:
+    """Restore the `forward` that accelerate wraps for mixed precision, because the fast search needs the original."""
     original = vars(model).get("_original_forward")
     if original is None:
         yield
@@ -38,7 +38,7 @@ def _without_wrapper(model: torch.nn.Module) -> Iterator[None]:
 
 
 def token_lengths(dataset: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the number of tokens of each pair's source and target."""
+    """Return the number of source tokens and of target tokens of each pair."""
     if "source_length" in getattr(dataset, "column_names", ()):
         return dataset["source_length"][:], dataset["target_length"][:]
     sources, targets = zip(*((len(row["input_ids"]), len(row["labels"])) for row in dataset), strict=True)
@@ -46,7 +46,7 @@ def token_lengths(dataset: Any) -> tuple[Sequence[int], Sequence[int]]:
 
 
 class ValidatingTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` with a validation in batches by tokens, and the fast search for its translations."""
+    """`Seq2SeqTrainer` that validates in batches by tokens and translates with this package's fast search."""
 
     args: VanillaTransformerTrainingArguments
     model: Any
@@ -56,15 +56,15 @@ class ValidatingTrainer(Seq2SeqTrainer):
     def evaluate(  # type: ignore[override]
         self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Return cross-entropy per real target token in nats, unsmoothed, its exponential, the perplexity, and BLEU.
+        """Return the unsmoothed cross-entropy in nats per real target token, its exponential (perplexity) and BLEU.
 
-        Every sentence counts once, whatever the number of processes; one longer than `max_tokens` is a batch of its
-        own. Several data sets are evaluated one by one, each under its own name. BLEU is that of this package's
-        decoding with the model's settings, except for `generation_num_beams`. `compute_metrics` gets the same
+        Every pair counts exactly once, for any number of processes; one longer than `max_tokens` forms its own batch.
+        Several datasets are evaluated one after the other, each under its own name. BLEU is computed on translations
+        with the model's decoding settings, except for `generation_num_beams`. `compute_metrics` receives the same
         translations, as token ids padded with -100, and the labels.
 
         Raises:
-            ValueError: if there is no data set, or no tokenizer for BLEU.
+            ValueError: if there is no dataset, or no tokenizer for BLEU.
         """
         start = time.perf_counter()
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -72,14 +72,14 @@ class ValidatingTrainer(Seq2SeqTrainer):
             sets: Any = self.eval_dataset
             dataset = sets[dataset]
         if dataset is None:
-            raise ValueError("There is nothing to evaluate on: give an eval_dataset.")
+            raise ValueError("There is no dataset to evaluate: give an eval_dataset.")
         metrics: dict[str, Any] = {}
         if isinstance(dataset, dict):
             for name, part in dataset.items():
                 metrics |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
             return metrics
         if self.args.eval_bleu and self.processing_class is None:
-            raise ValueError("BLEU in validation needs the tokenizer: give processing_class, or eval_bleu=False.")
+            raise ValueError("BLEU in validation needs a tokenizer: give processing_class, or set eval_bleu=False.")
         model = self._validated_model()
         loss = self._validation_loss(model, dataset)
         metrics = {"loss": loss, "perplexity": perplexity(loss), **self._translation_metrics(model, dataset)}
@@ -121,7 +121,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
         return loss_sum / tokens
 
     def _translation_metrics(self, model: torch.nn.Module, dataset: Any) -> dict[str, Any]:
-        """Return BLEU and what `compute_metrics` says of the model's translations, where they are wanted."""
+        """Translate the dataset if its BLEU or `compute_metrics` is requested, and return these metrics."""
         metrics: dict[str, Any] = {}
         if self.args.eval_bleu or self.compute_metrics:
             beams = self.args.generation_num_beams
@@ -139,26 +139,28 @@ class ValidatingTrainer(Seq2SeqTrainer):
         return Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)["bleu"]
 
     def score(self) -> dict[str, Any]:
-        """Return BLEU, chrF and TER of the validation text with the model's own decoding, as `evaluate` prints them.
+        """Return BLEU, chrF and TER of the validation text with the model's decoding settings, as `evaluate` does.
 
         Raises:
             ValueError: if there are several validation sets.
         """
         if isinstance(self.eval_dataset, dict):
-            raise ValueError("There are several validation sets: score one with `vanilla-transformer evaluate`.")
+            raise ValueError(
+                "There are several validation sets; score one of them with `vanilla-transformer evaluate`."
+            )
         predictions, references = self._decode(*self._translate_ids(self._validated_model(), self.eval_dataset))
         scores = evaluate_translations(predictions, references, self.args.bleu_tokenize)
         return {"text": "validation text", "sentences": len(predictions), **scores}
 
     def _translate_ids(self, model: Any, dataset: Any, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:
-        """Return the data set's translations and labels in order, on every process; each translates its share."""
+        """Return the dataset's translations and labels in order, on every process; each process translates a share."""
         processes = self.accelerator.num_processes
         mine = range(self.accelerator.process_index, len(dataset), processes)
         sources, labels = ([dataset[i][name] for i in mine] for name in ("input_ids", "labels"))
         hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
         with (
             self.compute_loss_context_manager(),
-            _without_wrapper(model),
+            _original_forward(model),
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
             outputs = translate_ids(model, sources, progress=bar.update, **settings)

@@ -1,4 +1,4 @@
-"""What the benchmark measures with: turns, the table of results, memory, the machine and its ceiling."""
+"""Tools shared by the benchmarks: interleaved timing, memory, the table of results and the machine's description."""
 
 import ctypes
 import gc
@@ -18,67 +18,76 @@ import transformers
 from hf_vanilla_transformer.sharing.card import hardware
 
 
-def say(*words: Any) -> None:
-    print(*words, file=sys.stderr, flush=True)
+def log(*values: object) -> None:
+    """Print to stderr."""
+    print(*values, file=sys.stderr, flush=True)
 
 
 class Report:
-    """Rows of what was measured, each with its target where there is one."""
+    """The measurements, each with an optional target ratio, and how often the peers' outputs were equal."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.agreements: dict[str, float] = {}
 
-    def add(self, what: str, ours: float, peer: float | None, ratio: float, target: str = "", unit: str = "") -> None:
+    def add(self, name: str, ours: float, peer: float | None, ratio: float, target: str = "", unit: str = "") -> None:
+        """Add a measurement and log it."""
         self.rows.append(
-            {"row": what, "unit": unit, "ours": ours, "peer": peer, "ratio": round(ratio, 3), "target": target}
+            {"row": name, "unit": unit, "ours": ours, "peer": peer, "ratio": round(ratio, 3), "target": target}
         )
-        say(f"{what}: {ours:.4g} {unit}, peer {peer if peer is None else round(peer, 3)}, ratio {ratio:.2f} {target}")
+        log(f"{name}: {ours:.4g} {unit}, peer {peer if peer is None else round(peer, 3)}, ratio {ratio:.2f} {target}")
 
-    def agree(self, what: str, ours: list, theirs: list) -> None:
-        self.agreements[what] = sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
-        say(f"{what}: {self.agreements[what]:.1%} equal")
+    def add_agreement(self, name: str, ours: list, theirs: list) -> None:
+        """Add the share of outputs that are equal in `ours` and `theirs` and log it."""
+        self.agreements[name] = sum(a == b for a, b in zip(ours, theirs, strict=True)) / len(ours)
+        log(f"{name}: {self.agreements[name]:.1%} equal")
 
-    def disagreeing(self) -> list[str]:
-        return [what for what, share in self.agreements.items() if share < 0.99]
+    def disagreements(self) -> list[str]:
+        """Return the names of the comparisons in which fewer than 99 % of the outputs are equal."""
+        return [name for name, share in self.agreements.items() if share < 0.99]
 
     def table(self) -> str:
-        lines = ["| measure | unit | ours | peer | ratio | to reach |", "|---|---|---|---|---|---|"]
+        """Return the report as Markdown."""
+        lines = ["| measure | unit | ours | peer | ratio | target |", "|---|---|---|---|---|---|"]
         for row in self.rows:
             peer = "" if row["peer"] is None else f"{row['peer']:.4g}"
             cells = (row["row"], row["unit"], f"{row['ours']:.4g}", peer, f"{row['ratio']:.2f}", row["target"])
             lines.append(f"| {' | '.join(cells)} |")
-        lines += [f"\n{what}: {share:.1%} of the outputs equal." for what, share in self.agreements.items()]
+        lines += [f"\n{name}: {share:.1%} of the outputs equal." for name, share in self.agreements.items()]
         return "\n".join(lines)
 
 
-def take_turns(repeats: int, **contenders: Callable[[], Any]) -> dict[str, float]:
-    """The median seconds of each, after one untimed turn. A short rest lets the last one's threads go to sleep."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(repeats + 1):
-        for name, act in contenders.items():
+def time_interleaved(repeats: int, **candidates: Callable[[], object]) -> dict[str, float]:
+    """Return the median time of each candidate in seconds.
+
+    The candidates alternate in each of `repeats` rounds, after one untimed round. A short pause before each call lets
+    the threads of the previous candidate go to sleep.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for round_number in range(repeats + 1):
+        for name, function in candidates.items():
             time.sleep(0.3)
             start = time.perf_counter()
-            act()
-            if turn:
+            function()
+            if round_number:
                 seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def machine() -> str:
-    """The GPU or the processor's threads, and the versions."""
+def describe_machine() -> str:
+    """Return the name of the GPU or processor and the versions of Python, torch and transformers."""
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     return f"{hardware()}; Python {platform.python_version()}, {versions}"
 
 
-def ceiling() -> float:
-    """Floating-point operations a second of a large float32 matrix product."""
+def gemm_rate() -> float:
+    """Return the floating-point operations per second of a large float32 matrix product."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    return 2 * 2048**3 / take_turns(10, product=lambda: a @ b)["product"]
+    return 2 * 2048**3 / time_interleaved(10, product=lambda: a @ b)["product"]
 
 
-def resident(process: int | str = "self") -> float:
-    """Megabytes of a process, 0 if it has gone."""
+def resident_memory(process: int | str = "self") -> float:
+    """Return the resident memory of a process in megabytes (2^20 bytes), 0 if it no longer exists."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:
@@ -86,21 +95,21 @@ def resident(process: int | str = "self") -> float:
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0.0)
 
 
-def peak_during(act: Callable[[], Any]) -> float:
-    """Megabytes that `act` needs at its peak beyond what is there before, looked at every 2 ms."""
+def peak_memory_increase(function: Callable[[], object]) -> float:
+    """Run `function` and return its peak memory in megabytes, beyond what was resident before, sampled every 2 ms."""
     gc.collect()
-    with suppress(AttributeError):  # glibc's own
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed before counts as new when it is used again
-    before, peak, done = resident(), 0.0, threading.Event()
+    with suppress(AttributeError):  # only glibc has malloc_trim
+        ctypes.CDLL(None).malloc_trim(0)  # return freed memory to the system, so that using it again counts
+    before, peak, done = resident_memory(), 0.0, threading.Event()
 
-    def watch():
+    def sample() -> None:
         nonlocal peak
         while not done.wait(0.002):
-            peak = max(peak, resident())
+            peak = max(peak, resident_memory())
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    act()
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    function()
     done.set()
-    watcher.join()
-    return max(peak, resident()) - before
+    sampler.join()
+    return max(peak, resident_memory()) - before

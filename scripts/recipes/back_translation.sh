@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Back-translation (Sennrich et al. 2016): text in the target language alone becomes training text, its source side made by
-# a model of the other direction, which is trained on the pairs first.
+# Back-translation (Sennrich et al. 2016): train a model of the opposite direction, translate monolingual text in the
+# target language with it, and train on the given pairs together with the translated ones.
 #
-#   bash scripts/recipes/back_translation.sh data/train data/monolingual.de en de OUT [flags of train: --preset tiny ...]
+#   bash scripts/recipes/back_translation.sh data/train data/monolingual.de en de OUT [train flags: --preset tiny ...]
 set -euo pipefail
 [ $# -ge 5 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
 pairs=$1 text=$2 source=$3 target=$4 out=$5
 shift 5
 for file in "$pairs.$source" "$pairs.$target" "$text"; do
-  [ -r "$file" ] || { echo "There is no text $file." >&2; exit 1; }
+  [ -r "$file" ] || { echo "back_translation.sh: cannot read $file." >&2; exit 1; }
 done
 
 vanilla-transformer train --train_file "$pairs" --source_lang "$target" --target_lang "$source" "$@" \
   --output_dir "$out/backwards"
 if [ ! -e "$out/text.$source" ]; then
   vanilla-transformer translate "$out/backwards" --num_beams 1 <"$text" >"$out/translations"
-  awk 1 "$pairs.$target" "$text" >"$out/text.$target" # as cat, but every line ends
+  awk 1 "$pairs.$target" "$text" >"$out/text.$target" # like cat, but ends every file with a newline
   awk 1 "$pairs.$source" "$out/translations" >"$out/text.$source.unfinished"
   mv "$out/text.$source.unfinished" "$out/text.$source"
 fi

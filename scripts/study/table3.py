@@ -1,4 +1,4 @@
-"""Prints the paper's Table 3 with this package's configurations beside it, as Markdown.
+"""Print the paper's Table 3 next to this package's configurations and parameter counts, as Markdown.
 
 python scripts/study/table3.py
 """
@@ -14,7 +14,8 @@ COLUMNS = ("num_encoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "
 def main() -> None:
     names = ["", "N", "d_model", "d_ff", "h", "d_k", "d_v", "dropout", "smoothing", "steps", "positions"]
     names += ["PPL (paper)", "BLEU (paper)", "M parameters (paper)", "M parameters (ours)", "ours / paper"]
-    names += ["training GFLOP a pair of tokens"]  # 6 a parameter: one source token and one target token meet each once
+    # 6 FLOP per parameter, because a source token and a target token together use each parameter once
+    names += ["training GFLOP per token pair"]
     print(f"| {' | '.join(names)} |\n{'|---' * len(names)}|")
     for name, published in TABLE_3.items():
         config, training = paper_config(name), preset(name).training

@@ -1,8 +1,8 @@
-"""The smallest complete example: a Transformer learns to copy, then another to reverse, sentences of 12 integers.
+"""Train one Transformer to copy and another to reverse sentences of 12 integers: the smallest complete example.
 
 python scripts/study/train_copy.py
 
-A plain PyTorch loop with nothing hidden: the model, Adam with the Noam schedule, label smoothing, greedy decoding.
+A plain PyTorch training loop with the model, Adam with the Noam schedule, label smoothing and greedy decoding.
 The vocabulary has 11 tokens: padding 0, start 1, end 2, and the integers 3 to 10.
 """
 
@@ -22,12 +22,13 @@ TASKS = {"copy": lambda sentences: sentences, "reverse": lambda sentences: sente
 
 
 def batch(task: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random source and target sentences, both (size, 13): 12 integers and the end token."""
+    """Return random source and target sentences, both (size, 13): 12 integers and the end token."""
     sentences, end = torch.randint(END + 1, VOCAB, (size, LENGTH)), torch.full((size, 1), END)
     return torch.cat((sentences, end), 1), torch.cat((TASKS[task](sentences), end), 1)
 
 
 def train(task: str, steps: int) -> VanillaTransformerForConditionalGeneration:
+    """Return a small model trained on new random sentences in each of `steps` updates."""
     config = VanillaTransformerConfig(
         vocab_size=VOCAB, d_model=64, num_encoder_layers=2, num_decoder_layers=2, num_heads=4, d_ff=128, dropout=0.0
     )
@@ -37,7 +38,7 @@ def train(task: str, steps: int) -> VanillaTransformerForConditionalGeneration:
     progress = trange(steps, desc=task, file=sys.stderr)
     for _ in progress:
         source, target = batch(task, 64)
-        decoder_input = model.prepare_decoder_input_ids_from_labels(target)  # the target behind the start token
+        decoder_input = model.prepare_decoder_input_ids_from_labels(target)  # start token, then the target
         logits = model(input_ids=source, decoder_input_ids=decoder_input).logits
         loss = smoothed_cross_entropy(logits, target, smoothing=0.1, pad_token_id=PAD) / target.numel()
         loss.backward()
@@ -49,7 +50,7 @@ def train(task: str, steps: int) -> VanillaTransformerForConditionalGeneration:
 
 
 def exact_matches(model: VanillaTransformerForConditionalGeneration, task: str, size: int = 500) -> float:
-    """The share of new sentences that greedy decoding gets right to the last token."""
+    """Return the share of new sentences that greedy decoding gets entirely right."""
     source, target = batch(task, size)
     output = model.generate(source, num_beams=1, max_new_tokens=LENGTH + 1)[:, 1:]  # without the start token
     print(f"{task}: {source[0, :-1].tolist()} -> {output[0, :-1].tolist()}")

@@ -1,3 +1,5 @@
+"""Batches by token count: completeness, limits, shuffling and padding."""
+
 import time
 from collections import Counter
 
@@ -13,7 +15,7 @@ from hf_vanilla_transformer.data.batching import MaxTokensBatchSampler, Seq2SeqC
 
 @st.composite
 def corpora(draw):
-    """Source lengths, target lengths, max_tokens."""
+    """Draw source lengths, target lengths and max_tokens."""
     max_tokens = draw(st.integers(1, 300))
     longest = draw(st.integers(1, max_tokens))
     pairs = draw(st.lists(st.tuples(*[st.integers(1, longest)] * 2), min_size=1, max_size=80))
@@ -32,7 +34,7 @@ def composition(batches: list[list[int]]) -> set[frozenset[int]]:
 def realistic_lengths(
     pairs: int, median: float = 13, spread: float = 0.3, ratio_spread: float = 0.16
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Log-normal source lengths and target-to-source ratios; by default as spread as Multi30k's."""
+    """Return log-normal source lengths, and target lengths by log-normal ratios; the defaults resemble Multi30k."""
     rng = np.random.default_rng(0)
     source = rng.lognormal(np.log(median), spread, pairs)
     target = source * rng.lognormal(0.0, ratio_spread, pairs)
@@ -44,7 +46,7 @@ properties = settings(max_examples=150, deadline=None, derandomize=True)
 
 @given(corpora(), st.booleans())
 @properties
-def test_every_epoch_brings_every_pair_exactly_once(corpus, shuffle):
+def test_every_epoch_yields_every_pair_exactly_once(corpus, shuffle):
     sampler = MaxTokensBatchSampler(*corpus, shuffle=shuffle)
     for number in range(3):
         assert sorted(i for batch in epoch(sampler, number) for i in batch) == list(range(len(corpus[0])))
@@ -52,7 +54,7 @@ def test_every_epoch_brings_every_pair_exactly_once(corpus, shuffle):
 
 @given(corpora(), st.booleans())
 @properties
-def test_no_side_of_a_batch_is_over_max_tokens_with_its_padding(corpus, shuffle):
+def test_neither_side_of_a_batch_exceeds_max_tokens_including_padding(corpus, shuffle):
     *sides, max_tokens = corpus
     sampler = MaxTokensBatchSampler(*corpus, shuffle=shuffle)
     for number in range(3):
@@ -62,14 +64,14 @@ def test_no_side_of_a_batch_is_over_max_tokens_with_its_padding(corpus, shuffle)
 
 @given(corpora())
 @properties
-def test_every_epoch_has_as_many_batches_as_len_says(corpus):
+def test_every_epoch_has_len_batches(corpus):
     sampler = MaxTokensBatchSampler(*corpus)
     assert {len(epoch(sampler, number)) for number in range(4)} == {len(sampler)}
 
 
 @given(corpora(), st.integers(0, 5), st.integers(0, 5))
 @properties
-def test_the_same_seed_and_epoch_give_the_same_batches(corpus, seed, number):
+def test_the_same_seed_and_epoch_produce_the_same_batches(corpus, seed, number):
     first, second = (MaxTokensBatchSampler(*corpus, seed=seed) for _ in range(2))
     epoch(second, number + 1)
     assert epoch(first, number) == epoch(second, number)
@@ -91,7 +93,7 @@ def test_seeds_differ_in_order_and_in_composition():
         assert composition(one) != composition(other)
 
 
-def test_without_shuffling_batches_come_from_short_to_long_in_every_epoch():
+def test_without_shuffling_every_epoch_is_ordered_from_short_to_long():
     source, target = realistic_lengths(2000)
     sampler = MaxTokensBatchSampler(source, target, 1024, shuffle=False)
     batches = epoch(sampler, 0)
@@ -106,7 +108,7 @@ def test_without_shuffling_batches_come_from_short_to_long_in_every_epoch():
     [((29_000, 13, 0.3, 0.16), 4096), ((10_000, 22, 0.45, 0.24), 4096), ((500_000, 26, 0.6, 0.2), 25_000)],
     ids=["Multi30k", "WMT sample", "WMT"],
 )
-def test_nine_tenths_of_a_side_are_real_tokens(lengths, max_tokens):
+def test_at_most_a_tenth_of_the_tokens_is_padding(lengths, max_tokens):
     sides = realistic_lengths(*lengths)
     batches = list(MaxTokensBatchSampler(*sides, max_tokens))
     for lengths in sides:
@@ -115,7 +117,7 @@ def test_nine_tenths_of_a_side_are_real_tokens(lengths, max_tokens):
 
 @given(corpora(), st.integers(1, 8))
 @properties
-def test_every_process_gets_as_many_batches_and_together_they_cover_every_pair(corpus, world_size):
+def test_processes_get_equally_many_batches_and_together_cover_every_pair(corpus, world_size):
     sampler = MaxTokensBatchSampler(*corpus)
     whole = epoch(sampler, 3)
     shards = [list(BatchSamplerShard(sampler, world_size, rank, even_batches=True)) for rank in range(world_size)]
@@ -126,16 +128,16 @@ def test_every_process_gets_as_many_batches_and_together_they_cover_every_pair(c
 
 
 @pytest.mark.parametrize("sides", [([3, 4, 11], [1, 1, 1]), ([1, 1, 1], [3, 4, 11])])
-def test_a_pair_longer_than_a_batch_is_named(sides):
+def test_a_pair_longer_than_max_tokens_is_named(sides):
     with pytest.raises(ValueError, match=r"Pair 2 has 11 tokens.*10"):
         MaxTokensBatchSampler(*sides, max_tokens=10)
 
 
-def test_a_pair_may_fill_a_batch_alone():
+def test_a_pair_of_max_tokens_fills_a_batch_by_itself():
     assert list(MaxTokensBatchSampler([33, 2], [2, 33], 33, shuffle=False)) in ([[0], [1]], [[1], [0]])
 
 
-def test_unequal_lists_are_an_error():
+def test_length_lists_of_unequal_size_are_rejected():
     with pytest.raises(ValueError, match="2 source lengths but 3 target lengths"):
         MaxTokensBatchSampler([1, 2], [1, 2, 3], 10)
 
@@ -148,7 +150,7 @@ def test_no_pairs_make_no_batches(shuffle):
 
 
 @pytest.mark.slow
-def test_a_million_pairs_are_planned_in_seconds():
+def test_a_million_pairs_are_batched_in_seconds():
     lengths = realistic_lengths(1_000_000, 26, 0.6, 0.2)
     start = time.process_time()
     batches = list(MaxTokensBatchSampler(*lengths, 25_000))
@@ -156,7 +158,7 @@ def test_a_million_pairs_are_planned_in_seconds():
     assert sum(map(len, batches)) == 1_000_000
 
 
-def test_the_collator_pads_and_shifts():
+def test_the_collator_pads_both_sides_and_shifts_the_labels():
     pairs = [{"input_ids": [5, 6, 2], "labels": [7, 2]}, {"input_ids": [8, 2], "labels": [9, 10, 11, 2]}]
     expected = {
         "input_ids": [[5, 6, 2], [8, 2, 90]],
@@ -171,7 +173,7 @@ def test_the_collator_pads_and_shifts():
 
 @given(st.lists(st.lists(st.integers(4, 99), min_size=1, max_size=9), min_size=1, max_size=9))
 @settings(max_examples=50, deadline=None, derandomize=True)
-def test_the_decoder_reads_the_labels_one_position_late(targets):
+def test_the_decoder_input_is_the_labels_shifted_by_one_position(targets):
     batch = Seq2SeqCollator(0, 1)([{"input_ids": [2], "labels": target} for target in targets])
     for inputs, labels, target in zip(batch["decoder_input_ids"], batch["labels"], targets, strict=True):
         assert inputs.tolist()[: len(target)] == [1, *target[:-1]]
@@ -181,7 +183,7 @@ def test_the_decoder_reads_the_labels_one_position_late(targets):
 
 @given(corpora(), st.lists(st.integers(301, 900), max_size=4))
 @settings(deadline=None)
-def test_batches_by_length_hold_everything_once_and_what_is_too_long_alone(corpus, long):
+def test_batches_by_length_puts_each_too_long_pair_in_a_batch_of_its_own(corpus, long):
     source, target, max_tokens = corpus
     batches = batches_by_length([*source, *long], [*target, *([3] * len(long))], max_tokens)
     expected = MaxTokensBatchSampler(source, target, max_tokens, shuffle=False)

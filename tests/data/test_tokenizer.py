@@ -1,3 +1,5 @@
+"""The joint byte-pair encoding: lossless encoding, special tokens, vocabulary size and loading."""
+
 import json
 import subprocess
 import sys
@@ -55,20 +57,20 @@ def test_special_tokens_have_ids_0_to_3(tokenizer):
 @awkward_examples
 @given(st.text())
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_every_text_survives_encoding_and_decoding(tokenizer, text):
+def test_decoding_restores_every_text(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=True) == text
 
 
 @awkward_examples
 @given(st.text())
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_the_only_special_token_of_an_encoding_is_the_end_as_its_last(tokenizer, text):
+def test_the_only_special_token_of_an_encoding_is_the_final_end_token(tokenizer, text):
     for ids in (tokenizer(text)["input_ids"], tokenizer(text_target=text)["input_ids"]):
         assert ids[-1] == END
         assert all(i > UNKNOWN for i in ids[:-1])
 
 
-def test_a_first_word_is_the_same_token_as_inside_a_sentence():
+def test_a_word_is_the_same_token_at_the_start_as_inside_a_sentence():
     tokenizer = train_tokenizer(["the cat saw the cat"] * 9, 300)
     *_, inside, end = tokenizer.encode("the cat")
     assert tokenizer.encode("cat") == [inside, end]
@@ -80,29 +82,29 @@ def test_the_most_frequent_pair_is_merged_first():
     assert train_tokenizer(corpus, 300).convert_ids_to_tokens(260) == "".join(pairs.most_common(1)[0][0])
 
 
-def test_training_twice_gives_the_same_tokenizer():
+def test_training_is_deterministic():
     first, second = (train_tokenizer(iter(texts(300)), 600) for _ in range(2))
     assert first.backend_tokenizer.to_str() == second.backend_tokenizer.to_str()
 
 
 @pytest.mark.parametrize("vocab_size", [260, 261, 700])
-def test_plentiful_text_fills_the_vocabulary(vocab_size):
+def test_enough_text_fills_the_vocabulary(vocab_size):
     tokenizer = train_tokenizer(texts(500), vocab_size)
     assert len(tokenizer) == len(set(tokenizer.get_vocab().values())) == vocab_size
 
 
-def test_scarce_text_gives_a_smaller_vocabulary_that_still_holds_every_byte():
+def test_little_text_yields_a_smaller_vocabulary_that_still_covers_every_byte():
     tokenizer = train_tokenizer(["ab ab"], 37000)
     assert 260 < len(tokenizer) < 270
     assert tokenizer.decode(tokenizer.encode("Größe 漢"), skip_special_tokens=True) == "Größe 漢"
 
 
-def test_no_room_for_specials_and_bytes_is_an_error():
+def test_a_vocabulary_too_small_for_special_tokens_and_bytes_is_rejected():
     with pytest.raises(ValueError, match=r"at least 260.*259"):
         train_tokenizer(["a"], 259)
 
 
-def test_padding_is_id_0_on_the_right_and_masked(tokenizer):
+def test_padding_is_id_0_on_the_right_and_masked_out(tokenizer):
     short, long = tokenizer.encode("a"), tokenizer.encode("a longer sentence than the other")
     batch = tokenizer.pad({"input_ids": [short, long]})
     rest = len(long) - len(short)
@@ -127,7 +129,7 @@ print(json.dumps([specials, ids, tokenizer.batch_decode(ids, skip_special_tokens
     assert json.loads(output) == [[0, 1, 2, 3], [tokenizer.encode(text) for text in AWKWARD], AWKWARD]
 
 
-def test_a_fingerprint_is_that_of_the_ids_and_not_of_padding():
+def test_a_fingerprint_depends_on_the_vocabulary_but_not_on_padding_settings():
     one, other = (train_tokenizer([text] * 3, 270) for text in ("a dog runs", "two men sit"))
     before = fingerprint(one)
     one(["a", "a dog"], padding=True, truncation=True, max_length=3)

@@ -1,3 +1,5 @@
+"""Metrics, compared with sacreBLEU itself."""
+
 import json
 import os
 import subprocess
@@ -19,11 +21,11 @@ VERSION = f"version:{sacrebleu.__version__}"
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def separate_metrics_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", str(tmp_path))
 
 
-def test_scores_are_sacrebleus():
+def test_scores_equal_those_of_sacrebleu():
     result = evaluate_translations(PREDICTIONS, REFERENCES)
     assert {name: result[name] for name in ("bleu", "chrf", "ter")} == {
         "bleu": sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES]).score,
@@ -33,7 +35,7 @@ def test_scores_are_sacrebleus():
     assert 0 < result["bleu"] < result["chrf"] < 100
 
 
-def test_signatures_are_sacrebleus():
+def test_signatures_are_those_of_sacrebleu():
     assert evaluate_translations(PREDICTIONS, REFERENCES)["signatures"] == {
         "bleu": f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{VERSION}",
         "chrf": f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{VERSION}",
@@ -41,14 +43,14 @@ def test_signatures_are_sacrebleus():
     }
 
 
-def test_tokenize_none_scores_the_words_as_they_stand():
+def test_tokenize_none_scores_the_text_without_tokenising_it():
     result = evaluate_translations(PREDICTIONS, REFERENCES, bleu_tokenize="none")
     assert result["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES], tokenize="none", force=True).score
     assert result["bleu"] != sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES]).score
     assert "|tok:none|" in result["signatures"]["bleu"]
 
 
-def test_perfect_translations_get_the_best_scores():
+def test_perfect_translations_get_perfect_scores():
     result = evaluate_translations(REFERENCES, REFERENCES)
     assert result["bleu"] == pytest.approx(100)
     assert result["chrf"] == pytest.approx(100)
@@ -56,7 +58,7 @@ def test_perfect_translations_get_the_best_scores():
 
 
 @pytest.mark.parametrize(("predictions", "references"), [(["a"], ["a", "b"]), (["a", "b"], ["a"]), ([], [])])
-def test_unequal_lengths_are_an_error_that_counts(predictions, references):
+def test_mismatched_or_empty_lists_are_an_error_that_names_their_lengths(predictions, references):
     with pytest.raises(ValueError, match=f"{len(predictions)} translations against {len(references)} references"):
         evaluate_translations(predictions, references)
 
@@ -65,7 +67,7 @@ def test_unequal_lengths_are_an_error_that_counts(predictions, references):
     ("metric_class", "reference"),
     [(Bleu, sacrebleu.corpus_bleu), (ChrF, sacrebleu.corpus_chrf), (Ter, sacrebleu.corpus_ter)],
 )
-def test_metrics_take_batches_as_evaluate_does(metric_class, reference):
+def test_metrics_accept_batches(metric_class, reference):
     metric = metric_class()
     assert isinstance(metric, evaluate.Metric)
     metric.add_batch(predictions=PREDICTIONS[:2], references=REFERENCES[:2])
@@ -73,7 +75,7 @@ def test_metrics_take_batches_as_evaluate_does(metric_class, reference):
     assert metric.compute()[metric_class.name] == reference(PREDICTIONS, [REFERENCES]).score
 
 
-def test_bleu_takes_its_tokenisation_in_compute():
+def test_bleu_tokenisation_is_an_argument_of_compute():
     result = Bleu().compute(predictions=PREDICTIONS, references=REFERENCES, tokenize="char")
     assert result["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES], tokenize="char").score
 
@@ -93,7 +95,7 @@ print(json.dumps(evaluate_translations(*json.loads(sys.argv[1]))))
     assert json.loads(output)["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES]).score
 
 
-def test_an_unknown_tokenisation_is_named_with_those_there_are():
+def test_unknown_tokenisation_is_an_error_that_lists_the_known_ones():
     check_tokenization("intl")
-    with pytest.raises(ValueError, match="no tokenisation 'foo' for BLEU; choose one of 13a, char"):
+    with pytest.raises(ValueError, match="Unknown tokenisation 'foo' for BLEU; choose one of 13a, char"):
         check_tokenization("foo")

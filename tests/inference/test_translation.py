@@ -1,3 +1,5 @@
+"""Translation of many sentences in batches."""
+
 from types import SimpleNamespace
 
 import pytest
@@ -25,20 +27,20 @@ def tokenizer():
 def model(small_model, tokenizer):
     model = small_model(vocab_size=len(tokenizer), lm_head_bias=True)
     model.lm_head.weight.data[:] *= 3
-    model.lm_head.bias.data[:260] = -1e4  # only merged tokens, which are readable text
+    model.lm_head.bias.data[:260] = -1e4  # predict only merged tokens, which decode to readable text
     model.lm_head.bias.data[2] = 4.0
     return model
 
 
 @pytest.mark.parametrize("max_tokens", [1, 30, 1000])
-def test_order_and_blanks_are_kept_whatever_the_batches(model, tokenizer, max_tokens):
-    alone = [translate(model, tokenizer, [sentence])[0] for sentence in SENTENCES]
-    assert translate(model, tokenizer, SENTENCES, max_tokens=max_tokens) == alone
-    assert alone[1] == alone[3] == ""
-    assert len(set(alone)) > 3
+def test_order_and_blank_sentences_are_kept_for_every_batch_size(model, tokenizer, max_tokens):
+    expected = [translate(model, tokenizer, [sentence])[0] for sentence in SENTENCES]
+    assert translate(model, tokenizer, SENTENCES, max_tokens=max_tokens) == expected
+    assert expected[1] == expected[3] == ""
+    assert len(set(expected)) > 3
 
 
-def test_a_translation_is_what_generate_gives(model, tokenizer):
+def test_translation_equals_the_output_of_generate(model, tokenizer):
     inputs = tokenizer(SENTENCES[0], return_tensors="pt")
     expected = tokenizer.decode(model.generate(**inputs, num_beams=2)[0], skip_special_tokens=True)
     assert translate(model, tokenizer, SENTENCES[:1], num_beams=2) == [expected]
@@ -51,13 +53,13 @@ def test_progress_counts_every_sentence(model, tokenizer):
     assert len(counts) > 2
 
 
-def test_the_model_is_left_in_the_mode_it_had(model, tokenizer):
+def test_training_mode_is_restored(model, tokenizer):
     model.train()
     translate(model, tokenizer, SENTENCES[:1])
     assert model.training
 
 
-def test_nothing_in_gives_nothing_out(model, tokenizer):
+def test_empty_and_blank_inputs_have_empty_translations(model, tokenizer):
     assert translate(model, tokenizer, []) == []
     assert translate(model, tokenizer, ["", " "]) == ["", ""]
 
@@ -69,7 +71,7 @@ def test_dropout_is_off_while_translating(small_model, tokenizer):
     assert torch.is_grad_enabled()
 
 
-def test_a_text_beyond_the_table_of_positions_leaves_the_model_usable(small_model, tokenizer, trainer):
+def test_model_can_be_trained_after_the_position_table_grew_in_inference_mode(small_model, tokenizer, trainer):
     model = small_model(vocab_size=len(tokenizer), max_position_embeddings=8)
     translate(model, tokenizer, ["a dog runs " * 20], num_beams=1, max_new_tokens=2)
     table = model.model.encoder.embed_positions.table
@@ -79,7 +81,7 @@ def test_a_text_beyond_the_table_of_positions_leaves_the_model_usable(small_mode
     VanillaTransformerTrainer(model, trainer().args)
 
 
-def test_one_long_sentence_leaves_the_others_their_batches(tokenizer):
+def test_long_sentence_does_not_change_the_batches_of_the_others(tokenizer):
     class Recorder:
         training, device = False, torch.device("cpu")
         config = SimpleNamespace(pad_token_id=0)

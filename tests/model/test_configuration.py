@@ -52,7 +52,7 @@ INVALID = [
 ]
 
 
-def settings(config: VanillaTransformerConfig) -> dict:
+def changed_fields(config: VanillaTransformerConfig) -> dict:
     return {name: getattr(config, name) for name in CHANGED}
 
 
@@ -70,7 +70,7 @@ def settings(config: VanillaTransformerConfig) -> dict:
         ("decoder_ffn_dim", "d_ff"),
     ],
 )
-def test_transformers_usual_names_mean_the_papers(alias, field):
+def test_standard_names_of_transformers_are_aliases(alias, field):
     config = VanillaTransformerConfig(**CHANGED)
     assert getattr(config, alias) == CHANGED[field]
     setattr(config, alias, 24)
@@ -87,44 +87,44 @@ def test_transformers_usual_names_mean_the_papers(alias, field):
         ({"d_v": 16}, (64, 16)),
     ],
 )
-def test_a_heads_width_is_its_share_of_d_model_unless_given(given, expected):
+def test_head_widths_default_to_d_model_over_num_heads(given, expected):
     config = VanillaTransformerConfig(**given)
     assert (config.d_k, config.d_v) == expected
 
 
-def test_a_dict_holds_the_whole_config():
-    assert settings(VanillaTransformerConfig.from_dict(VanillaTransformerConfig(**CHANGED).to_dict())) == CHANGED
+def test_to_dict_keeps_every_field():
+    assert changed_fields(VanillaTransformerConfig.from_dict(VanillaTransformerConfig(**CHANGED).to_dict())) == CHANGED
 
 
-def test_a_saved_config_loads_as_it_was(tmp_path):
+def test_a_saved_config_loads_unchanged(tmp_path):
     VanillaTransformerConfig(**CHANGED).save_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     assert type(config) is VanillaTransformerConfig
-    assert settings(config) == CHANGED
+    assert changed_fields(config) == CHANGED
 
 
-def test_special_tokens_default_to_the_tokenizers():
+def test_special_tokens_default_to_those_of_the_tokenizer():
     config = VanillaTransformerConfig()
     ids = config.pad_token_id, config.bos_token_id, config.eos_token_id, config.decoder_start_token_id
     assert ids == (0, 1, 2, 1)
 
 
 @pytest.mark.parametrize("fields", INVALID, ids=str)
-def test_an_invalid_field_is_named(fields):
+def test_the_error_names_the_invalid_field(fields):
     with pytest.raises((ValueError, StrictDataclassError), match=rf"\b{next(iter(fields))}\b"):
         VanillaTransformerConfig(**fields)
 
 
-def test_a_field_out_of_range_is_a_value_error():
+def test_a_field_out_of_range_raises_a_value_error():
     with pytest.raises(ValueError, match="dropout"):
         VanillaTransformerConfig(dropout=1.0)
 
 
-def test_an_odd_d_model_suits_learned_positions():
+def test_learned_positions_allow_an_odd_d_model():
     assert VanillaTransformerConfig(d_model=511, position_embedding="learned").d_model == 511
 
 
-def test_auto_config_knows_the_model_type():
+def test_auto_config_builds_the_registered_class():
     config = AutoConfig.for_model("vanilla_transformer", d_model=64)
     assert type(config) is VanillaTransformerConfig
     assert config.d_model == 64

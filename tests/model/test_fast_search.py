@@ -1,4 +1,4 @@
-"""The fast searches against transformers' own loops over the model's plain forward."""
+"""Compare the fast searches with transformers' own loops, which call the model's `forward`."""
 
 from functools import partial
 
@@ -19,16 +19,16 @@ from hf_vanilla_transformer.model.layers_vanilla_transformer import (
 )
 
 MODELS = {
-    "the paper's": {},
-    "heads of their own width": {"d_k": 5, "d_v": 9},
-    "biases": {"attention_bias": True, "activation_function": "gelu"},
+    "paper": {},
+    "custom d_k and d_v": {"d_k": 5, "d_v": 9},
+    "attention biases": {"attention_bias": True, "activation_function": "gelu"},
     "learned positions": {"position_embedding": "learned", "max_position_embeddings": 70},
-    "a vocabulary of many blocks": {"vocab_size": 3333},
+    "vocabulary of many blocks": {"vocab_size": 3333},
 }
 
 
-def talkative(model):
-    """A random model that ends its sentences at many lengths and whose choices are far apart."""
+def with_varied_lengths(model):
+    """Make a random model end its sentences at many lengths, with large differences between the logits."""
     model.lm_head.weight.data *= 3
     model.lm_head.bias.data[2] += 3.0
     return model
@@ -43,7 +43,7 @@ def sources() -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def searches(monkeypatch) -> list[str]:
-    """The names of the fast searches that have run."""
+    """Return a list that collects the names of the fast searches that run."""
     seen = []
     for name in ("greedy_search", "beam_search"):
         search = getattr(generation, name)
@@ -52,7 +52,7 @@ def searches(monkeypatch) -> list[str]:
 
 
 def reference(model, **kwargs) -> torch.Tensor:
-    """By transformers' own loop, which is taken when more than the tokens is wanted."""
+    """Generate with transformers' own loop, which runs if more than the tokens is requested."""
     return model.generate(**kwargs, return_dict_in_generate=True).sequences
 
 
@@ -61,8 +61,8 @@ def reference(model, **kwargs) -> torch.Tensor:
     "settings", [{}, {"early_stopping": True}, {"early_stopping": "never", "length_penalty": 1.5}]
 )
 @pytest.mark.parametrize("normalization", ["gnmt", "length"])
-def test_beam_search_equals_transformers_own(small_model, sources, searches, name, settings, normalization):
-    model = talkative(small_model(lm_head_bias=True, length_normalization=normalization, **MODELS[name]))
+def test_beam_search_equals_the_one_of_transformers(small_model, sources, searches, name, settings, normalization):
+    model = with_varied_lengths(small_model(lm_head_bias=True, length_normalization=normalization, **MODELS[name]))
     for beams, returned in ((4, 1), (3, 3)):
         arguments = {**sources, **settings, "num_beams": beams, "num_return_sequences": returned}
         expected = reference(model, **arguments)
@@ -72,8 +72,8 @@ def test_beam_search_equals_transformers_own(small_model, sources, searches, nam
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_greedy_search_equals_transformers_own(small_model, sources, searches, name):
-    model = talkative(small_model(lm_head_bias=True, **MODELS[name]))
+def test_greedy_search_equals_the_one_of_transformers(small_model, sources, searches, name):
+    model = with_varied_lengths(small_model(lm_head_bias=True, **MODELS[name]))
     for limit in ({}, {"max_new_tokens": 7}):
         expected = reference(model, **sources, num_beams=1, **limit)
         assert searches == []
@@ -82,15 +82,15 @@ def test_greedy_search_equals_transformers_own(small_model, sources, searches, n
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_several_end_tokens(small_model, sources, num_beams):
-    model = talkative(small_model(lm_head_bias=True))
+def test_search_stops_at_any_of_several_end_tokens(small_model, sources, num_beams):
+    model = with_varied_lengths(small_model(lm_head_bias=True))
     arguments = {**sources, "num_beams": num_beams, "eos_token_id": [2, 7, 8]}
     assert torch.equal(model.generate(**arguments), reference(model, **arguments))
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_sentences_that_are_done_leave_the_batch(small_model, sources, num_beams, monkeypatch):
-    model = talkative(small_model(lm_head_bias=True))
+def test_finished_sentences_are_removed_from_the_batch(small_model, sources, num_beams, monkeypatch):
+    model = with_varied_lengths(small_model(lm_head_bias=True))
     sizes, step = [], IncrementalDecoder.step
     monkeypatch.setattr(
         IncrementalDecoder,
@@ -104,8 +104,8 @@ def test_sentences_that_are_done_leave_the_batch(small_model, sources, num_beams
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_position_gives_the_logits_of_the_whole_forward(small_model, sources, name):
-    """Also after beams have changed places, and sentences and their padding have left."""
+def test_logits_of_each_step_equal_those_of_the_full_forward(small_model, sources, name):
+    """Also after beams have been reordered and sentences have been removed."""
     model = small_model(lm_head_bias=True, **MODELS[name]).double()
     encoded = model.model.encoder(**sources).last_hidden_state
     decoder = IncrementalDecoder(model, encoded, sources["attention_mask"], num_beams=3)
@@ -126,9 +126,9 @@ def test_every_position_gives_the_logits_of_the_whole_forward(small_model, sourc
 
 
 @pytest.mark.parametrize("size", [10, 512, 4096, 4100, 5000])
-def test_the_top_tokens_are_those_of_topk(size):
+def test_top_tokens_equal_topk(size):
     logits = torch.randn(size, 7)
-    logits[-1, 3] = 99.0  # in the last block, which is not whole for every size
+    logits[-1, 3] = 99.0  # in the last block, which is incomplete for some sizes
     for count in (1, 5, 8):
         values, places = top_tokens(logits, count)
         expected = logits.topk(count, dim=0)
@@ -136,7 +136,7 @@ def test_the_top_tokens_are_those_of_topk(size):
         assert torch.equal(places.sort().values, expected.indices.t().sort().values)
 
 
-def test_what_the_fast_search_would_miss_goes_to_transformers(small_model, sources, searches):
+def test_unsupported_searches_run_in_transformers(small_model, sources, searches):
     def generate(model, **settings):
         model.generate(**sources, num_beams=2, **settings)
 
@@ -171,9 +171,9 @@ def test_what_the_fast_search_would_miss_goes_to_transformers(small_model, sourc
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_a_source_of_padding_alone_changes_no_other(small_model, sources, num_beams):
+def test_a_source_of_only_padding_never_changes_other_sentences(small_model, sources, num_beams):
     sources["attention_mask"][4] = 0
-    model = talkative(small_model(lm_head_bias=True))
+    model = with_varied_lengths(small_model(lm_head_bias=True))
     others = [row for row in range(11) if row != 4]
     outputs = [search(**sources, num_beams=num_beams) for search in (model.generate, partial(reference, model))]
     expected, given = ([[t for t in row if t not in (0, 2)] for row in output[others].tolist()] for output in outputs)
@@ -182,8 +182,8 @@ def test_a_source_of_padding_alone_changes_no_other(small_model, sources, num_be
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_other_precisions_decode(small_model, sources, searches, num_beams, dtype):
-    model = talkative(small_model(lm_head_bias=True)).to(dtype)
+def test_search_works_in_other_precisions(small_model, sources, searches, num_beams, dtype):
+    model = with_varied_lengths(small_model(lm_head_bias=True)).to(dtype)
     output = model.generate(**sources, num_beams=num_beams)
     assert len(searches) == 1
     if dtype == torch.float64:
@@ -191,12 +191,12 @@ def test_other_precisions_decode(small_model, sources, searches, num_beams, dtyp
     else:
         wide = model.float().generate(**sources, num_beams=num_beams)
         width = min(output.shape[1], wide.shape[1])
-        assert (output[:, :2] == wide[:, :2]).float().mean() > 0.8  # rounding may change a choice
+        assert (output[:, :2] == wide[:, :2]).float().mean() > 0.8  # rounding may change some tokens
         assert width > 2
 
 
-class Louder(VanillaTransformerForConditionalGeneration):
-    """Wants the token 7 more than its weights do."""
+class PreferringToken7(VanillaTransformerForConditionalGeneration):
+    """Raise the logit of token 7."""
 
     def forward(self, *args, **kwargs):
         outputs = super().forward(*args, **kwargs)
@@ -204,17 +204,17 @@ class Louder(VanillaTransformerForConditionalGeneration):
         return outputs
 
 
-def quantized(model):
+def quantize(model):
     torch.ao.quantization.quantize_dynamic(model.model, {nn.Linear}, inplace=True)
 
 
-def torchao_weights(model):
+def quantize_with_torchao(model):
     torchao = pytest.importorskip("torchao.quantization")
     torchao.quantize_(model, torchao.Int8WeightOnlyConfig())
 
 
-def wrapped_weights(model):
-    """Weights of a class of their own, which is how torchao and GPTQ keep a linear layer's class."""
+def subclass_a_weight(model):
+    """Replace a weight by an instance of a subclass, as torchao and GPTQ do to keep the layer's own class."""
 
     class Weight(nn.Parameter):
         pass
@@ -223,74 +223,74 @@ def wrapped_weights(model):
     layer.weight = Weight(layer.weight.detach() * 2)
 
 
-def own_attention(model):
-    def shy(module, query, key, value, mask, **kwargs):
+def use_custom_attention(model):
+    def scaled_keys(module, query, key, value, mask, **kwargs):
         return eager_attention_forward(module, query, key * 0.1, value, mask, module.scaling)
 
-    ALL_ATTENTION_FUNCTIONS.register("shy", shy)
-    ALL_MASK_ATTENTION_FUNCTIONS.register("shy", ALL_MASK_ATTENTION_FUNCTIONS["eager"])
-    model.set_attn_implementation("shy")
+    ALL_ATTENTION_FUNCTIONS.register("scaled_keys", scaled_keys)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("scaled_keys", ALL_MASK_ATTENTION_FUNCTIONS["eager"])
+    model.set_attn_implementation("scaled_keys")
 
 
-def patched_forward(model):
+def replace_forward(model):
     forward = model.model.decoder.forward
 
-    def with_more(*args, **kwargs):
+    def doubling(*args, **kwargs):
         outputs = forward(*args, **kwargs)
-        doubled(model, args, outputs)
+        double_states(model, args, outputs)
         return outputs
 
-    model.model.decoder.forward = with_more
+    model.model.decoder.forward = doubling
 
 
-def louder(module, args, output):
+def prefer_token_7(module, args, output):
     output.logits[..., 7] += 5.0
 
 
-def doubled(module, args, output):
+def double_states(module, args, output):
     output.last_hidden_state *= 2.0
 
 
 CHANGES = {
-    "a subclass with a forward of its own": lambda model: setattr(model, "__class__", Louder),
-    "dynamically quantised layers": quantized,
-    "torchao's weights": torchao_weights,
-    "weights of another class": wrapped_weights,
+    "a subclass with its own forward": lambda model: setattr(model, "__class__", PreferringToken7),
+    "dynamically quantised layers": quantize,
+    "torchao weights": quantize_with_torchao,
+    "weights of a subclass of Parameter": subclass_a_weight,
     "offloaded weights": cpu_offload,
-    "an attention function of somebody's own": own_attention,
-    "a forward put on the decoder": patched_forward,
-    "a hook on the model": lambda model: model.register_forward_hook(louder),
-    "a hook on model.model": lambda model: model.model.register_forward_hook(doubled),
-    "an activation that is not element by element": lambda model: setattr(
+    "a custom attention function": use_custom_attention,
+    "a forward replaced on the decoder": replace_forward,
+    "a hook on the model": lambda model: model.register_forward_hook(prefer_token_7),
+    "a hook on model.model": lambda model: model.model.register_forward_hook(double_states),
+    "an activation that is not element-wise": lambda model: setattr(
         model.model.decoder.layers[0], "activation_fn", nn.Softmax(-1)
     ),
-    "a decoder in training": lambda model: model.model.decoder.train(),
-    "a hook on everything": lambda model: None,
-    "another forward of a class": lambda model: None,
+    "a decoder in training mode": lambda model: model.model.decoder.train(),
+    "a global hook": lambda model: None,
+    "a forward replaced on a class": lambda model: None,
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.filterwarnings("ignore")
-def test_a_model_that_the_fast_search_does_not_know_goes_to_transformers(
+def test_unsupported_models_run_in_transformers(
     small_model, sources, searches, num_beams, change, request, monkeypatch
 ):
-    model = talkative(small_model(lm_head_bias=True))
+    model = with_varied_lengths(small_model(lm_head_bias=True))
     CHANGES[change](model)
-    if change == "a hook on everything":
+    if change == "a global hook":
         hook = nn.modules.module.register_module_forward_hook(lambda *args: None)
         request.addfinalizer(hook.remove)
-    if change == "another forward of a class":
+    if change == "a forward replaced on a class":
         forward = VanillaTransformerAttention.forward
         monkeypatch.setattr(VanillaTransformerAttention, "forward", lambda *args, **kwargs: forward(*args, **kwargs))
     expected = reference(model, **sources, num_beams=num_beams)
     output = model.generate(**sources, num_beams=num_beams)
-    assert change == "a decoder in training" or torch.equal(output, expected)
+    assert change == "a decoder in training mode" or torch.equal(output, expected)
     assert searches == []
 
 
-def test_a_model_that_was_once_asked_for_attentions_stays_fast(small_model, sources, searches):
+def test_a_model_that_has_returned_attentions_still_uses_the_fast_search(small_model, sources, searches):
     model = small_model(attn_implementation="eager")
     model(**sources, decoder_input_ids=torch.ones(11, 1, dtype=torch.long), output_attentions=True)
     model.generate(**sources, num_beams=2)
@@ -299,9 +299,9 @@ def test_a_model_that_was_once_asked_for_attentions_stays_fast(small_model, sour
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_a_source_of_padding_alone_decodes_as_in_transformers(small_model, sources, num_beams, implementation):
+def test_a_source_of_only_padding_decodes_as_in_transformers(small_model, sources, num_beams, implementation):
     sources["attention_mask"][4] = 0
-    model = talkative(small_model(lm_head_bias=True))
+    model = with_varied_lengths(small_model(lm_head_bias=True))
     model.set_attn_implementation(implementation)
     expected = reference(model, **sources, num_beams=num_beams)
     assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)

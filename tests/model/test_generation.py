@@ -16,16 +16,16 @@ def sources() -> dict[str, torch.Tensor]:
     return {"input_ids": input_ids * attention_mask, "attention_mask": attention_mask}
 
 
-def talkative(model, end_bias: float):
-    """A random model that never pads and whose `</s>` is likely enough that sentences end at many lengths."""
+def with_varied_lengths(model, end_bias: float):
+    """Make a random model never pad, and end its sentences at many lengths by making `</s>` more likely."""
     model.lm_head.bias.data[0] = -1e4
     model.lm_head.weight.data[:] *= 3
     model.lm_head.bias.data[2] += end_bias
     return model
 
 
-def real(sequence: torch.Tensor) -> list[int]:
-    """What comes before `</s>` and padding: transformers fills the shorter rows of a beam search with `</s>`."""
+def until_end(sequence: torch.Tensor) -> list[int]:
+    """Return the tokens before `</s>` or padding; transformers pads shorter rows of a beam search with `</s>`."""
     return list(itertools.takewhile(lambda token: token not in (0, 2), sequence.tolist()))
 
 
@@ -33,29 +33,29 @@ def real(sequence: torch.Tensor) -> list[int]:
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_batched_decoding_equals_one_by_one(small_model, sources, num_beams, early_stopping, normalization):
-    model = talkative(small_model(lm_head_bias=True, length_normalization=normalization), 3.0)
+    model = with_varied_lengths(small_model(lm_head_bias=True, length_normalization=normalization), 3.0)
     settings = {"num_beams": num_beams, "early_stopping": early_stopping} if num_beams > 1 else {"num_beams": 1}
     together = model.generate(**sources, **settings)
     lengths = set()
     for row, length in enumerate((9, 3, 6, 1, 8)):
         alone = model.generate(input_ids=sources["input_ids"][row : row + 1, :length], **settings)
-        assert real(alone[0]) == real(together[row])
-        lengths.add(len(real(alone[0])))
+        assert until_end(alone[0]) == until_end(together[row])
+        lengths.add(len(until_end(alone[0])))
     assert len(lengths) > 1
 
 
-def test_each_sentence_stops_at_its_own_length_plus_50(small_model, sources):
+def test_each_sentence_stops_at_its_source_length_plus_50(small_model, sources):
     model = small_model(lm_head_bias=True)
-    model.lm_head.bias.data[[0, 2]] = -1e4  # never ends, never pads
+    model.lm_head.bias.data[[0, 2]] = -1e4  # never generates </s> or padding
     for num_beams in (1, 3):
         output = model.generate(**sources, num_beams=num_beams)
-        assert [len(real(row)) - 1 for row in output] == [length + 50 for length in (9, 3, 6, 1, 8)]
+        assert [len(until_end(row)) - 1 for row in output] == [length + 50 for length in (9, 3, 6, 1, 8)]
     model.config.max_position_embeddings = 8
     assert model.generate(**sources, num_beams=1).shape == (5, 60)
 
 
 @pytest.mark.parametrize("limit", [{"max_new_tokens": 7}, {"max_length": 8}])
-def test_a_limit_from_the_caller_wins(small_model, sources, limit):
+def test_a_limit_from_the_caller_takes_precedence(small_model, sources, limit):
     model = small_model(lm_head_bias=True)
     model.lm_head.bias.data[2] = -1e4
     assert model.generate(**sources, **limit).shape == (5, 8)
@@ -63,25 +63,25 @@ def test_a_limit_from_the_caller_wins(small_model, sources, limit):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_decoding_with_the_cache_gives_what_the_whole_prefix_gives(small_model, sources, num_beams):
-    """By transformers' own loops without the cache and with it, and by the fast search, which has one of its own."""
-    model = talkative(small_model(lm_head_bias=True), 2.0)
+def test_decoding_with_a_cache_equals_decoding_without(small_model, sources, num_beams):
+    """With transformers' loops without and with a cache, and with the fast search, which has its own cache."""
+    model = with_varied_lengths(small_model(lm_head_bias=True), 2.0)
     lengths = []
     model.model.decoder.register_forward_pre_hook(
         lambda module, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
     expected = model.generate(**sources, num_beams=num_beams, use_cache=False)
-    assert lengths[-1] > 5  # the whole prefix at every step
+    assert lengths[-1] > 5  # every step decodes the whole prefix
     lengths.clear()
     assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)
-    assert set(lengths) == {1}  # the newest token alone
+    assert set(lengths) == {1}  # every step decodes only the latest token
     model.model.decoder._forward_pre_hooks.clear()
     assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)
 
 
 @torch.no_grad()
 def log_probabilities(model, source: torch.Tensor, sequences: torch.Tensor) -> torch.Tensor:
-    """(N,) of the sequences (N, T), start token first, for one source; tokens after `</s>` do not count."""
+    """Return the log-probabilities (N,) of sequences (N, T) with start token, for one source, up to `</s>`."""
     logits = model(input_ids=source.expand(len(sequences), -1), decoder_input_ids=sequences[:, :-1]).logits.double()
     scores = logits.log_softmax(-1).gather(2, sequences[:, 1:, None])[..., 0]
     ended = (sequences[:, :-1] == 2).cumsum(-1) > 0
@@ -93,7 +93,7 @@ def log_probability(model, source: torch.Tensor, tokens: list[int]) -> float:
 
 
 def test_beam_scores_are_log_probability_over_the_gnmt_penalty(small_model, sources):
-    model = talkative(small_model(lm_head_bias=True), 3.0)
+    model = with_varied_lengths(small_model(lm_head_bias=True), 3.0)
     output = model.generate(
         **sources, num_beams=4, num_return_sequences=4, return_dict_in_generate=True, output_scores=True
     )
@@ -101,21 +101,23 @@ def test_beam_scores_are_log_probability_over_the_gnmt_penalty(small_model, sour
     assert alpha == 0.6
     for row, (sequence, score) in enumerate(zip(output.sequences, output.sequences_scores, strict=True)):
         source = sources["input_ids"][row // 4 : row // 4 + 1, : sources["attention_mask"][row // 4].sum()]
-        tokens = real(sequence)
-        tokens += [2] * (len(tokens) <= source.shape[1] + 50)  # unless the limit cut it off
+        tokens = until_end(sequence)
+        tokens += [2] * (len(tokens) <= source.shape[1] + 50)  # unless the length limit has ended it
         expected = log_probability(model, source, tokens) / ((5 + len(tokens) - 1) / 6) ** alpha
         assert score.item() == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("longest", [3, 5])  # by the fast search, and by transformers' own
+@pytest.mark.parametrize("longest", [3, 5])  # with the fast search, and with that of transformers
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_a_full_beam_finds_what_trying_every_sequence_finds(small_model, alpha, longest):
-    """Vocabulary 8: all outputs of up to 5 tokens are scored one by one."""
-    model = talkative(small_model(vocab_size=8, d_model=16, d_ff=16, num_decoder_layers=1, lm_head_bias=True), 0.0)
+def test_an_exhaustive_beam_finds_the_best_sequences(small_model, alpha, longest):
+    """With a vocabulary of 8, every output of up to 5 tokens can be scored."""
+    model = with_varied_lengths(
+        small_model(vocab_size=8, d_model=16, d_ff=16, num_decoder_layers=1, lm_head_bias=True), 0.0
+    )
     source = torch.tensor([[5, 6, 2]])
     others = (0, 1, 3, 4, 5, 6, 7)
     candidates = [[*prefix, 2] for length in range(longest) for prefix in itertools.product(others, repeat=length)]
-    candidates += itertools.product(others, repeat=longest)  # cut off by the limit
+    candidates += itertools.product(others, repeat=longest)  # ended by the length limit
     padded = torch.tensor([[1, *tokens, *[0] * (longest - len(tokens))] for tokens in candidates])
     lengths = torch.tensor([len(tokens) for tokens in candidates])
     scores = log_probabilities(model, source, padded) / ((5 + lengths) / 6) ** alpha
@@ -123,24 +125,24 @@ def test_a_full_beam_finds_what_trying_every_sequence_finds(small_model, alpha, 
     settings = {"num_beams": 7 ** (longest - 1), "num_return_sequences": 10, "max_new_tokens": longest}
     settings |= {"length_penalty": alpha, "early_stopping": "never"}
     sequences = model.generate(source, **settings)
-    assert [real(sequence) for sequence in sequences] == [real(padded[i]) for i in best.indices]
+    assert [until_end(sequence) for sequence in sequences] == [until_end(padded[i]) for i in best.indices]
     output = model.generate(source, **settings, return_dict_in_generate=True, output_scores=True)
     torch.testing.assert_close(output.sequences_scores.double(), best.values, atol=1e-4, rtol=0)
-    assert [real(sequence) for sequence in output.sequences] == [real(padded[i]) for i in best.indices]
+    assert [until_end(sequence) for sequence in output.sequences] == [until_end(padded[i]) for i in best.indices]
 
 
-def test_the_penalty_is_wu_et_als_equation_14():
+def test_the_length_penalty_is_equation_14_of_wu_et_al():
     assert gnmt_length_penalty(1, 0.6) == 1.0
     assert gnmt_length_penalty(7, 0.6) == pytest.approx(2**0.6)
     assert gnmt_length_penalty(25, 0.0) == 1.0
 
 
-def test_length_normalization_gives_transformers_own_score(small_model, sources):
-    model = talkative(small_model(lm_head_bias=True, length_normalization="length"), 3.0)
+def test_length_normalization_scores_as_transformers_does(small_model, sources):
+    model = with_varied_lengths(small_model(lm_head_bias=True, length_normalization="length"), 3.0)
     output = model.generate(
         **sources, num_beams=3, length_penalty=0.8, return_dict_in_generate=True, output_scores=True
     )
-    tokens = real(output.sequences[0])
+    tokens = until_end(output.sequences[0])
     tokens += [2] * (len(tokens) <= 59)
     expected = log_probability(model, sources["input_ids"][:1], tokens) / (len(tokens) - 1) ** 0.8
     assert output.sequences_scores[0].item() == pytest.approx(expected, abs=1e-4)
@@ -153,16 +155,16 @@ def test_the_papers_decoding_is_saved_with_the_model(small_model, tmp_path):
     assert (saved.decoder_start_token_id, saved.eos_token_id, saved.pad_token_id) == (1, 2, 0)
 
 
-def test_sources_as_embeddings_or_encoder_outputs_decode_the_same(small_model, sources):
-    model = talkative(small_model(lm_head_bias=True), 2.0)
+def test_embeddings_and_encoder_outputs_decode_like_token_ids(small_model, sources):
+    model = with_varied_lengths(small_model(lm_head_bias=True), 2.0)
     source = sources["input_ids"][:1]
     expected = model.generate(source)
     assert torch.equal(model.generate(encoder_outputs=model.get_encoder()(source)), expected)
     assert torch.equal(model.generate(inputs_embeds=model.get_input_embeddings()(source)), expected)
 
 
-def test_the_n_best_are_different_and_sorted_by_score(small_model, sources):
-    model = talkative(small_model(lm_head_bias=True), 3.0)
+def test_n_best_outputs_are_distinct_and_sorted_by_score(small_model, sources):
+    model = with_varied_lengths(small_model(lm_head_bias=True), 3.0)
     output = model.generate(
         **sources, num_beams=6, num_return_sequences=6, return_dict_in_generate=True, output_scores=True
     )
@@ -171,25 +173,25 @@ def test_the_n_best_are_different_and_sorted_by_score(small_model, sources):
         assert len(set(map(tuple, best.tolist()))) == 6
         assert torch.equal(scores, scores.sort(descending=True).values)
     first = model.generate(**sources, num_beams=6)
-    assert [real(sequence) for sequence in first] == [real(sequence) for sequence in output.sequences[::6]]
+    assert [until_end(sequence) for sequence in first] == [until_end(sequence) for sequence in output.sequences[::6]]
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_a_forced_prefix_is_kept_and_continued(small_model, sources, num_beams):
-    model = talkative(small_model(lm_head_bias=True), 1.0)
+    model = with_varied_lengths(small_model(lm_head_bias=True), 1.0)
     prefix = torch.tensor([[1, 7, 8, 9]] * 5)
     output = model.generate(
         **sources, decoder_input_ids=prefix, num_beams=num_beams, return_dict_in_generate=True, output_scores=True
     )
     assert torch.equal(output.sequences[:, :4], prefix)
     for row, length in enumerate((9, 3, 6, 1, 8)):
-        assert len(real(output.sequences[row])) <= 1 + length + 50
+        assert len(until_end(output.sequences[row])) <= 1 + length + 50
     if num_beams == 1:
         greedy = model.generate(**sources, num_beams=1)
         again = model.generate(**sources, decoder_input_ids=greedy[:, :3], num_beams=1)
         assert torch.equal(again, greedy)
     else:
-        tokens = real(output.sequences[0])
+        tokens = until_end(output.sequences[0])
         tokens += [2] * (len(tokens) <= 59)
         source = sources["input_ids"][:1]
         whole, given = (log_probability(model, source, part) for part in (tokens, tokens[:4]))
@@ -197,7 +199,7 @@ def test_a_forced_prefix_is_kept_and_continued(small_model, sources, num_beams):
         assert output.sequences_scores[0].item() == pytest.approx(expected, abs=1e-4)
 
 
-def test_attention_weights_come_with_every_step(small_model, sources):
+def test_attention_weights_are_returned_for_every_step(small_model, sources):
     model = small_model()
     model.set_attn_implementation("eager")
     output = model.generate(
@@ -213,8 +215,8 @@ def test_attention_weights_come_with_every_step(small_model, sources):
             assert weights[1, :, :, 3:].abs().max() == 0  # padding
 
 
-def test_sampling_is_reproducible_and_keeps_the_limits(small_model, sources):
-    model = talkative(small_model(lm_head_bias=True), 0.0)
+def test_sampling_is_reproducible_and_respects_the_limits(small_model, sources):
+    model = with_varied_lengths(small_model(lm_head_bias=True), 0.0)
 
     def sample(seed: int, **settings) -> torch.Tensor:
         torch.manual_seed(seed)
@@ -223,20 +225,20 @@ def test_sampling_is_reproducible_and_keeps_the_limits(small_model, sources):
     assert torch.equal(sample(1), sample(1))
     assert sample(1).tolist() != sample(2).tolist()
     for row, length in enumerate((9, 3, 6, 1, 8)):
-        assert len(real(sample(3)[row])) <= 1 + length + 50
+        assert len(until_end(sample(3)[row])) <= 1 + length + 50
     assert torch.equal(sample(1, top_k=1), model.generate(**sources, num_beams=1))
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_a_static_cache_gives_the_same(small_model, sources, num_beams):
-    model = talkative(small_model(lm_head_bias=True), 2.0)
+def test_a_static_cache_never_changes_the_output(small_model, sources, num_beams):
+    model = with_varied_lengths(small_model(lm_head_bias=True), 2.0)
     expected = model.generate(**sources, num_beams=num_beams)
     assert torch.equal(model.generate(**sources, num_beams=num_beams, cache_implementation="static"), expected)
 
 
-def test_assisted_generation_gives_the_same(small_model, sources):
-    model = talkative(small_model(lm_head_bias=True), 2.0)
-    assistant = talkative(small_model(lm_head_bias=True, num_decoder_layers=1), 2.0)
+def test_assisted_generation_never_changes_the_output(small_model, sources):
+    model = with_varied_lengths(small_model(lm_head_bias=True), 2.0)
+    assistant = with_varied_lengths(small_model(lm_head_bias=True, num_decoder_layers=1), 2.0)
     for row in range(5):
         source = sources["input_ids"][row : row + 1, : sources["attention_mask"][row].sum()]
         expected = model.generate(source, num_beams=1)
@@ -244,9 +246,11 @@ def test_assisted_generation_gives_the_same(small_model, sources):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_sinusoids_carry_past_max_position_embeddings_and_learned_positions_say_no(small_model, num_beams):
+def test_only_learned_positions_limit_the_length(small_model, num_beams):
     source, settings = torch.randint(4, 50, (2, 40)), {"min_new_tokens": 30, "max_new_tokens": 30}
-    short, long = (talkative(small_model(lm_head_bias=True, max_position_embeddings=n), 0.0) for n in (16, 64))
+    short, long = (
+        with_varied_lengths(small_model(lm_head_bias=True, max_position_embeddings=n), 0.0) for n in (16, 64)
+    )
     output = short.generate(source, num_beams=num_beams, **settings)
     assert output.shape == (2, 31)
     assert torch.equal(output, long.generate(source, num_beams=num_beams, **settings))
@@ -258,8 +262,8 @@ def test_sinusoids_carry_past_max_position_embeddings_and_learned_positions_say_
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_learned_positions_end_a_translation_where_the_table_ends(small_model, num_beams):
+def test_learned_positions_limit_the_output_to_the_table(small_model, num_beams):
     model = small_model(position_embedding="learned", max_position_embeddings=20, lm_head_bias=True)
-    model.lm_head.bias.data[2] = -1e4  # never ends by itself
+    model.lm_head.bias.data[2] = -1e4  # never generates </s>
     output = model.generate(torch.tensor([[5, 6, 7, 2]]), num_beams=num_beams)
-    assert output.shape == (1, 21)  # the start token and 20 more
+    assert output.shape == (1, 21)  # the start token and 20 other tokens

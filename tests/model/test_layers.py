@@ -22,23 +22,23 @@ def config(**changes) -> VanillaTransformerConfig:
     return config
 
 
-def test_sinusoids_are_the_papers_formula_entry_by_entry():
+def test_sinusoids_equal_the_papers_formula():
     np.testing.assert_allclose(sinusoids(50, 10).numpy(), positions(50, 10), atol=1e-12)
 
 
-def test_the_table_grows_on_demand_and_keeps_what_it_had():
+def test_the_table_grows_on_demand_and_keeps_its_entries():
     positions = SinusoidalPositions(config())
     before = positions(0, 8).clone()
     torch.testing.assert_close(positions(100, 3), sinusoids(103, 16)[100:].float())
     assert torch.equal(positions(0, 8), before)
 
 
-def test_a_cast_to_a_wider_type_makes_the_table_exact_again():
+def test_a_cast_to_a_wider_dtype_restores_the_exact_table():
     positions = SinusoidalPositions(config()).half().double()
     assert torch.equal(positions(0, 8), sinusoids(8, 16))
 
 
-def test_learned_positions_say_clearly_that_a_text_is_too_long():
+def test_learned_positions_reject_a_text_that_is_too_long():
     positions = LearnedPositions(config(position_embedding="learned"))
     assert torch.equal(positions(2, 6), positions.weight[2:8])
     with pytest.raises(ValueError, match="learned positions for 8 tokens, but the text needs 9"):
@@ -75,7 +75,7 @@ def test_a_fully_padded_row_stays_finite_in_half_precision(dtype, implementation
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_layers_equal_torchs_post_norm_layers(dtype):
+def test_layers_equal_the_post_norm_layers_of_torch(dtype):
     settings = config(attention_bias=True)
     encoder, decoder = VanillaTransformerEncoderLayer(settings, 0), VanillaTransformerDecoderLayer(settings, 0)
     shared = {"d_model": 16, "nhead": 4, "dim_feedforward": 32, "dropout": 0.0, "layer_norm_eps": 1e-6}
@@ -112,7 +112,7 @@ def test_layers_equal_torchs_post_norm_layers(dtype):
     torch.testing.assert_close(output, expected, **tolerance)
 
 
-def test_dropout_falls_on_the_sublayer_output_before_the_addition():
+def test_dropout_applies_to_the_sublayer_output_before_the_addition():
     layer = VanillaTransformerEncoderLayer(config(dropout=0.5), 0).train()
     residual, output = torch.full((1, 400, 16), 3.0), torch.ones(1, 400, 16)
     summed = layer.add_and_norm(residual, output, torch.nn.Identity())
@@ -120,20 +120,20 @@ def test_dropout_falls_on_the_sublayer_output_before_the_addition():
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
-def test_dropout_keeps_its_share_and_scales_it(p):
+def test_dropout_keeps_the_expected_share_and_scales_it(p):
     dropout, x = Dropout(p).train(), torch.full((501, 401), 2.0, requires_grad=True)
     output = dropout(x)
     assert output.unique().tolist() == pytest.approx([0.0, 2 / (1 - p)], rel=1e-6)
     share = (output != 0).double()
     error = 5 * (p * (1 - p) / x.numel()) ** 0.5  # five standard deviations
     assert share.mean().item() == pytest.approx(1 - p, abs=error)
-    for neighbour in (share[:, 1:] * share[:, :-1], share[1:] * share[:-1]):  # independent of their neighbours
+    for neighbour in (share[:, 1:] * share[:, :-1], share[1:] * share[:-1]):  # neighbours are dropped independently
         assert neighbour.mean().item() == pytest.approx((1 - p) ** 2, abs=4 * error)
     output.sum().backward()
     assert torch.equal(x.grad * 2, output.detach())
 
 
-def test_dropout_is_reproducible_and_leaves_evaluation_alone():
+def test_dropout_is_reproducible_and_disabled_in_evaluation():
     dropout, x = Dropout(0.5).train(), torch.randn(7, 13)
     outputs = []
     for _ in range(2):

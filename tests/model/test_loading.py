@@ -1,4 +1,4 @@
-"""Models from elsewhere: their code never runs, and what is wrong with their files is one line."""
+"""Untrusted models: their code never runs, and damaged files cause a one-line error."""
 
 import ast
 import json
@@ -10,6 +10,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
+from small import write_moses
 from transformers import MarianConfig, MarianMTModel
 
 import hf_vanilla_transformer
@@ -20,7 +21,7 @@ from hf_vanilla_transformer.model.loading import load_model
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
 FOREIGN = """
 from transformers import PreTrainedConfig
-open({mark!r}, "w").close()
+open({marker!r}, "w").close()
 class ForeignConfig(PreTrainedConfig):
     model_type = "foreign"
 """
@@ -28,14 +29,14 @@ class ForeignConfig(PreTrainedConfig):
 
 @pytest.fixture
 def folder(small_model, tmp_path):
-    """A folder with a model and its tokenizer."""
-    place = tmp_path / "model"
-    small_model(vocab_size=260, source_lang="en", target_lang="de").save_pretrained(place)
-    train_tokenizer([""], 260).save_pretrained(place)
-    return place
+    """Return a folder with a model and its tokenizer."""
+    path = tmp_path / "model"
+    small_model(vocab_size=260, source_lang="en", target_lang="de").save_pretrained(path)
+    train_tokenizer([""], 260).save_pretrained(path)
+    return path
 
 
-def with_weights(change):
+def change_weights(change):
     def damage(folder):
         weights = load_file(folder / "model.safetensors")
         change(weights)
@@ -44,7 +45,7 @@ def with_weights(change):
     return damage
 
 
-def with_config(**changes):
+def change_config(**changes):
     def damage(folder):
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, **changes}))
@@ -52,26 +53,26 @@ def with_config(**changes):
     return damage
 
 
-def truncated(folder):
+def truncate_weights(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-500])
 
 
 DAMAGES = {
-    "truncated weights": truncated,
-    "no weights": lambda folder: (folder / "model.safetensors").write_bytes(b""),
-    "a tensor that is missing": with_weights(lambda weights: weights.pop("model.decoder.layers.1.fc1.weight")),
-    "a tensor of another shape": with_weights(
+    "truncated weights": truncate_weights,
+    "empty weights": lambda folder: (folder / "model.safetensors").write_bytes(b""),
+    "a missing tensor": change_weights(lambda weights: weights.pop("model.decoder.layers.1.fc1.weight")),
+    "a tensor of the wrong shape": change_weights(
         lambda weights: weights.update({"model.decoder.layers.1.fc1.weight": torch.zeros(3, 3)})
     ),
-    "a wrong type": with_config(d_model="wide"),
-    "a value out of range": with_config(dropout=7.0),
-    "no object": lambda folder: (folder / "config.json").write_text("[]"),
-    "another kind": with_config(model_type="bert"),
-    "an unknown kind": with_config(model_type="foreign"),
+    "a field of the wrong type": change_config(d_model="wide"),
+    "a field out of range": change_config(dropout=7.0),
+    "a config that is not an object": lambda folder: (folder / "config.json").write_text("[]"),
+    "a different model type": change_config(model_type="bert"),
+    "an unknown model type": change_config(model_type="foreign"),
     "a damaged tokenizer": lambda folder: (folder / "tokenizer.json").write_text('{"model": 3}'),
 }
-VERBS = {
+COMMANDS = {
     "evaluate": ["evaluate", "MODEL", "--test_file", "TEXT"],
     "score": ["score", "MODEL", "--test_file", "TEXT"],
     "compare": ["compare", "MODEL", "MODEL", "--test_file", "TEXT"],
@@ -82,49 +83,48 @@ VERBS = {
 }
 
 
-def failure(verb: str, folder: Path, capsys, monkeypatch, tmp_path) -> str:
-    """Runs a verb that must fail; gives its line."""
+def error_line(command: str, folder: Path, capsys, monkeypatch, tmp_path) -> str:
+    """Run a command that must fail, and return its one-line error message."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    for language in ("en", "de"):
-        (tmp_path / f"text.{language}").write_text("a dog\n" * 3)
+    write_moses(tmp_path / "text", en=["a dog"] * 3, de=["a dog"] * 3)
     names = {"MODEL": str(folder), "TEXT": str(tmp_path / "text"), "OUT": str(tmp_path / "out")}
-    assert main([names.get(word, word) for word in VERBS[verb]]) == 1
+    assert main([names.get(word, word) for word in COMMANDS[command]]) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer")]
     assert len(lines) == 1
     return lines[0]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("verb", ["evaluate", "train"])
-def test_a_damaged_model_is_one_line(damage, verb, folder, capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("command", ["evaluate", "train"])
+def test_a_damaged_model_causes_a_one_line_error(damage, command, folder, capsys, monkeypatch, tmp_path):
     DAMAGES[damage](folder)
-    assert str(folder) in failure(verb, folder, capsys, monkeypatch, tmp_path)
+    assert str(folder) in error_line(command, folder, capsys, monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_weights_that_lack_a_tensor_are_never_used(verb, folder, capsys, monkeypatch, tmp_path):
-    DAMAGES["a tensor that is missing"](folder)
-    line = failure(verb, folder, capsys, monkeypatch, tmp_path)
-    assert "lack 1 of the model's tensors, such as model.decoder.layers.1.fc1.weight" in line
+@pytest.mark.parametrize("command", COMMANDS)
+def test_incomplete_weights_are_rejected(command, folder, capsys, monkeypatch, tmp_path):
+    DAMAGES["a missing tensor"](folder)
+    line = error_line(command, folder, capsys, monkeypatch, tmp_path)
+    assert "do not contain 1 of the model's tensors, for example model.decoder.layers.1.fc1.weight" in line
     assert not (tmp_path / "out" / "settings.yaml").exists()
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_model_of_another_kind_is_one_line(verb, folder, capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_different_model_type_causes_a_one_line_error(command, folder, capsys, monkeypatch, tmp_path):
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     config = MarianConfig(vocab_size=260, d_model=8, encoder_layers=1, decoder_layers=1, pad_token_id=0, **heads)
     MarianMTModel(config).save_pretrained(folder)
-    assert "is a marian model" in failure(verb, folder, capsys, monkeypatch, tmp_path)
+    assert "is a marian model" in error_line(command, folder, capsys, monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize("verb", ["translate", "evaluate", "demo", "train"])
-def test_a_folders_own_code_never_runs_whatever_is_piped_in(verb, tmp_path):
-    folder, mark = tmp_path / "foreign", tmp_path / "code has run"
+@pytest.mark.parametrize("command", ["translate", "evaluate", "demo", "train"])
+def test_code_of_a_model_folder_never_runs(command, tmp_path):
+    folder, marker = tmp_path / "foreign", tmp_path / "code has run"
     folder.mkdir()
     auto_map = {"AutoConfig": "code.ForeignConfig", "AutoModelForSeq2SeqLM": "code.ForeignModel"}
     (folder / "config.json").write_text(json.dumps({"model_type": "foreign", "auto_map": auto_map}))
-    (folder / "code.py").write_text(FOREIGN.format(mark=str(mark)))
-    words = [{"MODEL": str(folder), "OUT": str(tmp_path / "out")}.get(word, word) for word in VERBS[verb]]
+    (folder / "code.py").write_text(FOREIGN.format(marker=str(marker)))
+    words = [{"MODEL": str(folder), "OUT": str(tmp_path / "out")}.get(word, word) for word in COMMANDS[command]]
     run = subprocess.run(
         [sys.executable, "-m", "hf_vanilla_transformer", *words],
         **{"input": "y\ny\ny\nHello.\n", "capture_output": True, "text": True, "timeout": 100},
@@ -132,25 +132,25 @@ def test_a_folders_own_code_never_runs_whatever_is_piped_in(verb, tmp_path):
     assert run.returncode == 1
     assert "[y/N]" not in run.stdout + run.stderr
     assert "trust_remote_code" in run.stderr
-    assert not mark.exists()
+    assert not marker.exists()
 
 
-def test_nothing_in_the_package_leaves_the_question_of_remote_code_open():
-    """Every call that could ask on stdin, which may be text to translate, says no."""
-    asking = []
+def test_every_auto_class_call_sets_trust_remote_code_to_false():
+    """Otherwise transformers asks on stdin, which may contain the text to translate."""
+    prompting = []
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             name = ast.unparse(node.func)
-            answers = [keyword.value for keyword in node.keywords if keyword.arg == "trust_remote_code"]
+            values = [keyword.value for keyword in node.keywords if keyword.arg == "trust_remote_code"]
             if name.endswith(".from_pretrained") and ("auto" in name.lower() or "ExportedModel" in name):
-                asking += [f"{file.name}: {name}"] * ([ast.unparse(answer) for answer in answers] != ["False"])
-    assert asking == []
+                prompting += [f"{file.name}: {name}"] * ([ast.unparse(value) for value in values] != ["False"])
+    assert prompting == []
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_folder_with_an_adapter_loads(folder, tmp_path):
+def test_an_adapter_folder_loads(folder, tmp_path):
     adapted = get_peft_model(load_model(str(folder)), LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM"))
     for name, weight in adapted.named_parameters():
         if "lora_B" in name:
@@ -161,5 +161,5 @@ def test_a_folder_with_an_adapter_loads(folder, tmp_path):
     assert torch.equal(load_model(str(tmp_path / "adapter")).eval().generate(source, max_new_tokens=5), expected)
 
 
-def test_a_whole_model_loads(folder):
+def test_an_intact_model_loads(folder):
     assert load_model(str(folder)).config.source_lang == "en"

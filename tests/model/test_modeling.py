@@ -30,7 +30,7 @@ def batch(pad_from: int = 5) -> dict[str, torch.Tensor]:
 
 
 def torch_stacks(model: VanillaTransformerForConditionalGeneration) -> tuple[nn.ModuleList, nn.ModuleList]:
-    """The same weights in `torch.nn`'s post-norm layers."""
+    """Return the model's encoder and decoder layers as post-norm layers of `torch.nn` with the same weights."""
     config = model.config
     shape = {
         "d_model": config.d_model,
@@ -76,9 +76,9 @@ def torch_stacks(model: VanillaTransformerForConditionalGeneration) -> tuple[nn.
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-def test_the_whole_forward_equals_an_independent_stack(small_model, dtype, tolerance):
+def test_logits_equal_those_of_torch_layers(small_model, dtype, tolerance):
     model = small_model().to(dtype)
-    for parameter in model.parameters():  # away from the initial zeros and ones, so that every parameter counts
+    for parameter in model.parameters():  # no initial zeros and ones, so that every parameter affects the result
         parameter.data += 0.05 * torch.randn_like(parameter)
     inputs = batch()
     encoder, decoder = torch_stacks(model)
@@ -101,7 +101,7 @@ def test_the_whole_forward_equals_an_independent_stack(small_model, dtype, toler
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("heads", [{}, {"d_k": 5, "d_v": 9}])
-def test_the_whole_forward_equals_the_papers_equations_in_numpy(small_model, heads, implementation):
+def test_logits_equal_the_papers_equations_in_numpy(small_model, heads, implementation):
     model, inputs = small_model(**heads).double(), batch()
     model.set_attn_implementation(implementation)
     for parameter in model.parameters():
@@ -122,7 +122,7 @@ def test_padding_never_changes_other_positions(small_model):
     torch.testing.assert_close(model(**inputs).logits, together, atol=0, rtol=0)
 
 
-def test_padding_of_the_target_never_changes_earlier_positions(small_model):
+def test_target_padding_never_changes_other_positions(small_model):
     model, inputs = small_model(), batch()
     full = model(**inputs).logits
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
@@ -131,7 +131,7 @@ def test_padding_of_the_target_never_changes_earlier_positions(small_model):
     torch.testing.assert_close(masked[1, :4], full[1, :4], atol=1e-6, rtol=0)
 
 
-def test_a_position_sees_nothing_after_it(small_model):
+def test_a_target_position_never_depends_on_later_ones(small_model):
     model, inputs = small_model(), batch()
     before = model(**inputs).logits
     inputs["decoder_input_ids"][:, 4:] = 7
@@ -140,7 +140,7 @@ def test_a_position_sees_nothing_after_it(small_model):
     assert not torch.allclose(after[:, 4:], before[:, 4:])
 
 
-def test_cached_equals_uncached(small_model):
+def test_logits_with_a_cache_equal_logits_without(small_model):
     model, inputs = small_model(), batch()
     expected = model(**inputs, use_cache=False).logits
     target = inputs.pop("decoder_input_ids")
@@ -153,7 +153,7 @@ def test_cached_equals_uncached(small_model):
 
 
 @pytest.mark.parametrize("heads", [{}, {"d_k": 5, "d_v": 9}])
-def test_sdpa_equals_eager(small_model, heads):
+def test_sdpa_attention_equals_eager_attention(small_model, heads):
     model, inputs = small_model(**heads), batch()
     assert model.config._attn_implementation == "sdpa"
     expected = model(**inputs).logits
@@ -161,7 +161,7 @@ def test_sdpa_equals_eager(small_model, heads):
     torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-5, rtol=0)
 
 
-def test_d_k_and_d_v_size_the_projections_and_scale_by_d_k(small_model):
+def test_d_k_and_d_v_set_the_projection_sizes_and_the_scaling(small_model):
     attention = small_model(d_k=5, d_v=9).model.encoder.layers[0].self_attn
     shapes = [tuple(getattr(attention, f"{name}_proj").weight.shape) for name in ("q", "k", "v", "out")]
     assert shapes == [(20, 32), (20, 32), (36, 32), (32, 36)]
@@ -169,7 +169,7 @@ def test_d_k_and_d_v_size_the_projections_and_scale_by_d_k(small_model):
     assert attention.q_proj.bias is None
 
 
-def test_embeddings_are_scaled_on_input_only(small_model):
+def test_embeddings_are_scaled_only_at_the_input(small_model):
     model = small_model()
     ids = torch.tensor([[5, 6]])
     expected = 32**0.5 * model.model.shared.weight[ids]
@@ -180,11 +180,11 @@ def test_embeddings_are_scaled_on_input_only(small_model):
 
 def tied(model) -> bool:
     base = model.model
-    places = (base.shared, base.encoder.embed_tokens, base.decoder.embed_tokens, model.lm_head)
-    return len({place.weight.data_ptr() for place in places}) == 1
+    matrices = (base.shared, base.encoder.embed_tokens, base.decoder.embed_tokens, model.lm_head)
+    return len({matrix.weight.data_ptr() for matrix in matrices}) == 1
 
 
-def test_one_matrix_is_used_three_times_whatever_happens_to_the_model(small_model, tmp_path):
+def test_three_uses_share_one_matrix_after_resizing_casting_and_loading(small_model, tmp_path):
     model = small_model()
     assert tied(model)
     model.resize_token_embeddings(60)
@@ -199,7 +199,7 @@ def test_one_matrix_is_used_three_times_whatever_happens_to_the_model(small_mode
     assert len(matrices) == 1
 
 
-def test_untied_matrices_stay_apart(small_model, tmp_path):
+def test_untied_matrices_are_saved_separately(small_model, tmp_path):
     model = small_model(tie_word_embeddings=False)
     model.lm_head.weight.data.normal_()
     model.save_pretrained(tmp_path)
@@ -211,7 +211,7 @@ def test_untied_matrices_stay_apart(small_model, tmp_path):
 
 
 @pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
-def test_saving_and_loading_gives_bit_equal_logits(small_model, tmp_path, position_embedding):
+def test_logits_are_bit_identical_after_saving_and_loading(small_model, tmp_path, position_embedding):
     model, inputs = small_model(position_embedding=position_embedding, lm_head_bias=True), batch()
     model.save_pretrained(tmp_path)
     assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".py", ".safetensors"}
@@ -220,18 +220,18 @@ def test_saving_and_loading_gives_bit_equal_logits(small_model, tmp_path, positi
     assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
 
 
-def test_the_auto_classes_know_the_model(tmp_path, small_model):
+def test_auto_classes_load_the_model(tmp_path, small_model):
     small_model().save_pretrained(tmp_path)
     assert type(AutoConfig.from_pretrained(tmp_path)) is VanillaTransformerConfig
     assert type(AutoModel.from_pretrained(tmp_path)) is VanillaTransformerModel
 
 
-def test_gradient_checkpointing_gives_the_same_gradients(small_model):
+def test_gradient_checkpointing_never_changes_the_gradients(small_model):
     model, inputs = small_model(), batch()
     labels, gradients = torch.randint(4, 50, (2, 6)), []
     for checkpointing in (False, True):
         if checkpointing:
-            # the name before transformers 5.20 came to say activation checkpointing
+            # transformers before 5.20 calls it gradient checkpointing
             getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
             assert all(layer.gradient_checkpointing for layer in model.model.decoder.layers)
         model.train()
@@ -245,7 +245,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(small_model):
         torch.testing.assert_close(plain, checkpointed)
 
 
-def test_the_loss_honours_num_items_in_batch(small_model):
+def test_the_loss_is_divided_by_num_items_in_batch(small_model):
     model, inputs = small_model(), batch()
     labels = torch.randint(4, 50, (2, 6))
     labels[1, 3:] = -100
@@ -255,7 +255,7 @@ def test_the_loss_honours_num_items_in_batch(small_model):
     torch.testing.assert_close(model(**inputs, labels=labels, num_items_in_batch=36).loss, expected / 36)
 
 
-def test_labels_make_the_decoders_input(small_model):
+def test_decoder_input_defaults_to_shifted_labels(small_model):
     labels = torch.tensor([[7, 8, 2], [9, 2, -100]])
     expected = torch.tensor([[1, 7, 8], [1, 9, 2]])
     assert torch.equal(shift_right(labels, 0, 1), expected)
@@ -277,16 +277,16 @@ def test_attentions_and_hidden_states_are_recorded(small_model):
     assert [len(output.encoder_hidden_states), len(output.decoder_hidden_states)] == [3, 4]
 
 
-def test_source_embeddings_stand_in_for_ids(small_model):
+def test_source_embeddings_can_replace_token_ids(small_model):
     model, inputs = small_model(), batch()
     expected = model(**inputs).logits
     rows = model.get_input_embeddings()(inputs.pop("input_ids"))
     assert torch.equal(model(inputs_embeds=rows, **inputs).logits, expected)
-    with pytest.raises(ValueError, match="exactly one of token ids and embeddings"):
+    with pytest.raises(ValueError, match=r"exactly one of \[decoder_\]input_ids"):
         model.model.encoder(input_ids=torch.ones(1, 2, dtype=torch.long), inputs_embeds=rows)
 
 
-def test_an_initializer_range_replaces_tensor2tensors_initialisation(small_model):
+def test_initializer_range_replaces_the_initialisation_of_tensor2tensor(small_model):
     model = small_model(vocab_size=2000, d_model=64, initializer_range=0.02)
     for weight in (model.model.shared.weight, model.model.decoder.layers[0].encoder_attn.k_proj.weight):
         assert weight.std().item() == pytest.approx(0.02, rel=0.05)

@@ -1,4 +1,4 @@
-"""PEFT's adapters and a growing vocabulary, as with transformers' own models."""
+"""PEFT adapters and resized vocabularies work as with the models of transformers."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def loss(model):
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_lora_learns_and_leaves_the_model_alone(small_model, tmp_path):
+def test_lora_learns_without_changing_the_base_model(small_model, tmp_path):
     before = {name: weight.clone() for name, weight in small_model().state_dict().items()}
     model = small_model()
     adapted = lora(model)
@@ -59,7 +59,7 @@ def test_lora_learns_and_leaves_the_model_alone(small_model, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_a_saved_adapter_loads_and_merges_to_the_same_outputs(small_model, tmp_path):
+def test_a_saved_and_merged_adapter_keeps_its_outputs(small_model, tmp_path):
     adapted = lora(small_model())
     train(adapted, tmp_path / "run", 5)
     adapted.eval()
@@ -75,7 +75,7 @@ def test_a_saved_adapter_loads_and_merges_to_the_same_outputs(small_model, tmp_p
 
 
 @pytest.mark.parametrize("size", [61, 40])
-def test_a_resized_vocabulary_keeps_the_three_way_tie_and_the_old_rows(small_model, tmp_path, size):
+def test_resizing_keeps_the_tied_matrix_and_its_rows(small_model, tmp_path, size):
     model = small_model()
     old = model.model.shared.weight.detach().clone()
     model.resize_token_embeddings(size, mean_resizing=False)
@@ -94,7 +94,7 @@ def test_a_resized_vocabulary_keeps_the_three_way_tie_and_the_old_rows(small_mod
 
 
 @pytest.mark.parametrize("size", [61, 40])
-def test_resizing_keeps_each_matrix_of_an_untied_model(small_model, tmp_path, size):
+def test_resizing_keeps_every_matrix_of_an_untied_model(small_model, tmp_path, size):
     model = small_model(tie_word_embeddings=False)
     tables = {"encoder": model.model.encoder, "decoder": model.model.decoder}
     before = {name: stack.embed_tokens.weight.detach().clone() for name, stack in tables.items()}
@@ -121,7 +121,7 @@ def test_every_weight_of_an_untied_model_gets_a_gradient(small_model):
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
 
 
-def test_an_untied_folder_of_before_with_its_unused_matrix_loads(small_model, tmp_path, capfd):
+def test_an_older_untied_model_with_an_unused_matrix_loads(small_model, tmp_path, capfd):
     model = small_model(tie_word_embeddings=False)
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

@@ -1,4 +1,4 @@
-"""`pipeline("translation")` of transformers itself, on this package's models and on others."""
+"""`pipeline("translation")` of transformers, with models of this package and others."""
 
 import logging
 import subprocess
@@ -23,7 +23,7 @@ def tokenizer():
 
 @pytest.fixture
 def model(small_model, tokenizer):
-    """A random model that ends its sentences at many lengths."""
+    """Return a random model that ends its sentences at many lengths."""
     model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, tie_word_embeddings=False)
     model.lm_head.weight.data.normal_()
     model.lm_head.bias.data[2] += 8.0
@@ -42,21 +42,21 @@ def translator(saved):
     return pipeline("translation", model=saved)
 
 
-def test_it_loads_a_saved_model_by_its_task_without_trust(translator, model, tokenizer):
+def test_the_task_loads_a_saved_model_without_trust_remote_code(translator, model, tokenizer):
     assert type(translator) is TranslationPipeline
     text = PHRASES[0]
     assert translator(text) == [{"translation_text": translate(model, tokenizer, [text])[0]}]
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
-def test_a_list_gives_one_translation_for_each_string_whatever_the_batches(translator, model, tokenizer, batch_size):
+def test_a_list_returns_one_translation_per_string_for_any_batch_size(translator, model, tokenizer, batch_size):
     expected = [{"translation_text": text} for text in translate(model, tokenizer, PHRASES)]
     assert translator(PHRASES, batch_size=batch_size) == expected
     assert translator(tuple(PHRASES), batch_size=batch_size) == expected
     assert translator([]) == []
 
 
-def test_generation_arguments_reach_generate(translator, model, tokenizer):
+def test_generation_arguments_are_passed_to_generate(translator, model, tokenizer):
     settings = {"num_beams": 2, "length_penalty": 1.5, "max_new_tokens": 5}
     expected = [{"translation_text": text} for text in translate(model, tokenizer, PHRASES, **settings)]
     assert translator(PHRASES, batch_size=8, **settings) == expected
@@ -64,7 +64,7 @@ def test_generation_arguments_reach_generate(translator, model, tokenizer):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_data_sets_and_generators_are_streamed(translator, batch_size):
+def test_datasets_and_generators_are_streamed(translator, batch_size):
     class Sentences(Dataset):
         def __len__(self):
             return 6
@@ -87,7 +87,7 @@ def test_data_sets_and_generators_are_streamed(translator, batch_size):
     assert list(stream) == expected[1:]
 
 
-def test_n_best_come_with_the_scores_of_the_formula(translator, model, tokenizer):
+def test_n_best_scores_are_log_probability_over_the_length_penalty(translator, model, tokenizer):
     results = translator(PHRASES[:3], num_return_sequences=3, num_beams=4, batch_size=3)
     assert [len(result) for result in results] == [3, 3, 3]
     for text, candidates in zip(PHRASES, results, strict=False):
@@ -106,18 +106,18 @@ def test_n_best_come_with_the_scores_of_the_formula(translator, model, tokenizer
     assert [a["score"] for a in alone] == pytest.approx([b["score"] for b in results[0]], rel=1e-5)
 
 
-def test_blank_text_gives_an_empty_translation_and_changes_nothing_around_it(translator):
+def test_blank_text_has_an_empty_translation_and_never_changes_others(translator):
     results = translator(["", PHRASES[0], " \t\n"], batch_size=3)
     assert [result["translation_text"] == "" for result in results] == [True, False, True]
     assert results[1] == translator(PHRASES[0])[0]
     assert translator(" ") == [{"translation_text": ""}]
 
 
-def test_long_text_is_cut_with_a_warning(translator, model, tokenizer, caplog):
+def test_long_text_is_truncated_with_a_warning(translator, model, tokenizer, caplog):
     text = " ".join(PHRASES * 9)
     with caplog.at_level(logging.WARNING):
         result = translator(text, max_new_tokens=9)
-    assert f"A text of {len(tokenizer(text).input_ids)} tokens was cut to 64" in caplog.text
+    assert f"A text of {len(tokenizer(text).input_ids)} tokens was truncated to 64" in caplog.text
     cut = tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
     assert cut.input_ids[0, -1] == tokenizer.eos_token_id
     expected = tokenizer.decode(model.generate(**cut, max_new_tokens=9)[0], skip_special_tokens=True)
@@ -125,18 +125,18 @@ def test_long_text_is_cut_with_a_warning(translator, model, tokenizer, caplog):
 
 
 @pytest.mark.parametrize("text", ["🤖 ❤️‍🔥 日本語", "</s><pad>", "a\x00b", "\ufeff" + PHRASES[0]])
-def test_odd_text_gives_a_result(translator, text):
+def test_unusual_text_is_translated(translator, text):
     (result,) = translator(text)
     assert isinstance(result["translation_text"], str)
 
 
 @pytest.mark.parametrize("wrong", [None, 3, b"bytes", {"text": "a"}, ["a", None], [["a"]]])
-def test_what_is_no_string_is_a_clear_error(translator, wrong):
-    with pytest.raises(ValueError, match="Translation takes a string or a list of strings, not"):
+def test_anything_but_strings_raises_a_clear_error(translator, wrong):
+    with pytest.raises(ValueError, match="translation expects a string or a list of strings, got"):
         translator(wrong)
 
 
-def test_other_models_translate_with_it_too(model, tokenizer, translator):
+def test_the_pipeline_works_with_other_models(model, tokenizer, translator):
     model.config.length_normalization = "length"
     marian = pipeline("translation", model=convert.to_marian(model), tokenizer=tokenizer)
     theirs = marian(PHRASES[:5], max_new_tokens=9, num_beams=2, length_penalty=0.6)
@@ -149,7 +149,7 @@ def test_other_models_translate_with_it_too(model, tokenizer, translator):
 @pytest.mark.parametrize(
     "order", ["import hf_vanilla_transformer, transformers", "import transformers, hf_vanilla_transformer"]
 )
-def test_the_other_removed_tasks_stay_refused_in_a_fresh_process(order, saved):
+def test_other_removed_tasks_are_still_rejected(order, saved):
     code = f"""{order}
 from transformers import pipeline
 for task in ("summarization", "text2text-generation", "question-answering", "translation_en_to_de"):
@@ -164,7 +164,7 @@ print(pipeline("translation", model={saved!r})("A dog.", max_new_tokens=3))
     assert "translation_text" in run.stdout, run.stderr[-2000:]
 
 
-def test_a_saved_pipeline_is_as_self_sufficient_as_a_saved_model(translator, saved, tmp_path):
+def test_a_saved_pipeline_includes_its_code(translator, saved, tmp_path):
     translator.save_pretrained(tmp_path / "again")
     again = pipeline("translation", model=str(tmp_path / "again"))
     assert again(PHRASES[0]) == translator(PHRASES[0])

@@ -1,4 +1,4 @@
-"""Lower precision, less memory and compilation through the trainer, beside the same training without them."""
+"""Compare training with lower precision, gradient checkpointing or compilation to plain training."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ ROWS = [{"input_ids": [5 + i, 6, 7 + i, 2], "labels": [8, 9 + i, 2]} for i in ra
 
 @pytest.fixture
 def train(small_model, tmp_path):
-    """A function that trains for 12 updates with extra arguments; the model, and its losses."""
+    """Return a function that trains for 12 updates with extra arguments and returns the trainer and its losses."""
 
     def run(**settings):
         args = VanillaTransformerTrainingArguments(
@@ -33,7 +33,7 @@ def plain(train):
     return train()[1]
 
 
-def test_bf16_autocast_trains_alike_and_keeps_its_weights_in_float32(train, plain):
+def test_bf16_autocast_trains_similarly_and_keeps_float32_weights(train, plain):
     trainer, losses = train(bf16=True)
     assert {weight.dtype for weight in trainer.model.parameters()} == {torch.float32}
     assert losses == pytest.approx(plain, abs=0.08)
@@ -41,8 +41,8 @@ def test_bf16_autocast_trains_alike_and_keeps_its_weights_in_float32(train, plai
     assert losses[-1] < losses[0] - 0.1
 
 
-def test_gradient_checkpointing_trains_exactly_alike(train, plain):
-    name = "activation_checkpointing"  # gradient_checkpointing before transformers 5.2x
+def test_gradient_checkpointing_never_changes_the_losses(train, plain):
+    name = "activation_checkpointing"  # called gradient_checkpointing before transformers 5.20
     known = hasattr(VanillaTransformerTrainingArguments, name)
     trainer, losses = train(**{name if known else "gradient_checkpointing": True})
     assert trainer.model.model.encoder.gradient_checkpointing
@@ -51,7 +51,7 @@ def test_gradient_checkpointing_trains_exactly_alike(train, plain):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_model_trains_alike_and_is_saved_under_its_own_names(train, plain, tmp_path):
+def test_a_compiled_model_trains_similarly_and_saves_the_original_weight_names(train, plain, tmp_path):
     trainer, losses = train(torch_compile=True)
     assert losses == pytest.approx(plain, abs=1e-4)
     trainer.save_model(str(tmp_path / "saved"))
@@ -60,6 +60,6 @@ def test_a_compiled_model_trains_alike_and_is_saved_under_its_own_names(train, p
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="fp16 needs a GPU")
-def test_fp16_trains_alike_on_a_gpu(train, plain):
+def test_fp16_trains_similarly_on_a_gpu(train, plain):
     _, losses = train(fp16=True, use_cpu=False)
     assert losses == pytest.approx(plain, abs=0.02)

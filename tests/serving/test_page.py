@@ -1,4 +1,4 @@
-"""The page, used in a real Chromium as a person would, on a desktop and on a phone."""
+"""The demo page, in Chromium at the sizes of a desktop and of a phone, and its functions without a browser."""
 
 import os
 import shutil
@@ -26,14 +26,14 @@ def explorer(trained_on_multi30k):
 
 
 @pytest.mark.slow
-def test_the_n_best_come_in_order_and_the_first_is_generates(explorer, trained_on_multi30k):
+def test_candidates_are_sorted_by_score_and_the_first_is_that_of_generate(explorer, trained_on_multi30k):
     model, tokenizer, *_ = trained_on_multi30k
     for beams, alpha in ((4, 0.6), (3, 1.5), (1, 0.6)):
         candidates = explorer.translate(SENTENCE, beams, alpha)
         assert len(candidates) == beams
-        for _, text, row in candidates:
-            assert explorer.tokenizer.decode(row, skip_special_tokens=True) == text
-            assert row[1:].count(2) <= 1  # shorter ones are not filled up
+        for _, text, ids in candidates:
+            assert explorer.tokenizer.decode(ids, skip_special_tokens=True) == text
+            assert ids[1:].count(2) <= 1  # no padding after </s>
         scores = [score for score, _, _ in candidates]
         assert scores == sorted(scores, reverse=True)
         settings = {"num_beams": beams, **({"length_penalty": alpha} if beams > 1 else {})}
@@ -42,7 +42,7 @@ def test_the_n_best_come_in_order_and_the_first_is_generates(explorer, trained_o
 
 
 @pytest.mark.slow
-def test_the_attention_shown_is_the_models_and_sums_to_one(explorer):
+def test_heat_map_shows_attention_weights_that_sum_to_one(explorer):
     target = explorer.translate(SENTENCE, 2, 0.6)[0][2]
     attention = explorer.attention(SENTENCE, target)
     config, source = explorer.model.config, len(explorer.tokenizer(SENTENCE).input_ids)
@@ -54,24 +54,22 @@ def test_the_attention_shown_is_the_models_and_sums_to_one(explorer):
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     assert attention["weights"]["decoder"].triu(1).abs().max() == 0
     assert attention["tokens"]["source"][-1] == "</s>"
-    axes = explorer.picture(attention, "cross", 1, 2).axes[0]
+    axes = explorer.heat_map(attention, "cross", 1, 2).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == attention["tokens"]["source"]
     assert [label.get_text() for label in axes.get_yticklabels()] == attention["tokens"]["target"]
     assert (axes.images[0].get_array() == attention["weights"]["cross"][0, 1].numpy()).all()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "message"), [(" ", "Type a sentence"), ("dog " * 200, f"the page takes {MAX_TOKENS}")]
-)
-def test_blank_and_long_text_are_refused_in_words(explorer, text, message):
+@pytest.mark.parametrize(("text", "message"), [(" ", "Type a sentence"), ("dog " * 200, f"the limit is {MAX_TOKENS}")])
+def test_blank_and_long_texts_are_clear_errors(explorer, text, message):
     with pytest.raises(ValueError, match=message):
         explorer.translate(text, 4, 0.6)
 
 
 @pytest.fixture(scope="module")
 def address(trained_on_multi30k, tmp_path_factory):
-    """The page as the command line serves it."""
+    """The address of the page, served by `vanilla-transformer demo` in its own process."""
     log = tmp_path_factory.mktemp("demo") / "log"
     command = [sys.executable, "-m", "hf_vanilla_transformer", "demo", str(trained_on_multi30k[2]), "--port", "7913"]
     with open(log, "w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
@@ -102,7 +100,7 @@ def browser():
 @needs_chromium
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
-def test_a_person_translates_and_looks_at_attention(address, browser, explorer, width, height, tmp_path):
+def test_page_translates_and_shows_attention(address, browser, explorer, width, height, tmp_path):
     from playwright.sync_api import expect
 
     page = browser.new_page(viewport={"width": width, "height": height})
@@ -114,11 +112,11 @@ def test_a_person_translates_and_looks_at_attention(address, browser, explorer, 
     for score, text, _ in expected:
         expect(page.locator("table")).to_contain_text(f"{score:.3f}")
         expect(page.locator("table")).to_contain_text(text)
-    picture = page.locator("[data-testid=matplotlib] img, .matplotlib img").first
-    expect(picture).to_be_visible()
-    before = picture.get_attribute("src")
+    heat_map = page.locator("[data-testid=matplotlib] img, .matplotlib img").first
+    expect(heat_map).to_be_visible()
+    before = heat_map.get_attribute("src")
     page.get_by_label("encoder").check()
-    expect(picture).not_to_have_attribute("src", before)
+    expect(heat_map).not_to_have_attribute("src", before)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     page.close()
@@ -126,7 +124,7 @@ def test_a_person_translates_and_looks_at_attention(address, browser, explorer, 
 
 @needs_chromium
 @pytest.mark.slow
-def test_an_error_is_shown_to_the_person_without_a_trace(address, browser):
+def test_page_shows_errors_without_a_traceback(address, browser):
     page = browser.new_page()
     page.goto(address)
     page.get_by_role("button", name="Translate").click()
@@ -136,7 +134,7 @@ def test_an_error_is_shown_to_the_person_without_a_trace(address, browser):
 
 
 @pytest.mark.slow
-def test_the_page_listens_on_this_machine_only(address):
+def test_page_listens_only_on_the_local_host_by_default(address):
     listening = subprocess.run(
         [sys.executable, "-c", "print(open('/proc/net/tcp').read())"], capture_output=True, text=True
     ).stdout
@@ -145,17 +143,17 @@ def test_the_page_listens_on_this_machine_only(address):
     assert [line[1].split(":")[0] for line in lines] == ["0100007F"]
 
 
-def test_the_limit_on_text_holds_whoever_sends_it(small_model, tmp_path):
+def test_character_limit_is_enforced_without_a_browser(small_model, tmp_path):
     small_model(vocab_size=260).save_pretrained(tmp_path)
     train_tokenizer([""], 260).save_pretrained(tmp_path)
     explorer = Explorer(str(tmp_path))
-    explorer.tokenizer = None  # the text is not even tokenised
-    with pytest.raises(ValueError, match=f"2,001 characters; the page takes {MAX_CHARACTERS:,}"):
+    explorer.tokenizer = None  # the text must not even be tokenised
+    with pytest.raises(ValueError, match=f"2,001 characters, but the limit is {MAX_CHARACTERS:,}"):
         explorer.translate("a" * 2001, 1, 0.6)
 
 
 @pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid"])
-def test_an_address_that_is_none_is_said_at_once(host, capsys):
+def test_invalid_address_is_an_immediate_error(host, capsys):
     start = time.perf_counter()
     assert main(["demo", "nowhere", "--host", host]) == 1
     assert f"Cannot listen on {host}" in capsys.readouterr().err
@@ -163,7 +161,7 @@ def test_an_address_that_is_none_is_said_at_once(host, capsys):
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]", "127.0.0.1", "localhost"])
-def test_addresses_of_both_kinds_are_listened_on(host, small_model, tmp_path, monkeypatch):
+def test_demo_accepts_ipv4_and_ipv6_addresses(host, small_model, tmp_path, monkeypatch):
     if ":" in host and not os.path.exists("/proc/net/if_inet6"):
         pytest.skip("this machine has no IPv6")
     launched = []
@@ -173,4 +171,4 @@ def test_addresses_of_both_kinds_are_listened_on(host, small_model, tmp_path, mo
         launched.append(server_name)
 
     assert main(["demo", "nowhere", "--host", host]) == 0
-    assert launched == ["[::1]" if ":" in host else host]  # as Gradio spells it
+    assert launched == ["[::1]" if ":" in host else host]  # the form that Gradio expects

@@ -1,3 +1,5 @@
+"""Converted models, compared with MarianMT and `torch.nn.Transformer`."""
+
 import warnings
 
 import pytest
@@ -11,7 +13,7 @@ from hf_vanilla_transformer.model.layers_vanilla_transformer import sinusoids
 
 
 def scatter(model: nn.Module) -> nn.Module:
-    """Moves every parameter away from its initial zeros and ones, so that each counts."""
+    """Add noise to every parameter, so that none keeps its initial zeros or ones and each affects the output."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data += 0.05 * torch.randn_like(parameter)
@@ -50,31 +52,31 @@ def logits(model) -> torch.Tensor:
 
 
 VARIANTS = {
-    "the paper's": {},
+    "paper": {},
     "biases everywhere": {"attention_bias": True, "lm_head_bias": True},
-    "another activation": {"activation_function": "silu"},
-    "another epsilon": {"layer_norm_eps": 1e-3},
+    "different activation": {"activation_function": "silu"},
+    "different epsilon": {"layer_norm_eps": 1e-3},
     "untied": {"tie_word_embeddings": False},
     "double precision": {"dtype": torch.float64},
 }
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_marian_with_our_weights_gives_our_logits(small_model, name):
+def test_conversion_to_marian_and_back_keeps_the_logits(small_model, name):
     changes = dict(VARIANTS[name])
     dtype = changes.pop("dtype", torch.float32)
     model = scatter(small_model(**changes).to(dtype))
     converted = convert.to_marian(model)
     torch.testing.assert_close(logits(converted), logits(model), atol=1e-5, rtol=0)
-    back = convert.from_marian(converted)
-    assert torch.equal(logits(back), logits(model))
+    restored = convert.from_marian(converted)
+    assert torch.equal(logits(restored), logits(model))
     ignored = {"length_normalization", "initializer_range", "architectures"}
-    ours, again = ({k: v for k, v in m.config.to_dict().items() if k not in ignored} for m in (model, back))
-    assert ours == again
+    configs = [{k: v for k, v in m.config.to_dict().items() if k not in ignored} for m in (model, restored)]
+    assert configs[1] == configs[0]
 
 
 @pytest.mark.parametrize("changes", [{}, {"activation_function": "swish", "tie_word_embeddings": False}])
-def test_our_model_with_marians_weights_gives_marians_logits(changes):
+def test_conversion_from_marian_keeps_the_logits(changes):
     model = marian(**changes)
     converted = convert.from_marian(model)
     assert converted.config.layer_norm_eps == 1e-5
@@ -84,7 +86,7 @@ def test_our_model_with_marians_weights_gives_marians_logits(changes):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_marian_decodes_the_same_from_its_own_weights(num_beams):
+def test_model_converted_from_marian_generates_the_same(num_beams):
     model = marian()
     model.generation_config.update(num_beams=num_beams, length_penalty=0.8, max_length=20, bad_words_ids=[[49]])
     converted = convert.from_marian(model)
@@ -92,7 +94,7 @@ def test_marian_decodes_the_same_from_its_own_weights(num_beams):
     assert torch.equal(converted.generate(sources), model.generate(sources))
 
 
-def test_the_epsilon_that_marian_would_restore_is_stated_and_true(small_model, tmp_path):
+def test_reloaded_marian_model_has_marians_layer_norm_epsilon(small_model, tmp_path):
     model = scatter(small_model(layer_norm_eps=1e-2))
     converted = convert.to_marian(model)
     converted.save_pretrained(tmp_path)
@@ -109,7 +111,7 @@ def test_the_epsilon_that_marian_would_restore_is_stated_and_true(small_model, t
         ({"position_embedding": "learned"}, "learned"),
     ],
 )
-def test_what_marian_cannot_be_is_refused(small_model, changes, reason):
+def test_model_without_marian_equivalent_is_rejected(small_model, changes, reason):
     with pytest.raises(ValueError, match=reason):
         convert.to_marian(small_model(**changes))
 
@@ -123,26 +125,26 @@ def test_what_marian_cannot_be_is_refused(small_model, changes, reason):
         ({"decoder_ffn_dim": 128}, "d_ff"),
     ],
 )
-def test_marian_models_of_another_kind_are_refused(changes, reason):
+def test_marian_model_without_equivalent_is_rejected(changes, reason):
     with pytest.raises(ValueError, match=reason):
         convert.from_marian(marian(**changes))
 
 
 @pytest.fixture
 def trained(trained_on_multi30k):
-    """A trained model, and 200 sentences as a batch."""
+    """A trained model and a batch of 200 sentences."""
     model, tokenizer, _, sentences, _ = trained_on_multi30k
     return model, tokenizer(sentences[:200], return_tensors="pt", padding=True)
 
 
 def check_equal_decoding(model, other, sources, num_beams: int):
-    """At least 199 of 200 translations are equal, and every other is a tie to 1e-5 in score."""
+    """Check that at least 199 of 200 translations are equal, and that any other differs in score by at most 1e-5."""
     settings = {"num_beams": num_beams, "length_penalty": 0.8, "max_new_tokens": 40, "early_stopping": True}
     outputs = [
         m.generate(**sources, **settings, return_dict_in_generate=True, output_scores=True) for m in (model, other)
     ]
     ours, theirs = (output.sequences for output in outputs)
-    assert len(set(map(tuple, ours.tolist()))) > 20  # the model says more than one thing
+    assert len(set(map(tuple, ours.tolist()))) > 20  # the model does not always predict the same sentence
     unequal = (ours != theirs).any(-1).nonzero()[:, 0].tolist() if ours.shape == theirs.shape else range(200)
     assert len(unequal) <= 1
     for row in unequal:
@@ -156,7 +158,7 @@ def check_equal_decoding(model, other, sources, num_beams: int):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_200_sentences_are_translated_as_by_marian_with_our_weights(trained, num_beams, monkeypatch):
+def test_200_sentences_are_translated_the_same_after_conversion_to_marian(trained, num_beams, monkeypatch):
     model, sources = trained
     monkeypatch.setattr(model.config, "length_normalization", "length")
     check_equal_decoding(model, convert.to_marian(model), sources, num_beams)
@@ -164,7 +166,7 @@ def test_200_sentences_are_translated_as_by_marian_with_our_weights(trained, num
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_200_sentences_are_translated_as_by_a_marian_model(trained, num_beams):
+def test_200_sentences_are_translated_the_same_after_conversion_from_marian(trained, num_beams):
     model, sources = trained
     other = convert.to_marian(model)
     for name, parameter in other.named_parameters():
@@ -177,7 +179,7 @@ def test_200_sentences_are_translated_as_by_a_marian_model(trained, num_beams):
 def torch_transformer(**changes) -> nn.Transformer:
     fields = {"d_model": 32, "nhead": 4, "num_encoder_layers": 2, "num_decoder_layers": 3, "dim_feedforward": 64}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "enable_nested_tensor")  # torch's own speed hint
+        warnings.filterwarnings("ignore", "enable_nested_tensor")  # a performance hint of torch
         model = nn.Transformer(**{**fields, "batch_first": True, **changes})
     model.encoder.norm = model.decoder.norm = None
     return scatter(model)
@@ -185,7 +187,7 @@ def torch_transformer(**changes) -> nn.Transformer:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("changes", [{}, {"activation": "gelu", "layer_norm_eps": 1e-3}, {"bias": False}])
-def test_a_torch_transformer_gives_the_same_states(changes):
+def test_conversion_from_torch_keeps_the_logits(changes):
     transformer, embedding = torch_transformer(dtype=torch.float64, **changes), nn.Embedding(50, 32).double()
     model = convert.from_torch(transformer, embedding)
     source, target = torch.randint(4, 50, (3, 9)), torch.randint(4, 50, (3, 6))
@@ -207,7 +209,7 @@ def test_a_torch_transformer_gives_the_same_states(changes):
     torch.testing.assert_close(ours, states @ embedding.weight.T, atol=1e-10, rtol=0)
 
 
-def test_a_torch_transformer_of_another_kind_is_refused():
+def test_torch_transformer_without_equivalent_is_rejected():
     embedding = nn.Embedding(50, 32)
     with pytest.raises(ValueError, match="norm after each stack"):
         convert.from_torch(nn.Transformer(32, 4, 1, 1, 64, batch_first=True), embedding)
@@ -216,14 +218,14 @@ def test_a_torch_transformer_of_another_kind_is_refused():
             convert.from_torch(torch_transformer(**changes), embedding)
     with pytest.raises(ValueError, match="d_model differs"):
         convert.from_torch(torch_transformer(), nn.Embedding(50, 16))
-    strange = torch_transformer()
-    strange.encoder.layers[1] = nn.Identity()
+    unknown_layer = torch_transformer()
+    unknown_layer.encoder.layers[1] = nn.Identity()
     with pytest.raises(ValueError, match="Identity"):
-        convert.from_torch(strange, embedding)
-    uneven = torch_transformer()
-    uneven.decoder.layers[0].dropout2.p = 0.5
+        convert.from_torch(unknown_layer, embedding)
+    mixed_dropout = torch_transformer()
+    mixed_dropout.decoder.layers[0].dropout2.p = 0.5
     with pytest.raises(ValueError, match="dropout differs"):
-        convert.from_torch(uneven, embedding)
+        convert.from_torch(mixed_dropout, embedding)
 
 
 def test_convert_is_a_public_name():

@@ -1,4 +1,7 @@
-"""Run with a target, a folder to write to, and libFuzzer's flags: atheris against the readers of text and recipes."""
+"""Fuzz the readers of text and recipes with atheris.
+
+python tests/system/fuzz.py {rows,recipe} FOLDER [libFuzzer flags]
+"""
 
 import sys
 from pathlib import Path
@@ -13,7 +16,8 @@ TARGET, FOLDER = sys.argv[1], Path(sys.argv[2])
 ENDINGS = [".jsonl", ".tsv", ".csv", ".tsv.gz", ".jsonl.zst"]
 
 
-def read_any_rows(data: bytes) -> None:
+def fuzz_rows(data: bytes) -> None:
+    """Check that any bytes are UTF-8 pairs or a `DataError` that names the file; the first byte selects the format."""
     path = FOLDER / f"fuzzed{ENDINGS[data[0] % len(ENDINGS)] if data else '.tsv'}"
     path.write_bytes(data[1:])
     try:
@@ -23,14 +27,15 @@ def read_any_rows(data: bytes) -> None:
         str(error).index(str(path))
 
 
-def read_any_recipe(data: bytes) -> None:
+def fuzz_recipe(data: bytes) -> None:
+    """Check that any bytes are a recipe or a `ValueError` that names the file."""
     path = FOLDER / "fuzzed.yaml"
     path.write_bytes(data)
     try:
         read_recipe(str(path), {"max_steps", "preset"})
     except ValueError as error:
-        str(error).index(str(path))  # whatever is wrong, the file is named
+        str(error).index(str(path))
 
 
-atheris.Setup([sys.argv[0], *sys.argv[3:]], {"rows": read_any_rows, "recipe": read_any_recipe}[TARGET])
+atheris.Setup([sys.argv[0], *sys.argv[3:]], {"rows": fuzz_rows, "recipe": fuzz_recipe}[TARGET])
 atheris.Fuzz()

@@ -1,4 +1,7 @@
-"""Run by torchrun on two processes: FSDP2 over gloo beside the same model unsharded; prints what both did."""
+"""Train a model with and without sharding by FSDP2 and print the results as JSON.
+
+torchrun --nproc_per_node 2 tests/system/shard_the_model.py     # on the CPU, over gloo
+"""
 
 import json
 
@@ -18,28 +21,28 @@ def build() -> VanillaTransformerForConditionalGeneration:
     return VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=100, **SIZES))
 
 
-def train(model: torch.nn.Module, rank: int, world: int) -> list[float]:
-    """Ten updates; rank r sees the r-th part of each batch, and what is returned is the mean loss."""
+def train(model: torch.nn.Module, rank: int, world_size: int) -> list[float]:
+    """Make ten updates, each process with its part of the batch, and return the losses averaged over processes."""
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
     generator = torch.Generator().manual_seed(1)
     for _ in range(10):
-        batch = torch.randint(4, 100, (8, 6), generator=generator).chunk(world)[rank]
+        batch = torch.randint(4, 100, (8, 6), generator=generator).chunk(world_size)[rank]
         loss = model(input_ids=batch, labels=batch.flip(1)).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         mean = loss.detach().clone()
-        if world > 1:
+        if world_size > 1:
             dist.all_reduce(mean)
-        losses.append(mean.item() / world)
+        losses.append(mean.item() / world_size)
     return losses
 
 
 def main() -> None:
     dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     plain, sharded = build(), build()
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = init_device_mesh("cpu", (world_size,))
     for stack in (sharded.model.encoder, sharded.model.decoder):
         for layer in stack.layers:
             fully_shard(layer, mesh=mesh)
@@ -49,7 +52,7 @@ def main() -> None:
         "parameters": len(parameters),
         "sharded_parameters": sum(isinstance(parameter, DTensor) for parameter in parameters.values()),
         "losses": train(plain, 0, 1),
-        "sharded_losses": train(sharded, rank, world),
+        "sharded_losses": train(sharded, rank, world_size),
     }
     expected = dict(plain.named_parameters())
     differences = [(p.full_tensor() - expected[name]).abs().max().item() for name, p in parameters.items()]

@@ -1,4 +1,4 @@
-"""Every verb on damaged folders, files and flags: exit status 0, 1 or 2, one error line on failure, no traceback."""
+"""Every verb, on damaged folders, files and flags, exits with 0, 1 or 2, and with one error line if it fails."""
 
 import io
 import json
@@ -10,6 +10,7 @@ import gradio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small import model_flags
 
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
@@ -19,17 +20,9 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.preparation import Preparation, prepare
 
-SMALL = ["--preset", "tiny", "--d_model", "8", "--num_heads", "2", "--d_ff", "8", "--num_encoder_layers", "1"]
-SMALL += [
-    "--num_decoder_layers",
-    "1",
-    "--vocab_size",
-    "280",
-    "--max_tokens",
-    "64",
-    "--use_cpu",
-    "--disable_tqdm",
-    "true",
+SMALL = [
+    *model_flags(d_model=8, d_ff=8),
+    *("--vocab_size", "280", "--max_tokens", "64", "--disable_tqdm", "true"),
 ]
 SHORT = ["--max_steps", "2", "--logging_steps", "1"]
 TEXT = ["--test_file", "text"]
@@ -54,7 +47,7 @@ TRAINING = (
 
 
 class Command(NamedTuple):
-    """What is run, the files and folders that it reads, and the flags that it takes."""
+    """A command line, the files and folders it reads (to be damaged), and flags it accepts (to be added)."""
 
     words: list[str]
     reads: tuple[str, ...]
@@ -179,7 +172,7 @@ json_like = st.recursive(
 
 @st.composite
 def changed_value(draw, content: bytes) -> bytes:
-    """JSON or YAML in which one value is another."""
+    """Return JSON or YAML with one value replaced."""
     try:
         document = json.loads(content)
     except ValueError:
@@ -191,10 +184,10 @@ def changed_value(draw, content: bytes) -> bytes:
 
 
 @st.composite
-def damage(draw, place: Path) -> str:
-    """Damages one file that is, or lies below, `place`; gives what was done."""
-    files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
-    file = draw(st.sampled_from([file for file in files if file.is_file() and file.suffix != ".py"] or [place]))
+def damage(draw, target: Path) -> str:
+    """Damage the file `target`, or one file in the folder `target`, and return a description of the damage."""
+    files = sorted(file for file in target.rglob("*") if file.is_file()) if target.is_dir() else [target]
+    file = draw(st.sampled_from([file for file in files if file.is_file() and file.suffix != ".py"] or [target]))
     if not file.is_file():
         return "nothing"
     content = file.read_bytes()
@@ -214,81 +207,87 @@ def damage(draw, place: Path) -> str:
             file.mkdir()
     else:
         file.write_bytes(b"")
-    return f"{how} {file.relative_to(place.parent)}"
+    return f"{how} {file.relative_to(target.parent)}"
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    """A folder with everything that the commands name."""
-    place = tmp_path_factory.mktemp("whole")
+def undamaged(tmp_path_factory) -> Path:
+    """A folder with all files and folders that the commands use, undamaged."""
+    folder = tmp_path_factory.mktemp("undamaged")
     english, german = (
         ["a dog runs .", "two men sit .", "the cat sees a dog ."] * 4,
         ["ein hund .", "zwei .", "die katze ."] * 4,
     )
     for name, lines in (("text.en", english), ("text.de", german), ("output.txt", german)):
-        (place / name).write_text("".join(f"{line}\n" for line in lines))
+        (folder / name).write_text("".join(f"{line}\n" for line in lines))
     rows = [{"en": en, "de": de} for en, de in zip(english, german, strict=True)]
-    (place / "text.jsonl").write_text("".join(json.dumps({"translation": row}) + "\n" for row in rows))
-    (place / "table.csv").write_text("en,de\n" + "".join(f"{row['en']},{row['de']}\n" for row in rows))
-    (place / "empty.jsonl").write_text("\n")
+    (folder / "text.jsonl").write_text("".join(json.dumps({"translation": row}) + "\n" for row in rows))
+    (folder / "table.csv").write_text("en,de\n" + "".join(f"{row['en']},{row['de']}\n" for row in rows))
+    (folder / "empty.jsonl").write_text("\n")
     tokenizer = train_tokenizer((english + german) * 3, 280)
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 1, "num_decoder_layers": 1}
     config = VanillaTransformerConfig(vocab_size=len(tokenizer), source_lang="en", target_lang="de", **sizes)
-    VanillaTransformerForConditionalGeneration(config).save_pretrained(place / "model")
-    tokenizer.save_pretrained(place / "model")
+    VanillaTransformerForConditionalGeneration(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
     prepare(
-        [str(place / "text")], Preparation(("en", "de"), shard_pairs=5), str(place / "shards"), tokenizer, processes=1
+        [str(folder / "text")],
+        Preparation(("en", "de"), shard_pairs=5),
+        str(folder / "shards"),
+        tokenizer,
+        processes=1,
     )
-    with pytest.MonkeyPatch.context() as there:
-        there.chdir(place)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(folder)
         assert main([*TRAIN, "--train_file", "text", "--save_steps", "1", "--output_dir", "run"]) == 0
-    assert main(["export", str(place / "model"), str(place / "exported"), "--format", "ctranslate2"]) == 0
-    (place / "recipe.yaml").write_text("preset: tiny\nmax_steps: 1\nlogging_steps: 1\n")
+    assert main(["export", str(folder / "model"), str(folder / "exported"), "--format", "ctranslate2"]) == 0
+    (folder / "recipe.yaml").write_text("preset: tiny\nmax_steps: 1\nlogging_steps: 1\n")
     scores = {"bleu": 1.0, "chrf": 2.0, "ter": 3.0, "text": "t", "sentences": 4}
     scores["signatures"] = {"bleu": "a", "chrf": "b", "ter": "c"}
-    (place / "scores.json").write_text(json.dumps(scores))
-    (place / "ablation.json").write_text(json.dumps({row: {"bleu": 1.0, "perplexity": 2.0} for row in ("base", "A1")}))
-    return place
+    (folder / "scores.json").write_text(json.dumps(scores))
+    (folder / "ablation.json").write_text(
+        json.dumps({row: {"bleu": 1.0, "perplexity": 2.0} for row in ("base", "A1")})
+    )
+    return folder
 
 
-@pytest.mark.filterwarnings("ignore")  # as outside of the tests
+@pytest.mark.filterwarnings("ignore")  # as outside the tests
 @settings(
     max_examples=320,
     deadline=None,
-    derandomize=True,  # the same cases each time, so that a failure stays one
+    derandomize=True,  # the same cases in every run, so that a failure is reproducible
     database=None,
     suppress_health_check=list(HealthCheck),
 )
 @given(data=st.data())
-def test_whatever_is_damaged_every_verb_ends_with_a_status_and_one_line(whole, tmp_path_factory, data):
-    monkeypatch, place = pytest.MonkeyPatch(), tmp_path_factory.mktemp("case", numbered=True)
-    err = io.StringIO()
+def test_every_verb_ends_with_a_known_status_and_at_most_one_error_line(undamaged, tmp_path_factory, data):
+    monkeypatch, folder = pytest.MonkeyPatch(), tmp_path_factory.mktemp("case", numbered=True)
+    stderr = io.StringIO()
     try:
-        shutil.copytree(whole, place, dirs_exist_ok=True)
-        monkeypatch.chdir(place)
-        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", place / "cache")
+        shutil.copytree(undamaged, folder, dirs_exist_ok=True)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder / "cache")
         monkeypatch.setattr(gradio.Blocks, "launch", lambda *args, **kwargs: None)
         stdin = data.draw(
             st.sampled_from([b"a dog runs .\n", b"", b"\n\n", b"\xff\n", b"a\x00b\n"]) | st.binary(max_size=40)
         )
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         words, reads, flags = COMMANDS[data.draw(st.sampled_from(sorted(COMMANDS)))]
-        done = [
-            data.draw(damage(place / data.draw(st.sampled_from(reads)))) for _ in range(data.draw(st.integers(0, 2)))
+        damages = [
+            data.draw(damage(folder / data.draw(st.sampled_from(reads)))) for _ in range(data.draw(st.integers(0, 2)))
         ]
-        for flag in data.draw(st.lists(st.sampled_from(flags), min_size=not done, max_size=2)):
+        for flag in data.draw(st.lists(st.sampled_from(flags), min_size=not damages, max_size=2)):
             words = [*words, f"--{flag}", data.draw(st.sampled_from(FLAGS[flag]))]
         monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-        monkeypatch.setattr("sys.stderr", err)
+        monkeypatch.setattr("sys.stderr", stderr)
         try:
             status = main(words)
         except SystemExit as stop:
             status = stop.code
     finally:
         monkeypatch.undo()
-        shutil.rmtree(place, ignore_errors=True)
-    errors = [line for line in err.getvalue().splitlines() if line.startswith("vanilla-transformer")]
-    case = f"{words} after {done}: {status}\n{err.getvalue()[-3000:]}"
+        shutil.rmtree(folder, ignore_errors=True)
+    errors = [line for line in stderr.getvalue().splitlines() if line.startswith("vanilla-transformer")]
+    case = f"{words} after {damages}: {status}\n{stderr.getvalue()[-3000:]}"
     assert status in (0, 1, 2), case
-    assert "Traceback" not in err.getvalue(), case
+    assert "Traceback" not in stderr.getvalue(), case
     assert len(errors) == (status != 0), case

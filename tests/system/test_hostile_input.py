@@ -1,4 +1,4 @@
-"""Whatever the bytes are, the readers answer with a result or with the errors they document, in bounded memory."""
+"""For any bytes, the readers return a result or raise one of their documented errors, in bounded memory."""
 
 import gzip
 import io
@@ -39,7 +39,7 @@ def result_or_error(read: Callable[[], Any]) -> Any:
 
 @quiet
 @given(data=content, ending=st.sampled_from(FORMATS))
-def test_any_bytes_are_pairs_or_a_named_error(tmp_path, data, ending):
+def test_any_bytes_are_read_as_pairs_or_raise_an_error_that_names_the_file(tmp_path, data, ending):
     path = tmp_path / f"text{ending}"
     path.write_bytes(data)
     result = result_or_error(lambda: list(read_rows(str(path), "en", "de")[0]))
@@ -48,13 +48,13 @@ def test_any_bytes_are_pairs_or_a_named_error(tmp_path, data, ending):
         assert str(path) in str(result)
     else:
         texts = [text or "" for pair in result for text in pair.values()]
-        "".join(texts).encode("utf-8")  # no halves of characters
+        "".join(texts).encode("utf-8")  # no unpaired surrogates
         assert len(texts) == 2 * len(result)
 
 
 @quiet
 @given(data=st.binary(max_size=300) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
-def test_any_recipe_is_flags_or_a_named_error(tmp_path, data):
+def test_any_recipe_is_read_as_flags_or_raises_an_error_that_names_the_file(tmp_path, data):
     path = tmp_path / "recipe.yaml"
     path.write_bytes(data)
     result = result_or_error(lambda: read_recipe(str(path), {"max_steps", "preset"}))
@@ -68,7 +68,7 @@ def tokenizer():
 
 @settings(parent=quiet, max_examples=40)
 @given(lines=st.lists(st.text(max_size=30), max_size=4))
-def test_translate_gives_a_line_for_each_line_of_any_text(small_model, tokenizer, lines):
+def test_translate_returns_one_line_for_each_line_of_any_text(small_model, tokenizer, lines):
     model = small_model(vocab_size=len(tokenizer))
     lines = [line.replace("\n", " ").replace("\r", " ") for line in lines]
     translations = translate(model, tokenizer, lines, num_beams=1, max_new_tokens=4)
@@ -86,7 +86,7 @@ def folder(small_model, tokenizer, tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe a\n", b"a\x00b\n", b"\xed\xa0\x80\n", b"x" * 3_000_000 + b"\n"])
-def test_odd_bytes_on_stdin_are_translated_or_one_clear_line(data, folder, monkeypatch, capsys):
+def test_unusual_bytes_on_stdin_are_translated_or_end_with_one_error_line(data, folder, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
     status = cli.main(["translate", folder, "--num_beams", "1"])
     out, err = capsys.readouterr()
@@ -97,19 +97,19 @@ def test_odd_bytes_on_stdin_are_translated_or_one_clear_line(data, folder, monke
         assert len([line for line in err.splitlines() if line.startswith("vanilla-transformer: ")]) == 1
 
 
-BOMB = 2**31
+BOMB_SIZE = 2**31  # bytes
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 def test_a_compression_bomb_is_refused_in_little_memory(tmp_path, ending):
-    """Two gigabytes of zeros, a single line, in a file of two megabytes or less."""
+    """The file of at most two megabytes contains two gigabytes of zeros in a single line."""
     path = tmp_path / f"bomb.jsonl{ending}"
     block = bytes(2**24)
     with gzip.open(path, "wb", 1) if ending == ".gz" else pa.output_stream(str(path), compression="zstd") as file:
-        for _ in range(BOMB // len(block)):
+        for _ in range(BOMB_SIZE // len(block)):
             file.write(block)
     code = f"""
-from hf_vanilla_transformer.data import read_rows
+from hf_vanilla_transformer.data.readers import read_rows
 import resource
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -124,8 +124,8 @@ except ValueError as error:
 
 
 @pytest.mark.parametrize("target", ["rows", "recipe"])
-def test_a_fuzzer_that_looks_at_the_code_finds_nothing_else(target, tmp_path):
-    """atheris for 25 seconds, guided by the branches that its inputs reach."""
+def test_coverage_guided_fuzzing_finds_no_other_error(target, tmp_path):
+    """atheris runs for 25 seconds."""
     pytest.importorskip("atheris")
     command = [sys.executable, str(Path(__file__).parent / "fuzz.py"), target, str(tmp_path)]
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Several processes: the same training as one, whatever is sharded."""
+"""Training with several processes, sharded or not, equals training with one."""
 
 import json
 import subprocess
@@ -9,22 +9,23 @@ import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 
-HERE = Path(__file__).parent
-CONFIGURATIONS = sorted((HERE.parents[1] / "scripts" / "accelerate").glob("*.yaml"))
+FOLDER = Path(__file__).parent
+CONFIGURATIONS = sorted((FOLDER.parents[1] / "scripts" / "accelerate").glob("*.yaml"))
 
 
-def test_two_processes_are_one_with_two_accumulated_batches(run):
-    # within one epoch: at its end accelerate repeats a batch where they do not come out even
+def test_two_processes_equal_one_with_two_accumulated_batches(run):
+    # less than one epoch: with an odd number of batches, accelerate would repeat one at the end of the epoch
     steps = ["--max_steps", "20", "--dropout", "0", "--max_tokens", "128"]
     two = run("two", *steps, processes=2)
     one = run("one", *steps, "--gradient_accumulation_steps", "2")
-    two.finish(), one.finish()
+    two.finish()
+    one.finish()
     expected = one.weights()
     for name, weight in two.weights().items():
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-6, msg=name)
 
 
-def test_every_validation_sentence_counts_once_however_many_processes(run, text):
+def test_validation_counts_every_sentence_once_for_any_number_of_processes(run, text):
     scores = []
     for processes in (1, 2):
         validated = run(
@@ -39,16 +40,11 @@ def test_every_validation_sentence_counts_once_however_many_processes(run, text)
     assert scores[0]["eval_bleu"] == pytest.approx(scores[1]["eval_bleu"], rel=1e-9)
 
 
-def test_fsdp2_wraps_the_model_and_gives_the_same_losses_and_weights():
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        str(HERE / "shard_the_model.py"),
-    ]
-    output = subprocess.run(command, capture_output=True, text=True, timeout=200)
+def test_fsdp2_shards_all_parameters_and_keeps_losses_and_weights():
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    output = subprocess.run(
+        [*torchrun, str(FOLDER / "shard_the_model.py")], capture_output=True, text=True, timeout=200
+    )
     assert output.returncode == 0, output.stderr[-3000:]
     results = json.loads(next(line for line in output.stdout.splitlines() if line.startswith("{")))
     assert results["sharded_parameters"] == results["parameters"] > 0
@@ -58,12 +54,12 @@ def test_fsdp2_wraps_the_model_and_gives_the_same_losses_and_weights():
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.stem)
-def test_accelerate_reads_the_ready_configurations(file):
+def test_accelerate_reads_each_configuration(file):
     configuration = load_config_from_file(str(file))
     assert configuration.mixed_precision == "bf16"
     assert str(configuration.compute_environment).endswith("LOCAL_MACHINE")
 
 
-def test_there_are_configurations():
+def test_there_is_a_configuration_for_each_setup():
     expected = {"one_gpu", "eight_gpus", "two_nodes", "fsdp", "deepspeed_zero2"}
     assert {file.stem for file in CONFIGURATIONS} == expected

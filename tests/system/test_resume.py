@@ -1,14 +1,14 @@
-"""A run that was killed, told to end, or finds its checkpoint damaged goes on as if nothing had happened."""
+"""Runs that are interrupted, or whose newest checkpoint is damaged, end with the weights of an undisturbed run."""
 
 import re
 import signal
 
 import pytest
 import torch
-from conftest import descendants, kill
+from training_runs import descendants, send_signal
 
 
-def same(first: dict, second: dict) -> bool:
+def bit_identical(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -22,7 +22,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_run_goes_on_and_ends_with_the_same_bits(run, undisturbed, prepared, kind):
+def test_a_killed_run_resumes_and_ends_with_bit_identical_weights(run, undisturbed, prepared, kind):
     extra, processes = KINDS[kind]
     if "--streaming" in extra:
         extra = (*extra, "--train_file", str(prepared))
@@ -31,52 +31,52 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bits(run, undisturbed, prep
     disturbed.kill_after("checkpoint-35")
     output = disturbed.finish()
     step = int(re.search(r"Resuming from .*checkpoint-(\d+)", output)[1])
-    assert step >= 35  # it did not start over
+    assert step >= 35  # it did not start from scratch
     assert f"'step': {step}" not in output
-    assert same(disturbed.weights(), undisturbed(*extra, processes=processes))
+    assert bit_identical(disturbed.weights(), undisturbed(*extra, processes=processes))
 
 
-def test_sigterm_to_two_processes_saves_once_and_all_end_well(run, undisturbed):
-    told = run(processes=2)
-    told.start()
-    told.wait_for("checkpoint-14")
-    kill(descendants(told.process.pid), signal.SIGTERM)  # torchrun itself would end its processes sooner
-    output = told.end()
-    assert told.process.returncode == 0, output
+def test_sigterm_to_two_processes_saves_once_and_exits_with_0(run, undisturbed):
+    stopped = run(processes=2)
+    stopped.start()
+    stopped.wait_for("checkpoint-14")
+    send_signal(descendants(stopped.process.pid), signal.SIGTERM)  # torchrun itself would end them too early
+    output = stopped.end()
+    assert stopped.process.returncode == 0, output
     assert output.count("Stopped by SIGTERM after") == 1
-    told.finish()
-    assert same(told.weights(), undisturbed(processes=2))
+    stopped.finish()
+    assert bit_identical(stopped.weights(), undisturbed(processes=2))
 
 
-def test_sigterm_saves_and_ends_well_and_the_run_goes_on_from_there(run, undisturbed):
-    told = run()
-    told.start()
-    told.wait_for("checkpoint-14")
-    output = told.end(signal.SIGTERM)
-    assert told.process.returncode == 0, output
-    step = int(re.search(r"Stopped by SIGTERM after (\d+) updates; the same command goes on", output)[1])
+def test_sigterm_saves_and_exits_with_0_and_the_run_resumes_from_there(run, undisturbed):
+    stopped = run()
+    stopped.start()
+    stopped.wait_for("checkpoint-14")
+    output = stopped.end(signal.SIGTERM)
+    assert stopped.process.returncode == 0, output
+    step = int(re.search(r"Stopped by SIGTERM after (\d+) updates; run the same command", output)[1])
     assert step < 60
-    assert (told.folder / f"checkpoint-{step}").is_dir()
-    assert not (told.folder / "model.safetensors").exists()
-    assert f"Resuming from {told.folder / f'checkpoint-{step}'}" in told.finish()
-    assert same(told.weights(), undisturbed())
+    assert (stopped.folder / f"checkpoint-{step}").is_dir()
+    assert not (stopped.folder / "model.safetensors").exists()
+    assert f"Resuming from {stopped.folder / f'checkpoint-{step}'}" in stopped.finish()
+    assert bit_identical(stopped.weights(), undisturbed())
 
 
-@pytest.mark.parametrize("damage", ["flipped byte", "torn weights", "missing optimizer"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, undisturbed, damage):
+@pytest.mark.parametrize("damage", ["flipped byte", "truncated weights", "missing optimizer"])
+def test_a_damaged_checkpoint_is_reported_and_the_previous_one_used(run, undisturbed, damage):
     damaged = run()
     damaged.kill_after("checkpoint-21")
-    newest, before = sorted(damaged.folder.glob("checkpoint-[0-9]*"), key=lambda p: -int(p.name[11:]))[:2]
+    newest, previous = sorted(damaged.folder.glob("checkpoint-[0-9]*"), key=lambda p: -int(p.name[11:]))[:2]
     name = "optimizer.pt" if damage == "missing optimizer" else "model.safetensors"
     content = bytearray((newest / name).read_bytes())
     if damage == "flipped byte":
         content[len(content) // 2] ^= 1
         (newest / name).write_bytes(content)
-    elif damage == "torn weights":
+    elif damage == "truncated weights":
         (newest / name).write_bytes(content[: len(content) // 2])
     else:
         (newest / name).unlink()
     output = damaged.finish()
-    assert f"{newest} is of no use: {name} is {'missing' if damage == 'missing optimizer' else 'corrupt'}" in output
-    assert f"Resuming from {before}" in output
-    assert same(damaged.weights(), undisturbed())
+    assert f"Skipping {newest}: {name} is {'missing' if damage == 'missing optimizer' else 'corrupt'}" in output
+    assert f"Resuming from {previous}" in output
+    assert bit_identical(damaged.weights(), undisturbed())

@@ -4,12 +4,12 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import average_checkpoints, train_tokenizer
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.training.checkpoints import checkpoint_folders
+from hf_vanilla_transformer.training.checkpoints import checkpoint_folders, find_fault, write_checksums
 
 
 @pytest.fixture
 def run(small_model, tmp_path):
-    """A folder with three checkpoints whose weights differ."""
+    """A folder with three checkpoints with different weights."""
     tokenizer = train_tokenizer(["a dog runs"], 260)
     for step in (8, 9, 10):
         model = small_model(vocab_size=260)
@@ -34,21 +34,35 @@ def test_every_weight_is_the_mean_of_the_last_checkpoints(run, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path / "mean")("dog").input_ids[-1] == 2
 
 
-def test_the_mean_of_one_is_that_one(run, tmp_path):
+def test_the_mean_of_one_checkpoint_is_that_checkpoint(run, tmp_path):
     average_checkpoints([run / "checkpoint-8"], tmp_path / "same")
     same, eight = weights(tmp_path / "same"), weights(run / "checkpoint-8")
     assert all(torch.equal(same[name], eight[name]) for name in eight)
 
 
-def test_checkpoints_come_in_the_order_of_their_steps_and_only_whole_ones(run):
+def test_checkpoints_with_weights_are_listed_in_the_order_of_their_steps(run):
     (run / "checkpoint-11").mkdir()
     (run / "checkpoint-best").mkdir()
     assert [folder.name for folder in checkpoint_folders(run)] == ["checkpoint-8", "checkpoint-9", "checkpoint-10"]
 
 
-def test_different_models_are_refused_and_nothing_is_written(run, small_model, tmp_path):
+def test_every_change_to_a_checkpoint_is_detected(tmp_path):
+    (tmp_path / "a").write_bytes(b"weights")
+    (tmp_path / "optimizer.pt").write_bytes(b"")
+    write_checksums(tmp_path)
+    assert find_fault(tmp_path) is None
+    (tmp_path / "a").write_bytes(b"weighty")
+    assert find_fault(tmp_path) == "a is corrupt"
+    (tmp_path / "a").unlink()
+    assert find_fault(tmp_path) == "a is missing"
+    for content in ("[", "3", "[3]", "null"):
+        (tmp_path / "checksums.json").write_text(content)
+        assert "cannot be read" in find_fault(tmp_path)
+
+
+def test_different_models_are_rejected_and_nothing_is_written(run, small_model, tmp_path):
     small_model(vocab_size=260, d_ff=16).save_pretrained(tmp_path / "other")
-    with pytest.raises(ValueError, match="other holds another model"):
+    with pytest.raises(ValueError, match="other holds a different model"):
         average_checkpoints([run / "checkpoint-8", tmp_path / "other"], tmp_path / "mean")
     assert not (tmp_path / "mean").exists()
 
@@ -61,11 +75,11 @@ def test_too_few_checkpoints_are_a_clear_error(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_model_that_is_there_is_not_averaged_over(run, tmp_path, capsys, name):
+def test_averaging_never_overwrites_a_model(run, tmp_path, capsys, name):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / name).write_text("mine")
     assert main(["average", str(run), "--last", "1", "--output_dir", str(folder)]) == 1
-    assert "holds a model already; choose another --output_dir" in capsys.readouterr().err
+    assert "already holds a model; choose another --output_dir" in capsys.readouterr().err
     assert [file.name for file in folder.iterdir()] == [name]
     assert (folder / name).read_text() == "mine"

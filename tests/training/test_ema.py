@@ -13,8 +13,8 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: weight.detach().double() for name, weight in model.named_parameters()}
 
 
-def by_hand(first: dict[str, torch.Tensor], folder, updates: int) -> dict[str, torch.Tensor]:
-    """The average from the checkpoints of every update."""
+def expected_average(first: dict[str, torch.Tensor], folder, updates: int) -> dict[str, torch.Tensor]:
+    """Compute the average from the initial weights and a checkpoint of every update."""
     average = first
     for update in range(1, updates + 1):
         after = load_file(folder / f"checkpoint-{update}" / "model.safetensors")
@@ -23,22 +23,22 @@ def by_hand(first: dict[str, torch.Tensor], folder, updates: int) -> dict[str, t
     return average
 
 
-def test_the_model_that_training_ends_with_is_the_average_of_all_updates(trainer, tmp_path):
+def test_training_ends_with_the_average_of_all_updates(trainer, tmp_path):
     run = trainer(max_steps=6, ema_decay=DECAY, eval_bleu=False, **EVERY_UPDATE)
     first = weights(run.model)
     run.train()
     last = load_file(tmp_path / "checkpoint-6" / "model.safetensors")
-    expected, reached = by_hand(first, tmp_path, 6), weights(run.model)
-    for name, value in reached.items():
+    expected, final = expected_average(first, tmp_path, 6), weights(run.model)
+    for name, value in final.items():
         torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-7)
-    assert any(not torch.equal(value.float(), last[name]) for name, value in reached.items())
+    assert any(not torch.equal(value.float(), last[name]) for name, value in final.items())
 
 
-def test_validation_is_of_the_average(trainer):
+def test_validation_uses_the_average(trainer):
     run = trainer(max_steps=4, ema_decay=DECAY, eval_bleu=False, **EVERY_UPDATE)
     run.train()
     reported = [log["eval_loss"] for log in run.state.log_history if "eval_loss" in log]
-    assert reported[-1] == pytest.approx(run.evaluate()["eval_loss"], rel=1e-6)  # the model is the average by now
+    assert reported[-1] == pytest.approx(run.evaluate()["eval_loss"], rel=1e-6)  # by now, the model is the average
     assert reported[0] != reported[-1]
 
 
@@ -51,17 +51,17 @@ def test_a_resumed_run_ends_with_the_same_average(trainer, small_model, tmp_path
         assert torch.equal(value, weights(resumed.model)[name]), name
 
 
-def test_the_best_model_is_the_average_of_its_time(trainer, tmp_path):
+def test_the_best_model_is_the_average_at_its_update(trainer, tmp_path):
     run = trainer(max_steps=5, ema_decay=DECAY, load_best_model_at_end=True, **EVERY_UPDATE)
     first, scores = weights(run.model), iter([1.0, 9.0, 2.0, 3.0, 4.0])
     run._bleu = lambda model, dataset: next(scores)
     run.train()
-    expected = by_hand(first, tmp_path, 2)
+    expected = expected_average(first, tmp_path, 2)
     for name, value in weights(run.model).items():
         torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_a_decay_out_of_range_is_refused(decay, tmp_path):
+def test_a_decay_out_of_range_is_rejected(decay, tmp_path):
     with pytest.raises(ValueError, match="ema_decay"):
         VanillaTransformerTrainingArguments(str(tmp_path), ema_decay=decay)

@@ -17,7 +17,7 @@ def example(dtype=torch.float64, *shape: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def reference(logits: torch.Tensor, labels: torch.Tensor, smoothing: float) -> torch.Tensor:
-    """torch's own cross-entropy in float64 against the smoothed distribution, row by row."""
+    """Compute the loss row by row with torch's cross-entropy, in float64, against the smoothed distribution."""
     total = logits.new_zeros((), dtype=torch.float64)
     for row, label in zip(logits.reshape(-1, VOCAB_SIZE).double(), labels.flatten().tolist(), strict=True):
         if label != -100:
@@ -30,7 +30,7 @@ def reference(logits: torch.Tensor, labels: torch.Tensor, smoothing: float) -> t
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("shape", [(15,), (3, 5), (2, 2, 4)])
-def test_value_and_gradient_are_torchs_against_smoothed_targets(smoothing, shape):
+def test_value_and_gradient_match_torch_on_smoothed_targets(smoothing, shape):
     logits, labels = example(torch.float64, *shape)
     loss, expected = smoothed_cross_entropy(logits, labels, smoothing, PAD), reference(logits, labels, smoothing)
     torch.testing.assert_close(loss, expected)
@@ -38,7 +38,7 @@ def test_value_and_gradient_are_torchs_against_smoothed_targets(smoothing, shape
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_gradient_is_the_numerical_one(smoothing):
+def test_the_gradient_matches_finite_differences(smoothing):
     logits, labels = example()
     smoothed_cross_entropy(logits, labels, smoothing, PAD).backward()
     numerical = torch.zeros(logits.numel(), dtype=torch.float64)
@@ -51,7 +51,7 @@ def test_the_gradient_is_the_numerical_one(smoothing):
     torch.testing.assert_close(logits.grad, numerical.view_as(logits), rtol=1e-5, atol=1e-7)
 
 
-def test_the_divergence_is_torchs():
+def test_the_divergence_matches_torch():
     (first, labels), (second, _) = example(), example()
     second = second.detach().flip(0)
     p, q = (torch.distributions.Categorical(logits=logits[labels != -100]) for logits in (first, second))
@@ -59,7 +59,7 @@ def test_the_divergence_is_torchs():
     torch.testing.assert_close(symmetric_divergence(first, second, labels), expected)
 
 
-def test_a_second_backward_is_torchs_usual_error():
+def test_a_second_backward_is_an_error():
     logits, labels = example()
     loss = smoothed_cross_entropy(logits, labels, 0.1, PAD)
     loss.backward()
@@ -76,18 +76,18 @@ def test_without_smoothing_it_is_plain_cross_entropy():
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_padded_positions_give_neither_loss_nor_gradient(smoothing):
+def test_padded_positions_contribute_neither_loss_nor_gradient(smoothing):
     logits, labels = example()
     padded = labels == -100
     loss = smoothed_cross_entropy(logits, labels, smoothing, PAD)
     loss.backward()
     assert torch.equal(logits.grad[padded], torch.zeros_like(logits.grad[padded]))
     assert (logits.grad[~padded] != 0).all()
-    elsewhere = logits.detach().masked_fill(padded[..., None], 9.0)
-    assert torch.equal(smoothed_cross_entropy(elsewhere, labels, smoothing, PAD), loss.detach())
+    changed = logits.detach().masked_fill(padded[..., None], 9.0)
+    assert torch.equal(smoothed_cross_entropy(changed, labels, smoothing, PAD), loss.detach())
 
 
-def test_only_padding_gives_exactly_zero():
+def test_the_loss_of_padding_alone_is_exactly_zero():
     logits, labels = example()
     loss = smoothed_cross_entropy(logits, torch.full_like(labels, -100), 0.1, PAD)
     loss.backward()
@@ -95,7 +95,7 @@ def test_only_padding_gives_exactly_zero():
     assert not logits.grad.any()
 
 
-def test_the_pad_class_gets_no_target_mass():
+def test_the_padding_token_gets_no_target_probability():
     logits, labels = example()
     real = labels != -100
     smoothed_cross_entropy(logits, labels, 0.1, PAD).backward()
@@ -105,7 +105,7 @@ def test_the_pad_class_gets_no_target_mass():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_logits_keep_a_float32_loss(dtype):
+def test_the_loss_of_half_precision_logits_is_computed_in_float32(dtype):
     logits, labels = example(dtype)
     loss = smoothed_cross_entropy(logits, labels, 0.1, PAD)
     loss.backward()

@@ -36,7 +36,7 @@ MILLIONS["big"] = 213
 
 
 def parameters(c: VanillaTransformerConfig) -> int:
-    """The paper's count: shared embeddings, attentions without biases, feed-forward with, a norm after each."""
+    """Count as the paper does: shared embeddings, attention without biases, feed-forward with biases, and norms."""
     attention = 2 * c.d_model * c.num_heads * (c.d_k + c.d_v)
     feed_forward = 2 * c.d_model * c.d_ff + c.d_ff + c.d_model
     norm = 2 * c.d_model
@@ -69,7 +69,7 @@ def test_every_preset_builds_trains_a_step_and_generates(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [*MODELS, "tiny"])
-def test_a_presets_model_is_the_papers(name):
+def test_the_models_of_presets_match_the_paper(name):
     config = paper_config(name)
     assert tuple(getattr(config, field) for field in FIELDS) == {**MODELS, "tiny": TINY}[name]
     assert config.num_decoder_layers == config.num_encoder_layers
@@ -80,7 +80,7 @@ def test_a_presets_model_is_the_papers(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_presets_training_is_the_papers(name, tmp_path):
+def test_the_training_settings_of_presets_match_the_paper(name, tmp_path):
     args = VanillaTransformerTrainingArguments(output_dir=tmp_path, use_cpu=True, **preset(name).training)
     assert args.label_smoothing_factor == {"D3": 0.0, "D4": 0.2}.get(name, 0.1)
     assert args.max_steps == (300_000 if name == "big" else 100_000)
@@ -94,20 +94,20 @@ def test_parameter_counts_are_within_7_percent_of_table_3(name):
 
 
 @pytest.mark.parametrize("name", ["base", "B1"])
-def test_the_model_has_as_many_parameters_as_the_formula(name):
+def test_the_number_of_parameters_matches_the_formula(name):
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(paper_config(name))
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters(paper_config(name))
 
 
 @pytest.mark.parametrize("function", [preset, paper_config])
-def test_an_unknown_name_is_an_error_that_lists_the_known(function):
+def test_the_error_of_an_unknown_name_lists_the_presets(function):
     with pytest.raises(ValueError, match="'huge'") as error:
         function("huge")
     assert all(name in str(error.value) for name in [*MODELS, "tiny"])
 
 
-def test_overrides_win_over_the_preset():
+def test_overrides_take_precedence_over_the_preset():
     config = paper_config("big", dropout=0.1, vocab_size=32_000)
     assert (config.dropout, config.vocab_size, config.d_model) == (0.1, 32_000, 1024)
     assert paper_config("big").dropout == 0.3

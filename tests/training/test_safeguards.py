@@ -1,4 +1,4 @@
-"""What keeps long runs from losing work, piece by piece; tests/system/ kills real processes."""
+"""Test the safeguards of long runs one by one; tests/system/ kills real processes."""
 
 from concurrent.futures.process import BrokenProcessPool
 
@@ -6,15 +6,14 @@ import pytest
 import torch
 
 from hf_vanilla_transformer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.training.checkpoints import fault_of, newest_checkpoint, write_checksums
-from hf_vanilla_transformer.training.safeguards import explain_failures as explained
-from hf_vanilla_transformer.training.safeguards import one_run
+from hf_vanilla_transformer.training.checkpoints import find_fault, newest_checkpoint
+from hf_vanilla_transformer.training.safeguards import explain_failures, one_run
 
 ROWS = [{"input_ids": [5, 6, 7, 2], "labels": [8, 9, 2]}, {"input_ids": [6, 5, 2], "labels": [9, 8, 7, 2]}] * 4
 
 
 class WithBadLosses(VanillaTransformerTrainer):
-    """Its loss is not a number at the updates `bad`."""
+    """A trainer whose loss is NaN at the updates in `bad`."""
 
     bad: tuple[int, ...] = ()
 
@@ -40,17 +39,17 @@ def trainer(small_model, tmp_path):
     return build
 
 
-def test_an_update_with_a_bad_loss_is_left_out_and_training_goes_on(trainer, capsys):
+def test_an_update_with_a_bad_loss_is_skipped_and_training_continues(trainer, capsys):
     run = trainer((3, 4, 6))
     run.train()
     assert run.state.global_step == 8
     assert all(torch.isfinite(weight).all() for weight in run.model.state_dict().values())
-    lines = [line for line in capsys.readouterr().err.splitlines() if "is left out" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "was skipped" in line]
     assert [line.split("Update ")[1].split()[0] for line in lines] == ["3", "4", "6"]
     assert "loss nan on a batch of" in lines[0]
 
 
-def test_three_bad_losses_in_a_row_end_training_before_they_reach_a_checkpoint(trainer, tmp_path):
+def test_three_bad_losses_in_a_row_stop_training_before_they_reach_a_checkpoint(trainer, tmp_path):
     run = trainer((4, 5, 6), save_steps=1, save_strategy="steps")
     with pytest.raises(FloatingPointError, match=r"Update 6 .* 3 in a row"):
         run.train()
@@ -60,38 +59,27 @@ def test_three_bad_losses_in_a_row_end_training_before_they_reach_a_checkpoint(t
     assert all(torch.isfinite(weight).all() for weight in weights.values())
 
 
-def test_what_bears_a_checkpoints_name_is_whole_and_what_failed_leaves_nothing(trainer, tmp_path, monkeypatch):
+def test_a_checkpoint_that_cannot_be_written_leaves_no_folder_and_the_others_intact(trainer, tmp_path, monkeypatch):
     run = trainer((), save_steps=2, save_strategy="steps")
+    save_to_json = type(run.state).save_to_json
 
-    def full(self, path):
+    def fail_at_update_4(self, path):
         if self.global_step == 4:
             raise OSError(28, "No space left on device")
-        saved(self, path)
+        save_to_json(self, path)
 
-    saved = type(run.state).save_to_json
-    monkeypatch.setattr(type(run.state), "save_to_json", full)
-    with pytest.raises(OSError, match=r"Cannot write .*checkpoint-4: .*No space left.* before it are whole"):
+    monkeypatch.setattr(type(run.state), "save_to_json", fail_at_update_4)
+    with pytest.raises(
+        OSError, match=r"Cannot write .*checkpoint-4: .*No space left.* Earlier checkpoints are intact"
+    ):
         run.train()
     assert [path.name for path in tmp_path.glob("checkpoint*")] == ["checkpoint-2"]
-    assert fault_of(tmp_path / "checkpoint-2") is None
+    assert find_fault(tmp_path / "checkpoint-2") is None
 
 
-def test_every_change_in_a_checkpoint_is_found(tmp_path):
-    (tmp_path / "a").write_bytes(b"weights"), (tmp_path / "optimizer.pt").write_bytes(b"")
-    write_checksums(tmp_path)
-    assert fault_of(tmp_path) is None
-    (tmp_path / "a").write_bytes(b"weighty")
-    assert fault_of(tmp_path) == "a is corrupt"
-    (tmp_path / "a").unlink()
-    assert fault_of(tmp_path) == "a is missing"
-    for content in ("[", "3", "[3]", "null"):
-        (tmp_path / "checksums.json").write_text(content)
-        assert "cannot be read" in fault_of(tmp_path)
-
-
-def test_a_folder_takes_one_run_at_a_time_and_is_left_as_it_was(tmp_path):
+def test_a_folder_is_locked_for_one_run_and_unlocked_without_traces(tmp_path):
     with one_run(tmp_path / "run"):
-        with pytest.raises(ValueError, match="Another run is under way in"), one_run(tmp_path / "run"):
+        with pytest.raises(ValueError, match="Another run is using"), one_run(tmp_path / "run"):
             pass
         (tmp_path / "run" / "kept").touch()
     assert [file.name for file in (tmp_path / "run").iterdir()] == ["kept"]
@@ -103,17 +91,17 @@ def test_a_folder_takes_one_run_at_a_time_and_is_left_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."), "process that reads data was lost"),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."), "data-loading process died"),
         (
             RuntimeError("[gloo/transport] Connection closed by peer [127.0.0.1]"),
             "Another process of this run was lost",
         ),
-        (EOFError(), "process that reads data was lost"),
+        (EOFError(), "data-loading process died"),
         (
             BrokenProcessPool("A process in the process pool was terminated abruptly"),
-            "process that reads data was lost",
+            "data-loading process died",
         ),
-        (RuntimeError("One of the subprocesses has abruptly died during map operation."), "process that reads data"),
+        (RuntimeError("One of the subprocesses has abruptly died during map operation."), "data-loading process"),
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
             "Out of memory on the GPU: use smaller",
@@ -122,11 +110,11 @@ def test_a_folder_takes_one_run_at_a_time_and_is_left_as_it_was(tmp_path):
         (MemoryError(), "Out of memory on this machine"),
     ],
 )
-def test_lost_processes_are_explained(error, message):
-    with pytest.raises(OSError, match=message), explained():
+def test_lost_processes_and_exhausted_memory_are_explained(error, message):
+    with pytest.raises(OSError, match=message), explain_failures():
         raise error
 
 
-def test_other_errors_keep_their_own_words():
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), explained():
+def test_other_errors_keep_their_own_message():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), explain_failures():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

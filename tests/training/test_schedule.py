@@ -28,7 +28,7 @@ def train(optimizer, schedule, updates: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("d_model", "warmup_steps"), [(512, 4000), (1024, 4000), (128, 400), (2, 1)])
-def test_the_rate_is_equation_3(d_model, warmup_steps):
+def test_the_rate_matches_equation_3(d_model, warmup_steps):
     steps = np.unique(np.geomspace(1, 300_000, 500).astype(int))
     rates = [noam(int(step), d_model, warmup_steps) for step in steps]
     np.testing.assert_allclose(rates, formula(steps, d_model, warmup_steps), rtol=1e-12)
@@ -38,7 +38,7 @@ def test_the_factor_scales_the_rate():
     assert noam(7, 512, 4000, factor=2.5) == pytest.approx(2.5 * formula(7, 512, 4000), rel=1e-12)
 
 
-def test_the_second_step_doubles_the_first():
+def test_the_second_rate_is_twice_the_first():
     assert noam(1, 512, 4000) > 0
     assert noam(2, 512, 4000) == pytest.approx(2 * noam(1, 512, 4000), rel=1e-12)
 
@@ -49,7 +49,7 @@ def test_the_peak_is_at_the_end_of_the_warmup():
     assert max(rates) == pytest.approx(1 / np.sqrt(256 * 300), rel=1e-12)
 
 
-def test_the_base_models_peak_is_the_papers():
+def test_the_peak_rate_of_the_base_model_matches_the_paper():
     assert noam(4000, 512, 4000) == pytest.approx(6.99e-4, abs=5e-7)
 
 
@@ -65,12 +65,12 @@ def test_steps_below_1_are_an_error(step, warmup_steps):
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_the_optimizer_makes_its_nth_update_with_the_rate_of_step_n(factor):
+def test_the_optimizer_uses_the_rate_of_step_n_for_its_nth_update(factor):
     rates = train(*optimizer_and_schedule(64, 5, factor), updates=20)
     np.testing.assert_allclose(rates, factor * formula(np.arange(1, 21), 64, 5), rtol=1e-12)
 
 
-def test_a_resumed_schedule_goes_on_where_it_stopped():
+def test_a_resumed_schedule_continues_where_it_stopped():
     optimizer, schedule = optimizer_and_schedule()
     train(optimizer, schedule, 8)
     file = io.BytesIO()

@@ -1,0 +1,60 @@
+"""Read parallel text from datasets on the Hub, as a dataset on disk or as a stream."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, load_dataset
+from datasets.exceptions import DatasetGenerationError
+
+from .readers import DataError, Row, file_stamps, select_languages
+
+
+def load_hub_pairs(
+    name: str, config_name: str | None, source_lang: str, target_lang: str, splits: tuple[str, ...]
+) -> dict[str, Dataset]:
+    """Read a dataset from the Hub, such as ("wmt/wmt14", "de-en"), or from a local folder with the same layout.
+
+    Returns:
+        Those of `splits` that the dataset has, each with the string columns "source" and "target".
+
+    Raises:
+        DataError: if the dataset has none of the splits, lacks a language, or needs a loading script.
+    """
+    origin = f"{name} ({config_name})" if config_name else name
+    try:
+        dataset = load_dataset(name, config_name)
+    except (RuntimeError, DatasetGenerationError) as error:
+        raise DataError(f"The dataset {origin} cannot be read: {error.__cause__ or error}") from None
+    found = {
+        split: select_languages(dataset[split], f"{origin}, {split},", (source_lang, target_lang))
+        for split in splits
+        if split in dataset
+    }
+    if not found:
+        raise DataError(f"{origin} has no split {' or '.join(splits)}; its splits are {', '.join(dataset)}.")
+    return found
+
+
+class HubRows:
+    """The train split of a dataset on the Hub, streamed. It can be iterated more than once.
+
+    Attributes:
+        origin: identifies the dataset, in types of JSON.
+    """
+
+    def __init__(self, name: str, config_name: str | None, languages: tuple[str, str]):
+        self.rows, self.languages = load_dataset(name, config_name, split="train", streaming=True), languages
+        if Path(name).is_dir():  # identified by its name and files, not by its path
+            files = sorted(str(file) for file in Path(name).rglob("*") if file.is_file())
+            self.origin: list[Any] = [Path(name).resolve().name, config_name, *file_stamps(files)]
+        else:
+            self.origin = [name, config_name]
+
+    def __iter__(self) -> Iterator[Row]:
+        for row in self.rows:
+            texts = row.get("translation", row)
+            yield {
+                side: texts[language] or ""
+                for side, language in zip(("source", "target"), self.languages, strict=True)
+            }

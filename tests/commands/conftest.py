@@ -1,0 +1,95 @@
+"""Saved models, test texts and processes for the tests of the verbs."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from small import write_moses
+from transformers import PreTrainedTokenizerBase
+
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer
+
+SOURCES = ["a dog runs", "two men sit", "", "the dog sleeps\x0chere"]
+REFERENCES = ["ein hund rennt", "zwei männer sitzen", "nichts", "der hund schläft"]
+
+
+class SavedModel(NamedTuple):
+    """A model in `folder / "model"`, and a test text as the Moses pair `folder / "test"`."""
+
+    folder: Path
+    model: VanillaTransformerForConditionalGeneration
+    tokenizer: PreTrainedTokenizerBase
+    sources: list[str]
+    references: list[str]
+
+    @property
+    def path(self) -> str:
+        return str(self.folder / "model")
+
+    @property
+    def test_file(self) -> str:
+        return str(self.folder / "test")
+
+
+class TwoModels(NamedTuple):
+    """Models with one tokenizer in `folder / "one"` and `folder / "two"`, and a test text `folder / "test"`."""
+
+    folder: Path
+    one: VanillaTransformerForConditionalGeneration
+    two: VanillaTransformerForConditionalGeneration
+    tokenizer: PreTrainedTokenizerBase
+    sources: list[str]
+    references: list[str]
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        return str(self.folder / "one"), str(self.folder / "two")
+
+    @property
+    def test_file(self) -> str:
+        return str(self.folder / "test")
+
+
+@pytest.fixture
+def saved(small_model, tmp_path, monkeypatch) -> SavedModel:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    tokenizer = train_tokenizer((SOURCES + REFERENCES) * 3, 300)
+    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, source_lang="en", target_lang="de")
+    model.lm_head.weight.data[:] *= 3
+    model.lm_head.bias.data[:260] = -1e4
+    model.lm_head.bias.data[2] = 5.0
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    write_moses(tmp_path / "test", en=SOURCES, de=REFERENCES)
+    return SavedModel(tmp_path, model, tokenizer, SOURCES, REFERENCES)
+
+
+@pytest.fixture
+def two_models(small_model, tmp_path, monkeypatch) -> TwoModels:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    sources, references = ["a dog runs", "two men", "the dog sleeps here"], ["ein hund rennt", "zwei männer", "hund"]
+    tokenizer = train_tokenizer((sources + references) * 3, 290)
+    models = {}
+    for name, d_model in (("one", 32), ("two", 64)):
+        models[name] = small_model(
+            vocab_size=len(tokenizer), d_model=d_model, source_lang="en", target_lang="de", lm_head_bias=True
+        )
+        models[name].lm_head.bias.data[:260] = -20.0
+        models[name].lm_head.bias.data[2] = 3.0
+        models[name].save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    write_moses(tmp_path / "test", en=sources, de=references)
+    return TwoModels(tmp_path, **models, tokenizer=tokenizer, sources=sources, references=references)
+
+
+@pytest.fixture
+def start_process():
+    """A function that starts a verb in a separate process, with stderr as a pipe."""
+
+    def start(*words, **options) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "hf_vanilla_transformer", *map(str, words)]
+        return subprocess.Popen(command, text=True, stderr=subprocess.PIPE, **options)
+
+    return start

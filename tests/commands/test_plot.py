@@ -1,0 +1,67 @@
+import json
+
+import pytest
+from PIL import Image
+
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.cli import main
+
+
+@pytest.fixture
+def model(small_model, tmp_path):
+    """The folder of a model with a training log and results of an ablation."""
+    tokenizer = train_tokenizer(["a dog runs"] * 3, 265)
+    small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    log = [
+        {"step": 5, "loss": 3.0},
+        {"step": 10, "loss": 2.0},
+        {"step": 10, "eval_loss": 1.0, "eval_perplexity": 2.7, "eval_bleu": 9.0},
+    ]
+    (tmp_path / "model" / "trainer_state.json").write_text(json.dumps({"global_step": 10, "log_history": log}))
+    rows = {"base": {"bleu": 30.0, "perplexity": 8.0}, "A1": {"bleu": 28.5, "perplexity": 8.5}}
+    (tmp_path / "model" / "ablation.json").write_text(json.dumps(rows))
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["positions", "--d_model", "32"],
+        ["noam", "--curves", "512:4000", "--steps", "5000"],
+        ["masks", "--lengths", "3", "2"],
+        ["attention", "{}", "--sentence", "a dog", "--layer", "0"],
+        ["training", "{}"],
+        ["table3", "{}/ablation.json"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_same_plot_command_writes_the_same_bytes(words, model, tmp_path):
+    words = [word.format(model) for word in words]
+    for name in ("one.png", "two.png", "one.svg", "two.svg"):
+        assert main(["plot", *words, "--output", str(tmp_path / name)]) == 0
+    for kind in ("png", "svg"):
+        assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+    with Image.open(tmp_path / "one.png") as picture:
+        colours = len(picture.convert("RGB").getcolors(maxcolors=1 << 24))
+    assert colours > 10
+    assert "<svg" in (tmp_path / "one.svg").read_text(encoding="utf-8")
+
+
+def test_other_file_types_and_wrong_flags_are_refused(tmp_path, capsys):
+    assert main(["plot", "masks", "--output", str(tmp_path / "masks.jpg")]) == 1
+    assert "must end in .png or .svg" in capsys.readouterr().err
+    for words in (["noam", "--curves", "512"], ["masks", "--lengths", "0"], []):
+        with pytest.raises(SystemExit) as stop:
+            main(["plot", *words, "--output", "x.png"])
+        assert stop.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "results",
+    ["[]", '{"base": 3, "A1": {}}', '{"base": {"bleu": "x", "perplexity": 1}, "A1": {"bleu": 1, "perplexity": 2}}'],
+)
+def test_invalid_results_of_table_3_are_reported_in_one_line(results, tmp_path, capsys):
+    (tmp_path / "ablation.json").write_text(results)
+    assert main(["plot", "table3", str(tmp_path / "ablation.json"), "--output", str(tmp_path / "t.png")]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,29 @@
+"""A small parallel text, with some pairs that cleaning drops, and a function that prepares it as shards."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hf_vanilla_transformer.data.cleaning import Cleaning
+from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.preparation import Preparation, prepare
+
+PAIRS = [(phrase.en, phrase.de) for phrase in splits()["train"][:300]]
+PAIRS[10:12] = [("", "nichts"), ("a <b>tag</b>", "ein Tag")]
+PAIRS[15] = PAIRS[14]
+CLEANING = Cleaning(256, 4.0)
+LANGUAGES = ("en", "de")
+
+
+def rows(pairs: Iterable[tuple[str, str]] = PAIRS) -> Iterator[dict[str, str]]:
+    return iter([{"source": en, "target": de} for en, de in pairs])
+
+
+def prepare_sample(folder: Path, tokenizer, name: str = "prepared", **settings) -> tuple[Path, dict]:
+    """Prepare the text of the fixture `sample_folder` in `folder / name`; return that folder and the manifest.
+
+    `settings` are fields of `Preparation` and arguments of `prepare`.
+    """
+    sources = settings.pop("sources", [str(folder / "first"), str(folder / "second")])
+    processes = settings.pop("processes", 1)
+    preparation = Preparation(LANGUAGES, **{"cleaning": CLEANING, "shard_pairs": 64, **settings})
+    return folder / name, prepare(sources, preparation, str(folder / name), tokenizer, processes)

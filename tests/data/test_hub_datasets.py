@@ -1,0 +1,45 @@
+"""Reading datasets in the layout of the Hub."""
+
+import datasets
+import pytest
+from datasets import Dataset
+
+from hf_vanilla_transformer.data.hub_datasets import load_hub_pairs
+from hf_vanilla_transformer.data.readers import DataError
+
+pytestmark = pytest.mark.usefixtures("datasets_cache")
+
+
+@pytest.fixture
+def hub_dataset(tmp_path):
+    """A dataset in the layout of the Hub, with two configurations and the same feature type as the WMT datasets."""
+    translation = datasets.Features({"translation": datasets.Translation(languages=["de", "en"])})
+    for config, splits in {"de-en": ("train", "validation", "test"), "small": ("train",)}.items():
+        for split in splits:
+            rows = {"translation": [{"de": f"{split} eins", "en": f"{split} one"}]}
+            (tmp_path / "set" / config).mkdir(parents=True, exist_ok=True)
+            Dataset.from_dict(rows, features=translation).to_parquet(tmp_path / f"set/{config}/{split}.parquet")
+    configs = "".join(f"- config_name: {name}\n  data_dir: {name}\n" for name in ("de-en", "small"))
+    (tmp_path / "set" / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    return str(tmp_path / "set")
+
+
+def test_the_existing_splits_of_a_hub_dataset_are_returned(hub_dataset):
+    pairs = load_hub_pairs(hub_dataset, "de-en", "en", "de", ("train", "validation"))
+    assert {name: split[0] for name, split in pairs.items()} == {
+        name: {"source": f"{name} one", "target": f"{name} eins"} for name in ("train", "validation")
+    }
+    assert list(load_hub_pairs(hub_dataset, "small", "en", "de", ("train", "validation"))) == ["train"]
+
+
+def test_a_missing_split_or_language_of_a_hub_dataset_is_reported_with_the_existing_ones(hub_dataset):
+    with pytest.raises(DataError, match=r"\(small\) has no split test; its splits are train"):
+        load_hub_pairs(hub_dataset, "small", "en", "de", ("test",))
+    with pytest.raises(DataError, match=r"\(de-en\), train, has no column 'fr'; its columns are de, en"):
+        load_hub_pairs(hub_dataset, "de-en", "en", "fr", ("train",))
+
+
+def test_equal_source_and_target_languages_are_rejected(tmp_path):
+    Dataset.from_dict({"en": ["a"], "de": ["b"]}).to_parquet(tmp_path / "text.parquet")
+    with pytest.raises(DataError, match="both 'en'"):
+        load_hub_pairs(str(tmp_path), None, "en", "en", ("train",))

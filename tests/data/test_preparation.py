@@ -1,0 +1,165 @@
+"""Preparation of text as shards: its content, resuming, and the script `prepare_data.py`."""
+
+import gzip
+import hashlib
+import itertools
+import json
+import subprocess
+import sys
+
+import pytest
+from corpora import ROOT
+from datasets import Dataset
+from sample_text import CLEANING, LANGUAGES, PAIRS, prepare_sample, rows
+
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.data.cleaning import tokenize_pairs
+from hf_vanilla_transformer.data.hub_datasets import HubRows
+from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.data.readers import DataError, load_pairs
+from hf_vanilla_transformer.data.shards import load_shards
+
+SCRIPT = str(ROOT / "scripts" / "prepare_data.py")
+LANGUAGE_FLAGS = ["--source_lang", "en", "--target_lang", "de"]
+
+
+def interrupted_rows(count: int = 150):
+    """Yield some pairs, then fail."""
+    yield from rows(PAIRS[:count])
+    raise OSError("the network is gone")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sample_folder, sample_tokenizer, processes):
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, processes=processes)
+    pairs = load_pairs(str(sample_folder / "all"), *LANGUAGES)
+    expected, drops = tokenize_pairs(pairs, sample_tokenizer, 25_000, CLEANING)
+    shards = load_shards(str(folder))
+    assert shards["input_ids"][:] == expected["input_ids"][:]
+    assert shards["labels"][:] == expected["labels"][:]
+    assert shards["source_length"][:] == expected["source_length"][:]
+    assert manifest["drops"] == dict(drops) == {"blank side": 1, "markup": 1, "duplicate": 1}
+    assert (manifest["read"], manifest["pairs"]) == (300, 297)
+    assert manifest["target_tokens"] == sum(map(len, expected["labels"][:]))
+    assert len(manifest["shards"]) == 5
+    for name, shard in manifest["shards"].items():
+        assert shard["blake2b"] == hashlib.blake2b((folder / name).read_bytes(), digest_size=16).hexdigest()
+
+
+def test_an_interrupted_preparation_resumes_and_produces_the_same_shards(sample_folder, sample_tokenizer):
+    folder, uninterrupted = prepare_sample(sample_folder, sample_tokenizer, "uninterrupted")
+    with pytest.raises(OSError, match="the network is gone"):
+        prepare_sample(sample_folder, sample_tokenizer, sources=interrupted_rows())
+    done = {file: file.stat().st_mtime_ns for file in (sample_folder / "prepared").glob("shard-*.json")}
+    assert 1 <= len(done) <= 2
+    with pytest.raises(DataError, match="is not finished; run the command that created it again"):
+        load_shards(str(sample_folder / "prepared"))
+    _, manifest = prepare_sample(sample_folder, sample_tokenizer, sources=rows())
+    assert {file: file.stat().st_mtime_ns for file in done} == done  # not written again
+    assert manifest["shards"] == uninterrupted["shards"]
+    for name in manifest["shards"]:
+        assert (sample_folder / "prepared" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_folder_rejects_different_settings_and_changed_text(sample_folder, sample_tokenizer):
+    _, manifest = prepare_sample(sample_folder, sample_tokenizer)
+    assert prepare_sample(sample_folder, sample_tokenizer)[1] == manifest
+    with pytest.raises(ValueError, match="different text or settings"):
+        prepare_sample(sample_folder, sample_tokenizer, shard_pairs=65)
+    with (sample_folder / "first.en").open("a") as file, (sample_folder / "first.de").open("a") as other:
+        file.write("more\n"), other.write("mehr\n")
+    with pytest.raises(ValueError, match="different text or settings"):
+        prepare_sample(sample_folder, sample_tokenizer)
+
+
+def test_a_folder_rejects_a_different_tokenizer_or_vocabulary_size(sample_folder, sample_tokenizer):
+    other = train_tokenizer(["something else entirely"] * 3, 300)
+    prepare_sample(sample_folder, sample_tokenizer)
+    with pytest.raises(ValueError, match=r"different text or settings \(tokenizer;"):
+        prepare_sample(sample_folder, other)
+    prepare_sample(sample_folder, None, "trained", vocab_size=400)
+    with pytest.raises(ValueError, match=r"different text or settings \(vocab_size;"):
+        prepare_sample(sample_folder, None, "trained", vocab_size=410)
+    prepare_sample(sample_folder, None, "trained", vocab_size=400)
+
+
+def test_an_interrupted_stream_is_not_resumed_from_a_different_dataset(sample_folder, sample_tokenizer):
+    for name in ("one", "two"):
+        (sample_folder / name).mkdir()
+        translations = [{"en": f"{name} {en}", "de": de} for en, de in PAIRS]
+        Dataset.from_dict({"translation": translations}).to_parquet(sample_folder / name / "train.parquet")
+
+    def hub_rows(name: str, fail: bool = False) -> HubRows:
+        stream = HubRows(str(sample_folder / name), None, LANGUAGES)
+        if fail:
+            stream.rows = itertools.chain(itertools.islice(stream.rows, 150), (1 / 0 for _ in range(1)))
+        return stream
+
+    with pytest.raises(ZeroDivisionError):
+        prepare_sample(sample_folder, sample_tokenizer, sources=hub_rows("one", fail=True))
+    with pytest.raises(ValueError, match=r"different text or settings \(dataset;"):
+        prepare_sample(sample_folder, sample_tokenizer, sources=hub_rows("two"))
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, sources=hub_rows("one"))
+    assert manifest["read"] == 300
+    assert str(sample_folder) not in (folder / "manifest.json").read_text()
+
+
+def test_a_different_configuration_of_a_dataset_is_a_different_text(sample_folder, sample_tokenizer):
+    (sample_folder / "set").mkdir()
+    translations = [{"en": en, "de": de} for en, de in PAIRS]
+    Dataset.from_dict({"translation": translations}).to_parquet(sample_folder / "set" / "train.parquet")
+    stream = HubRows(str(sample_folder / "set"), None, LANGUAGES)
+    prepare_sample(sample_folder, sample_tokenizer, sources=stream)
+    other = HubRows(str(sample_folder / "set"), "default", LANGUAGES)
+    with pytest.raises(ValueError, match=r"different text or settings \(dataset;"):
+        prepare_sample(sample_folder, sample_tokenizer, sources=other)
+
+
+def test_changed_code_invalidates_interrupted_but_not_finished_folders(sample_folder, sample_tokenizer, monkeypatch):
+    _, manifest = prepare_sample(sample_folder, sample_tokenizer)
+    with pytest.raises(OSError, match="gone"):
+        prepare_sample(sample_folder, sample_tokenizer, "interrupted", sources=interrupted_rows())
+    monkeypatch.setattr("hf_vanilla_transformer.data.preparation.VERSION", "later")
+    assert prepare_sample(sample_folder, sample_tokenizer)[1] == manifest
+    with pytest.raises(ValueError, match=r"different text or settings \(version;"):
+        prepare_sample(sample_folder, sample_tokenizer, "interrupted", sources=interrupted_rows())
+
+
+def test_equal_source_and_target_languages_are_rejected(sample_folder, sample_tokenizer):
+    folder = sample_folder / "prepared"
+    with pytest.raises(DataError, match="both 'en'"):
+        prepare(rows([("a", "b")]), Preparation(("en", "en")), str(folder), sample_tokenizer)
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_the_script_prepares_compressed_text_and_trains_a_tokenizer(sample_folder):
+    for language in LANGUAGES:
+        with gzip.open(sample_folder / f"packed.{language}.gz", "wb") as file:
+            file.write((sample_folder / f"all.{language}").read_bytes())
+    flags = [*LANGUAGE_FLAGS, "--output_dir", str(sample_folder / "prepared")]
+    flags += ["--vocab_size", "400", "--shard_pairs", "100", "--num_workers", "2"]
+    command = [sys.executable, SCRIPT, str(sample_folder / "packed"), *flags]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout)["pairs"] == 297
+    assert len(load_shards(str(sample_folder / "prepared"))) == 297
+    (sample_folder / "all.de").write_text("eine Zeile\n")
+    command[2] = str(sample_folder / "all")
+    failed = subprocess.run(command, capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "different text or settings" in failed.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_the_script_streams_a_dataset_from_the_hub(sample_folder, sample_tokenizer):
+    translations = [{"en": en, "de": de} for en, de in PAIRS]
+    (sample_folder / "set").mkdir()
+    Dataset.from_dict({"translation": translations}).to_parquet(sample_folder / "set" / "train.parquet")
+    sample_tokenizer.save_pretrained(sample_folder / "tokenizer")
+    flags = ["--dataset_name", str(sample_folder / "set"), *LANGUAGE_FLAGS, "--shard_pairs", "64"]
+    flags += ["--tokenizer_name", str(sample_folder / "tokenizer"), "--output_dir", str(sample_folder / "streamed")]
+    subprocess.run([sys.executable, SCRIPT, *flags], capture_output=True, text=True, check=True)
+    _, manifest = prepare_sample(sample_folder, sample_tokenizer)
+    streamed = json.loads((sample_folder / "streamed" / "manifest.json").read_text())
+    assert streamed["shards"] == manifest["shards"]
+    assert streamed["tokenizer"] == manifest["tokenizer"]

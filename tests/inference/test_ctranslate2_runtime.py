@@ -1,0 +1,81 @@
+"""CTranslate2 exports, compared with `generate` of the model in torch."""
+
+import pytest
+import torch
+from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.inference.ctranslate2_runtime import CTranslate2Model
+from hf_vanilla_transformer.inference.metrics import evaluate_translations
+from hf_vanilla_transformer.inference.translation import translate_ids
+from hf_vanilla_transformer.sharing.export import export_ctranslate2, load_export
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path, name, num_beams):
+    model, folder = save_model(length_normalization="length", **VARIANTS[name])
+    export_ctranslate2(folder, tmp_path / "export")
+    exported = CTranslate2Model(tmp_path / "export", device="cpu")
+    sources = phrase_tokenizer(PHRASES)["input_ids"]
+    settings = {"num_beams": num_beams, "max_new_tokens": 15}
+    beam_settings = {"early_stopping": True, "length_penalty": 0.8} if num_beams > 1 else {}
+    expected = translate_ids(model, sources, **settings, **beam_settings)
+    assert len(set(map(tuple, without_special_tokens(expected)))) > 10
+    outputs = translate_ids(exported, sources, length_penalty=0.8, **settings)
+    assert count_equal(outputs, expected) >= 0.99 * len(expected)
+
+
+def test_hypotheses_of_a_gnmt_model_are_rescored_with_the_gnmt_penalty(save_model, phrase_tokenizer):
+    model, folder = save_model()
+    exported = load_export(folder, "ctranslate2")
+    sources = phrase_tokenizer(PHRASES)["input_ids"]
+    for alpha in (0.0, 0.6, 2.0):
+        settings = {"num_beams": 4, "length_penalty": alpha, "max_new_tokens": 15}
+        outputs = translate_ids(exported, sources, **settings)
+        expected = translate_ids(model, sources, early_stopping=True, **settings)
+        # CTranslate2 searches by log P and generate by the GNMT score, so their n-best lists may differ
+        assert count_equal(outputs, expected) >= 0.9 * len(expected)
+
+
+def test_length_limit_is_source_length_plus_50_in_any_batch(save_model, phrase_tokenizer):
+    model, folder = save_model()
+    model.lm_head.bias.data[2] = -1e4  # the model never predicts </s>
+    model.save_pretrained(folder)
+    exported = load_export(folder, "ctranslate2")
+    sources = phrase_tokenizer(PHRASES[:12])["input_ids"]
+    outputs = translate_ids(exported, sources, num_beams=2)
+    for source, output in zip(sources, outputs, strict=True):
+        assert len([token for token in output if token != 0]) == 1 + len(source) + 50
+        assert translate_ids(exported, [source], num_beams=2)[0] == [token for token in output if token != 0]
+
+
+def test_source_longer_than_the_position_table_is_a_clear_error(save_model):
+    _, folder = save_model()
+    exported = load_export(folder, "ctranslate2")  # the model has 64 positions, the export twice as many
+    assert exported.generate(torch.full((1, 100), 5), max_new_tokens=3).shape[1] <= 4
+    with pytest.raises(ValueError, match=r"CTranslate2 failed: .*position"):
+        exported.generate(torch.full((1, 200), 5), max_new_tokens=3)
+
+
+@pytest.mark.slow
+def test_export_of_a_trained_model_translates_the_same_and_int8_costs_little_bleu(
+    trained_on_multi30k, tmp_path, monkeypatch
+):
+    model, tokenizer, folder, sentences, references = trained_on_multi30k
+    sources = tokenizer(sentences)["input_ids"]
+    bleu = {}
+    for quantization in ("float32", "int8"):
+        export_ctranslate2(folder, tmp_path / quantization, quantization)
+        exported = CTranslate2Model(tmp_path / quantization, device="cpu")
+        texts = translate(exported, tokenizer, sentences)
+        bleu[quantization] = evaluate_translations(texts, references, "none")["bleu"]
+        if quantization == "float32":
+            for config in (exported.config, model.config):
+                monkeypatch.setattr(config, "length_normalization", "length")
+            settings = {"num_beams": 4, "length_penalty": 0.8}
+            outputs = translate_ids(exported, sources, **settings)
+            expected = translate_ids(model, sources, early_stopping=True, **settings)
+            assert count_equal(outputs, expected) >= 0.99 * len(sources)
+    assert bleu["float32"] > 3
+    assert abs(bleu["float32"] - bleu["int8"]) < 0.3

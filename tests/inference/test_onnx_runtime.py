@@ -1,0 +1,54 @@
+"""ONNX exports, compared with `generate` of the model in torch."""
+
+import io
+
+import pytest
+import torch
+from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.inference.onnx_runtime import OnnxModel
+from hf_vanilla_transformer.inference.translation import translate_ids
+from hf_vanilla_transformer.sharing.export import export_onnx
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", ["paper", "learned positions"])
+def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path, name):
+    model, folder = save_model(**VARIANTS[name])
+    export_onnx(folder, tmp_path / "onnx")
+    exported = OnnxModel(tmp_path / "onnx")
+    sources = phrase_tokenizer(PHRASES)["input_ids"]
+    for settings in ({"num_beams": 1}, {"num_beams": 4}, {"num_beams": 2, "length_penalty": 1.5}):
+        expected = translate_ids(model, sources, max_new_tokens=12, **settings)
+        outputs = translate_ids(exported, sources, max_new_tokens=12, **settings)
+        assert without_special_tokens(outputs) == without_special_tokens(expected)
+
+
+def test_text_longer_than_the_position_table_is_a_clear_error(save_model, tmp_path):
+    model, folder = save_model()
+    export_onnx(folder, tmp_path / "onnx")
+    exported = OnnxModel(tmp_path / "onnx")  # the model has 64 positions, the export twice as many
+    inputs = torch.randint(4, 300, (2, 128))
+    settings = {"num_beams": 1, "max_new_tokens": 70}
+    assert exported.generate(inputs, **settings).tolist() == model.generate(inputs, **settings).tolist()
+    with pytest.raises(ValueError, match="128 positions, but the text needs 129"):
+        exported.generate(torch.full((1, 129), 5), max_new_tokens=3)
+
+
+def test_export_of_a_trained_model_translates_the_same(trained_on_multi30k, tmp_path, monkeypatch, capsys):
+    model, tokenizer, folder, sources, _ = trained_on_multi30k
+    assert main(["export", str(folder), str(tmp_path / "onnx"), "--format", "onnx"]) == 0
+    exported = OnnxModel(tmp_path / "onnx")
+    ids = tokenizer(sources[:200])["input_ids"]
+    expected, outputs = (translate_ids(m, ids, num_beams=1) for m in (model, exported))
+    assert count_equal(outputs, expected) >= 198
+    assert "--backend onnx" in (tmp_path / "onnx" / "README.md").read_text()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(sources[:20]).encode())))
+    capsys.readouterr()
+    assert main(["translate", str(tmp_path / "onnx"), "--backend", "onnx", "--num_beams", "1"]) == 0
+    assert capsys.readouterr().out.splitlines() == translate(model, tokenizer, sources[:20], num_beams=1)
+    assert main(["translate", str(tmp_path / "onnx"), "--backend", "ctranslate2"]) == 1
+    assert "is an export for onnx, not for ctranslate2" in capsys.readouterr().err

@@ -1,0 +1,21 @@
+"""Run scripts and read the tables that they print."""
+
+import os
+import subprocess
+import sys
+
+from corpora import ROOT
+
+
+def run_script(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python script below scripts/ in a new process."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, f"scripts/{name}", *flags], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+
+
+def read_table(text: str) -> dict[str, dict[str, str]]:
+    """Return the rows of a Markdown table by their first cell."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[2:]}

@@ -1,0 +1,100 @@
+"""The scripts in scripts/benchmarks/, on small inputs."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from corpora import ROOT
+from script_runs import read_table, run_script
+
+BENCHMARKS = ROOT / "scripts" / "benchmarks"
+
+
+def run_code(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code that can import the modules of the benchmarks, in a new process."""
+    return subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def complexity():
+    """The module scripts/benchmarks/complexity.py."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        return importlib.import_module("complexity")
+    finally:
+        sys.path.pop(0)
+
+
+@pytest.mark.slow
+def test_planning_batches_for_millions_of_pairs_takes_seconds_and_little_memory():
+    if not sys.platform.startswith("linux"):
+        pytest.skip("the benchmark measures memory on Linux only")
+    megabytes, seconds = json.loads(run_script("benchmarks/benchmark.py", "--measure_memory", "planning").stdout)
+    assert 1 < megabytes < 500
+    assert seconds < 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("theirs", "status"), [([[1], [2]], 0), ([[1], [3]], 1)])
+def test_the_benchmark_exits_0_only_if_outputs_agree(theirs, status, tmp_path):
+    code = f"""
+import sys, benchmark
+def decode(report, *rest):
+    report.add("row", 3.0, 2.0, 1.5, "1.2", "s")
+    report.add_agreement("beam", [[1], [2]], {theirs})
+for name in ("imports", "memory", "base_decoding", "base_training_step", "training"):
+    getattr(benchmark, f"measure_{{name}}")
+    setattr(benchmark, f"measure_{{name}}", lambda *args: None)
+benchmark.Text, benchmark.gemm_rate, benchmark.measure_tiny_decoding = lambda: None, lambda: 1e9, decode
+sys.argv = ["benchmark.py", "--quick", "--output", {str(tmp_path / "result.json")!r}]
+benchmark.main()
+"""
+    end = run_code(code)
+    assert end.returncode == status, end.stderr[-2000:]
+    assert "| row | s | 3 | 2 | 1.50 | 1.2 |" in end.stdout
+    assert ("The outputs differ: beam" in end.stderr) is (status == 1)
+    assert json.loads((tmp_path / "result.json").read_text())["rows"]
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmarks_run_on_any_device():
+    code = "import accelerator, measuring, torch; report = measuring.Report(); "
+    code += (
+        "accelerator.measure_accelerator(report, torch.device('cpu'), ('tiny',), pairs=4, sentences=2, repeats=1); "
+    )
+    code += "print(report.table())"
+    output = run_code(code)
+    assert output.returncode == 0, output.stderr[-2000:]
+    assert len(read_table(output.stdout)) == 4
+    assert output.stdout.count("100.0% of the outputs equal") == 2
+
+
+@pytest.mark.slow
+def test_data_measures_preparing_planning_and_streaming():
+    if not sys.platform.startswith("linux"):
+        pytest.skip("memory is measured on Linux only")
+    result = json.loads(run_script("benchmarks/data.py", "--pairs", "4000", "--vocab_size", "600").stdout)
+    assert result["pairs"] == 4000
+    assert result["prepared, peak MB of all processes"] > 50
+    assert result["streamed, pairs/s"] > 1000
+
+
+def test_exponents_are_log_log_slopes_and_crossovers_are_interpolated(complexity):
+    sizes = (128, 256, 1024)
+    assert complexity.fit_exponent(sizes, [3e-9 * n**2.3 for n in sizes]) == pytest.approx(2.3)
+    quadratic, linear = [n**2 for n in sizes], [500 * n for n in sizes]
+    assert complexity.crossover(sizes, quadratic, linear) == pytest.approx(500)
+    assert complexity.crossover(sizes, linear, [n * 9000 for n in sizes]) is None
+
+
+@pytest.mark.parametrize("kind", ["self-attention", "LSTM", "GRU", "convolution", "attention sub-layer"])
+def test_each_measured_layer_has_the_named_type(complexity, kind):
+    output = complexity.forward_pass(kind, 24, 64)()
+    states = output[0] if isinstance(output, tuple) else output
+    expected = {"self-attention": (24, 64), "convolution": (8, 64, 24), "attention sub-layer": (1, 24, 64)}
+    assert tuple(states.shape) == expected.get(kind, (32, 24, 64))
+    with torch.inference_mode():
+        assert complexity.measure_seconds(kind, 8, 16) > 0

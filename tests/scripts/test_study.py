@@ -1,0 +1,95 @@
+"""The scripts in scripts/study/, run as a user runs them."""
+
+import json
+import re
+import time
+
+import pytest
+from corpora import ROOT
+from script_runs import read_table, run_script
+from small import write_phrases
+
+from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.training.presets import TABLE_3
+
+
+@pytest.mark.slow
+def test_table3_prints_our_parameter_counts_beside_every_row_of_the_paper():
+    rows = read_table(run_script("study/table3.py").stdout)
+    assert list(rows) == list(TABLE_3)
+    for name, published in TABLE_3.items():
+        assert float(rows[name]["PPL (paper)"]) == published.perplexity
+        if published.millions:
+            assert float(rows[name]["M parameters (ours)"]) == pytest.approx(published.millions, rel=0.07)
+    assert (rows["B1"]["d_k"], rows["B1"]["d_v"]) == ("16", "64")
+
+
+@pytest.mark.slow
+def test_ablate_trains_all_rows_for_the_same_number_of_steps_and_resumes(tmp_path):
+    for split in ("train", "validation"):
+        write_phrases(tmp_path / split, splits()[split][:100])
+    flags = ["--reduce", "16", "--num_encoder_layers", "1", "--num_decoder_layers", "1", "--vocab_size", "300"]
+    flags += ["--max_steps", "3", "--max_tokens", "256", "--save_steps", "3", "--eval_strategy", "no", "--use_cpu"]
+    flags += ["--train_file", str(tmp_path / "train"), "--validation_file", str(tmp_path / "validation")]
+    flags += ["--dropout", "0.3", "--output_dir", str(tmp_path)]
+    first = run_script("study/ablate.py", "base", "B1", "D1", "D3", *flags)
+    rows = read_table(first.stdout)
+    assert list(rows) == ["base", "B1", "D1", "D3"], first.stderr[-2000:]
+    assert {row["steps"] for row in rows.values()} == {"3"}
+    results = json.loads((tmp_path / "ablation.json").read_text())
+    assert results["B1"]["millions"] < results["base"]["millions"] == results["D1"]["millions"]
+    for name, change in (("base", {"dropout: 0.3"}), ("D1", {"dropout: 0.0"}), ("B1", {"d_k: 1", "dropout: 0.3"})):
+        settings = (tmp_path / name / "settings.yaml").read_text().splitlines()
+        assert change <= set(settings)
+    assert "label_smoothing_factor: 0.0" in (tmp_path / "D3" / "settings.yaml").read_text()
+    again = run_script("study/ablate.py", "base", "B1", "D1", "D3", *flags)
+    assert again.stderr.count("is finished") == 4
+    assert read_table(again.stdout) == rows
+
+
+@pytest.mark.slow
+def test_ablate_requires_validation_text(tmp_path):
+    (tmp_path / "text.en").write_text("one two three\n" * 50)
+    (tmp_path / "text.de").write_text("eins zwei drei\n" * 50)
+    output = run_script(
+        "study/ablate.py", "base", "--train_file", str(tmp_path / "text"), "--output_dir", str(tmp_path / "out")
+    )
+    assert output.returncode == 1
+    assert "pass it with --validation_file" in output.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_train_copy_learns_both_tasks_without_a_mistake():
+    output = run_script("study/train_copy.py").stdout
+    assert re.findall(r"(copy|reverse): 100\.0% exact matches", output) == ["copy", "reverse"], output
+    assert len((ROOT / "scripts" / "study" / "train_copy.py").read_text().splitlines()) < 80
+
+
+@pytest.mark.slow
+def test_the_walkthrough_shows_code_and_numbers_within_three_minutes():
+    start = time.monotonic()
+    walk = run_script("study/walkthrough.py")
+    assert time.monotonic() - start < 180
+    assert walk.returncode == 0, walk.stderr[-2000:]
+    for title in (
+        "3.2.1 Scaled",
+        "3.2.2 Multi",
+        "3.2.3 Masks",
+        "3.3 Feed",
+        "3.4 Emb",
+        "3.5 Pos",
+        "5.3 Opt",
+        "6.1 Beam",
+    ):
+        assert title in walk.stdout
+    places = re.findall(r"^(\w+\.py), line (\d+):\n    (.+)$", walk.stdout, re.MULTILINE)
+    assert len(places) > 10
+    for file, line, text in places:
+        (source,) = (ROOT / "hf_vanilla_transformer").rglob(file)
+        lines = source.read_text(encoding="utf-8").splitlines()
+        assert lines[int(line) - 1].strip() == text.strip()
+    assert "each row sums to 1.000" in walk.stdout
+    assert "mean 0.0000 and variance 1.0000" in walk.stdout
+    losses = [float(loss) for loss in re.findall(r"'loss': '([\d.]+)'", walk.stdout)]
+    assert losses[-1] < losses[0] / 2

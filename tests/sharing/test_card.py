@@ -1,0 +1,68 @@
+"""Model cards, from the folder of a model and from scores."""
+
+import re
+
+import pytest
+from card_contents import RECORD, SCORES, front_matter
+from clean_process import run_python
+
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.sharing.card import CardDetails, model_card, write_card, write_record
+
+
+def test_card_contains_metadata_training_record_and_scores(saved):
+    folder, _ = saved
+    write_record(folder, RECORD)
+    card = str(model_card(folder, CardDetails("you/tiny-en-de", scores=SCORES)))
+    metadata = front_matter(card)
+    assert metadata["language"] == ["en", "de"]
+    assert metadata["license"] == "mit"
+    assert metadata["pipeline_tag"] == "translation"
+    (entry,) = metadata["model-index"]
+    assert entry["name"] == "tiny-en-de"
+    metrics = [metric for result in entry["results"] for metric in result["metrics"]]
+    assert {(metric["type"], metric["value"]) for metric in metrics} == {
+        ("bleu", 12.35),
+        ("chrf", 34.5),
+        ("ter", 56.7),
+    }
+    assert "BLEU (nrefs:1|tok:none)" in {metric["name"] for metric in metrics}
+    for text in (
+        "29000 sentence pairs",
+        "36 minutes",
+        "1 x 2 threads of a CPU",
+        "max_steps: 100",
+        "| 100 | 8.5 | 8.0 |",
+    ):
+        assert text in card
+    for section in ("Intended use and limits", "Use it", "Training", "Results"):
+        assert f"## {section}" in card
+
+
+def test_model_without_training_record_has_a_card(saved):
+    folder, _ = saved
+    write_card(folder)
+    card = (folder / "README.md").read_text()
+    assert "No record of the training" in card
+    assert "Not evaluated." in card
+    assert "model-index" not in front_matter(card)
+
+
+@pytest.mark.slow
+def test_four_lines_of_code_in_the_card_translate(saved, tmp_path):
+    folder, _ = saved
+    write_record(folder, RECORD)
+    write_card(folder)
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    assert len([line for line in code.splitlines() if line]) == 4
+    result = run_python(code, tmp_path / "home")
+    with_the_package = f"import hf_vanilla_transformer\n{code.replace(', trust_remote_code=True', '')}"
+    expected = run_python(with_the_package, tmp_path / "home2", package=True)
+    assert result.stdout == expected.stdout != ""
+
+
+def test_file_that_evaluate_did_not_print_is_rejected_as_scores(saved, tmp_path):
+    folder, _ = saved
+    for text in ("{", "[]", '{"bleu": 1}'):
+        (tmp_path / "scores.json").write_text(text)
+        assert main(["push", str(folder), "you/model", "--scores", str(tmp_path / "scores.json")]) == 1

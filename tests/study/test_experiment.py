@@ -1,0 +1,37 @@
+import pytest
+
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.preparation import Preparation, prepare
+
+
+def test_tune_requires_a_validation_text(tune, without_validation, tmp_path, capsys):
+    assert tune(without_validation, tmp_path / "study") == 1
+    assert "pass --validation_file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--method", "grid"], "method must be one of bayesian, random, range"),
+        (["--trials", "0"], "trials must be at least 1"),
+    ],
+)
+def test_values_out_of_range_exit_with_status_2(more, message, tune, flags, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        tune(flags, tmp_path / "study", *more)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_prepared_text_and_early_stopping_are_supported_but_not_streaming(tune, flags, word_pairs, tmp_path, capsys):
+    i = flags.index("--train_file")
+    tokenizer = train_tokenizer([" ".join(pair) for pair in word_pairs.items()], 262)
+    prepare([flags[i + 1]], Preparation(("en", "de")), str(tmp_path / "prepared"), tokenizer, processes=1)
+    flags[i + 1] = str(tmp_path / "prepared")
+    more = ["--max_steps", "16", "--trials", "1", "--early_stopping_patience", "3", "--save_steps", "4"]
+    more += ["--eval_steps", "4", "--metric_for_best_model", "eval_loss"]
+    assert tune(flags, tmp_path / "study", *more) == 0
+    assert main(["train", str(tmp_path / "study" / "best.yaml"), "--output_dir", str(tmp_path / "run")]) == 0
+    assert tune(flags, tmp_path / "other", *more, "--streaming") == 1
+    assert "remove --streaming" in capsys.readouterr().err
