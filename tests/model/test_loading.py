@@ -163,3 +163,11 @@ def test_an_adapter_folder_loads(folder, tmp_path):
 
 def test_an_intact_model_loads(folder):
     assert load_model(str(folder)).config.source_lang == "en"
+
+
+def test_pickled_weights_are_never_loaded(folder):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(OSError, match="safetensors"):
+        load_model(str(folder))

@@ -259,3 +259,11 @@ def test_damaged_folder_is_a_one_line_error_before_the_hub_is_contacted(saved, f
     assert main(["push", str(folder), "me/mine"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len([line for line in lines if line.startswith("vanilla-transformer")]) == 1
+
+
+@pytest.mark.parametrize("argument", ["safe_serialization", "repo_type", "run_as_future"])
+def test_unknown_arguments_are_rejected_before_the_hub_is_contacted(saved, argument, monkeypatch):
+    folder, _ = saved
+    monkeypatch.setattr("hf_vanilla_transformer.sharing.hub.HfApi", None)
+    with pytest.raises(TypeError, match=argument):
+        VanillaTransformerForConditionalGeneration.from_pretrained(folder).push_to_hub("me/mine", **{argument: True})
