@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from .flags import add_bleu, add_decoding, add_text
+from .flags import add_bleu, add_decoding, add_dtype, add_text
 from .models import common_languages, load_models, translate_sentences
 from .text import read_text
 
@@ -14,7 +14,7 @@ HELP = "compare two models on a test text: confidence intervals, significance, e
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `compare`."""
-    for add in (add_decoding, add_text, add_bleu):
+    for add in (add_dtype, add_decoding, add_text, add_bleu):
         add(parser)
     parser.add_argument("a", metavar="A", help="a model, or a file with its translations, one per line")
     parser.add_argument("b", metavar="B", help="the other model or file")
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     check_tokenization(args.bleu_tokenize)
     systems = (args.a, args.b)
     files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
-    models = {name: load_models([name]) for name in systems if name not in files}
+    models = {name: load_models([name], dtype=args.dtype) for name in systems if name not in files}
     text = read_text(args, common_languages({name: model for name, (model, _) in models.items()}))
     for name, lines in files.items():  # checked before the slow translation
         if len(lines) != len(text.sources):

@@ -3,7 +3,7 @@
 import argparse
 import socket
 
-from .flags import add_model, positive
+from .flags import add_dtype, add_model, positive
 
 HELP = "serve a web page to try a model: translations, n-best lists, attention"
 
@@ -11,6 +11,7 @@ HELP = "serve a web page to try a model: translations, n-best lists, attention"
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `demo`."""
     add_model(parser)
+    add_dtype(parser)
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, only this machine)"
     )
@@ -28,5 +29,5 @@ def run(args: argparse.Namespace) -> None:
             pass
     except OSError as error:
         raise OSError(f"Cannot listen on {args.host}, port {args.port or 'any'}: {error.strerror or error}.") from None
-    page = build_page(args.model)
+    page = build_page(args.model, args.dtype or "float32")
     page.launch(server_name=f"[{host}]" if ":" in host else host, server_port=args.port)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from .flags import add_backend, add_bleu, add_decoding, add_models, add_text
+from .flags import add_backend, add_bleu, add_decoding, add_dtype, add_models, add_text
 from .models import languages_of, load_models, translate_sentences
 from .text import read_text
 
@@ -15,7 +15,7 @@ HELP = "evaluate a model on a test text: BLEU, chrF and TER as JSON"
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `evaluate`."""
-    for add in (add_models, add_backend, add_decoding, add_text, add_bleu):
+    for add in (add_models, add_backend, add_dtype, add_decoding, add_text, add_bleu):
         add(parser)
 
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
     from ..inference.metrics import check_tokenization, evaluate_translations
 
     check_tokenization(args.bleu_tokenize)
-    model, tokenizer = load_models(args.model, args.backend)
+    model, tokenizer = load_models(args.model, args.backend, args.dtype)
     text = read_text(args, languages_of(model))
     start = time.perf_counter()
     translations = translate_sentences(model, tokenizer, text.sources, args)

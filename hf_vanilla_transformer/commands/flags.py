@@ -45,6 +45,16 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for the number format."""
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "float16", "auto"],
+        help="number format of the model; auto is bfloat16 if the processor or GPU multiplies it natively, otherwise "
+        "float32 (default: float32)",
+    )
+
+
 def add_batches(parser: argparse.ArgumentParser) -> None:
     """Add the flag for the batch size."""
     parser.add_argument("--max_tokens", type=positive, default=2048, help="maximum tokens per batch (default: 2048)")

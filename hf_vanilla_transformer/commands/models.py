@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def load_models(names: Sequence[str], backend: str = "torch") -> tuple[Any, "PreTrainedTokenizerBase"]:
+def load_models(
+    names: Sequence[str], backend: str = "torch", dtype: str | None = None
+) -> tuple[Any, "PreTrainedTokenizerBase"]:
     """Load a model and its tokenizer from a folder or the Hub; several names form an ensemble.
 
     Raises:
@@ -20,12 +22,12 @@ def load_models(names: Sequence[str], backend: str = "torch") -> tuple[Any, "Pre
             backend.
     """
     if len(names) == 1:
-        return _load_one(names[0], backend)
+        return _load_one(names[0], backend, dtype)
     from ..inference.ensemble import Ensemble
 
     if backend != "torch":
         raise UsageError("An ensemble requires --backend torch.")
-    models, tokenizers = zip(*(_load_one(name, backend) for name in names), strict=True)
+    models, tokenizers = zip(*(_load_one(name, backend, dtype) for name in names), strict=True)
     for name, tokenizer in zip(names, tokenizers, strict=True):
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():
             raise ValueError(
@@ -35,16 +37,19 @@ def load_models(names: Sequence[str], backend: str = "torch") -> tuple[Any, "Pre
     return Ensemble(models), tokenizers[0]
 
 
-def _load_one(name: str, backend: str) -> tuple[Any, "PreTrainedTokenizerBase"]:
+def _load_one(name: str, backend: str, dtype: str | None) -> tuple[Any, "PreTrainedTokenizerBase"]:
     """Load a model, on the accelerator if one is available, and its tokenizer."""
     import torch
     from transformers import AutoTokenizer
 
     from ..data.tokenizer import check_tokenizer
     from ..inference.exports import export_format
+    from ..inference.precision import resolve_dtype
     from ..model.loading import load, load_model
 
     if backend != "torch":
+        if dtype is not None:
+            raise UsageError("--dtype requires --backend torch; export a model with --quantization instead.")
         from ..sharing.export import load_export
 
         exported = load_export(name, backend)
@@ -56,7 +61,9 @@ def _load_one(name: str, backend: str) -> tuple[Any, "PreTrainedTokenizerBase"]:
             "a file of its translations."
         )
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    model, tokenizer = load_model(name), load(AutoTokenizer, name)
+    assert device is not None
+    model = load_model(name, dtype=resolve_dtype(dtype or "float32", device))
+    tokenizer = load(AutoTokenizer, name)
     check_tokenizer(tokenizer, model.config)
     return model.to(device), tokenizer  # type: ignore[arg-type]
 

@@ -5,7 +5,7 @@ import json
 import sys
 
 from .console import say
-from .flags import add_batches, add_models, add_text
+from .flags import add_batches, add_dtype, add_models, add_text
 from .models import languages_of, load_models
 from .text import read_text
 
@@ -14,7 +14,7 @@ HELP = "compute the log-probability and perplexity of given translations"
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `score`."""
-    for add in (add_models, add_batches, add_text):
+    for add in (add_models, add_dtype, add_batches, add_text):
         add(parser)
 
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     from ..inference.metrics import perplexity
     from ..study.comparison import score_translations
 
-    model, tokenizer = load_models(args.model)
+    model, tokenizer = load_models(args.model, dtype=args.dtype)
     text = read_text(args, languages_of(model))
     with tqdm(total=len(text.sources), desc="Scoring", unit=" pairs", file=sys.stderr) as bar:
         results = score_translations(

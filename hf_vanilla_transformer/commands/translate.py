@@ -8,7 +8,7 @@ from queue import Queue
 from threading import Thread
 from typing import BinaryIO
 
-from .flags import add_backend, add_decoding, add_models
+from .flags import add_backend, add_decoding, add_dtype, add_models
 from .models import decoding_settings, load_models
 
 HELP = "translate stdin to stdout line by line"
@@ -17,7 +17,7 @@ MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `translate`."""
-    for add in (add_models, add_backend, add_decoding):
+    for add in (add_models, add_backend, add_dtype, add_decoding):
         add(parser)
 
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
 
     if sys.stdin is None:
         raise OSError("Standard input is closed: redirect the text to it with < FILE.")
-    model, tokenizer = load_models(args.model, args.backend)
+    model, tokenizer = load_models(args.model, args.backend, args.dtype)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # the terminal's encoding may lack characters
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:

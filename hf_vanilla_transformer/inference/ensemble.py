@@ -103,7 +103,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                 past_key_values=cache,
                 use_cache=cache is not None,
             )
-            log_probs.append(outputs.logits.log_softmax(-1))
+            log_probs.append(outputs.logits.log_softmax(-1, dtype=torch.float32))
             start += depth
         logits = torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
         return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)

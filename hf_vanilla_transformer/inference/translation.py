@@ -1,11 +1,13 @@
 """Translate many sentences: batch them by length and return the translations in the original order."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..data.batching import batches_by_length, pad
+from .precision import resolve_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,6 +58,8 @@ def translate(
     sentences: Sequence[str],
     max_tokens: int = 2048,
     progress: Callable[[int], Any] | None = None,
+    *,
+    dtype: str | None = None,
     **generate_kwargs: Any,
 ) -> list[str]:
     """Return one translation per sentence, in the same order; a blank sentence is translated to an empty string.
@@ -67,8 +71,15 @@ def translate(
         max_tokens: the maximum number of source tokens per batch, padding included; a longer sentence forms a batch
             of its own.
         progress: called after each batch with the number of sentences in it.
+        dtype: number format of a copy of the model that translates, one of `precision.DTYPES`; by default the model
+            itself translates. For models and ensembles in torch.
         generate_kwargs: passed to `model.generate`; defaults come from the generation config of the model.
+
+    Raises:
+        ValueError: for an unknown dtype.
     """
+    if dtype is not None:
+        model = copy.deepcopy(model).to(resolve_dtype(dtype, model.device))
     not_blank = [i for i, sentence in enumerate(sentences) if sentence.strip()]
     if progress is not None and len(not_blank) < len(sentences):
         progress(len(sentences) - len(not_blank))

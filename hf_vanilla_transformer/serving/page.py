@@ -9,6 +9,7 @@ import torch
 from transformers import AutoTokenizer
 
 from ..files import import_extra
+from ..inference.precision import resolve_dtype
 from ..model.loading import load, load_model
 from ..study.plots import attention_map
 
@@ -36,15 +37,17 @@ class Explorer:
 
     Args:
         name: the folder of a trained model, or its name on the Hub.
+        dtype: the number format, one of `precision.DTYPES`.
 
     Raises:
         OSError: if the model cannot be loaded.
-        ValueError: if it is a different type of model.
+        ValueError: if it is a different type of model, or the dtype is unknown.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, dtype: str = "float32"):
         # only eager attention returns its weights
-        self.model = load_model(name, attn_implementation="eager").eval()
+        number_format = resolve_dtype(dtype, torch.device("cpu"))
+        self.model = load_model(name, attn_implementation="eager", dtype=number_format).eval()
         self.tokenizer = load(AutoTokenizer, name)
 
     @torch.inference_mode()
@@ -106,7 +109,7 @@ class Explorer:
         """
         source = self.tokenizer(text, return_tensors="pt")["input_ids"]
         outputs = self.model(input_ids=source, decoder_input_ids=torch.tensor([target[:-1]]), output_attentions=True)
-        weights = {kind: torch.stack(outputs[name]).squeeze(1) for kind, (name, _, _) in _KINDS.items()}
+        weights = {kind: torch.stack(outputs[name]).squeeze(1).float() for kind, (name, _, _) in _KINDS.items()}
         tokens = {"source": self._token_labels(source[0].tolist()), "target": self._token_labels(target[:-1])}
         return {"weights": weights, "tokens": tokens}
 
@@ -156,11 +159,12 @@ def _event_handlers(gr: ModuleType, explorer: Explorer) -> tuple[Callable[..., t
     return translate, show
 
 
-def build_page(name: str) -> Any:
+def build_page(name: str, dtype: str = "float32") -> Any:
     """Return the demo page for a trained model, as a `gradio.Blocks` to `launch()`.
 
     Args:
         name: the folder of the model, or its name on the Hub.
+        dtype: the number format, one of `precision.DTYPES`.
 
     Raises:
         ImportError: if Gradio is not installed.
@@ -168,7 +172,7 @@ def build_page(name: str) -> Any:
         ValueError: if it is a different type of model.
     """
     gr = import_extra("gradio", "demo")
-    explorer = Explorer(name)
+    explorer = Explorer(name, dtype)
     config, defaults = explorer.model.config, explorer.model.generation_config
     translate, show = _event_handlers(gr, explorer)
 

@@ -165,7 +165,9 @@ def test_demo_accepts_ipv4_and_ipv6_addresses(host, small_model, tmp_path, monke
     if ":" in host and not os.path.exists("/proc/net/if_inet6"):
         pytest.skip("this machine has no IPv6")
     launched = []
-    monkeypatch.setattr("hf_vanilla_transformer.serving.page.build_page", lambda name: SimpleNamespace(launch=launch))
+    monkeypatch.setattr(
+        "hf_vanilla_transformer.serving.page.build_page", lambda name, dtype: SimpleNamespace(launch=launch)
+    )
 
     def launch(server_name, server_port):
         launched.append(server_name)
