@@ -23,7 +23,7 @@ def error_line(output: str) -> str:
 
 
 def checkpoints_are_intact(folder: Path) -> bool:
-    found = [path for path in folder.glob("checkpoint-*") if path.is_dir()]
+    found = [path for path in folder.glob("checkpoint-[0-9]*")]
     return bool(found) and all(find_fault(path) is None for path in found)
 
 
@@ -35,6 +35,8 @@ def test_a_second_run_in_the_same_folder_is_refused_and_the_first_continues(run)
     assert "Another run is using" in error_line(second.finish(status=1))
     assert first.process.poll() is None
     first.wait_for_next_checkpoint(save_steps=200)
+    first.end(signal.SIGTERM)  # while it trains, it deletes old checkpoints
+    assert first.process.returncode == 0
     assert checkpoints_are_intact(first.folder)
 
 
