@@ -49,7 +49,7 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
     """Add the flag for the number format."""
     parser.add_argument(
         "--dtype",
-        choices=["float32", "bfloat16", "float16", "auto"],
+        choices=["float32", "bfloat16", "float16", "auto"],  # as in inference.precision, which imports torch
         help="number format of the model; auto is bfloat16 if the processor or GPU multiplies it natively, otherwise "
         "float32 (default: float32)",
     )

@@ -32,7 +32,7 @@ _tokenizer: PreTrainedTokenizerBase  # set in each process that writes shards
 
 @dataclass(frozen=True)
 class Preparation:
-    """How text is prepared.
+    """Settings that decide what the shards of a text contain.
 
     Args:
         languages: source and target language, named as in the text.
