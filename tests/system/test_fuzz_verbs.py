@@ -1,5 +1,7 @@
 """Every verb, on damaged folders, files and flags, exits with 0, 1 or 2, and with one error line if it fails."""
 
+import asyncio
+import gc
 import io
 import json
 import shutil
@@ -250,6 +252,15 @@ def undamaged(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture
+def event_loops():
+    """Delete the event loops that `gradio.Blocks` leaves open while the filter of this test still ignores it."""
+    yield
+    asyncio.set_event_loop(None)
+    gc.collect()
+
+
+@pytest.mark.usefixtures("event_loops")
 @pytest.mark.filterwarnings("ignore")  # as outside the tests
 @settings(
     max_examples=320,
