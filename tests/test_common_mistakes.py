@@ -21,8 +21,8 @@ from hf_vanilla_transformer.model.layers_vanilla_transformer import (
     eager_attention_forward,
     sinusoids,
 )
+from hf_vanilla_transformer.model.loss_vanilla_transformer import smoothed_cross_entropy
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.training.loss import smoothed_cross_entropy
 from hf_vanilla_transformer.training.schedule import get_noam_schedule, noam
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 

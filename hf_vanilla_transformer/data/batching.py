@@ -1,12 +1,15 @@
 """Batch by token count: "sentence pairs were batched together by approximate sequence length" (section 5.1)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
+from ..model.layers_vanilla_transformer import shift_right
 
 
 def _round_up(lengths: np.ndarray) -> np.ndarray:
@@ -109,9 +112,52 @@ def batches_by_length(
     return [*(fitting[batch].tolist() for batch in sampler), *([int(i)] for i in singles)]
 
 
-def pad(rows: Sequence[Sequence[int]], value: int) -> torch.Tensor:
+def pad(rows: Sequence[Sequence[int] | np.ndarray], value: int) -> torch.Tensor:
     """Return the rows as one tensor (B, longest row), padded at the end with `value`."""
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    padded = np.full((len(rows), lengths.max(initial=0)), value)
+    if padded.size:
+        padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(rows)
+    return torch.from_numpy(padded)
+
+
+class TokenRows(Dataset):
+    """Rows of a tokenised Arrow dataset, as NumPy arrays that share its memory instead of lists of Python integers.
+
+    Args:
+        dataset: dataset of "input_ids" and "labels".
+    """
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"dataset": self.dataset}  # a worker that is spawned maps the same files
+
+    @cached_property
+    def _chunks(self) -> tuple[np.ndarray, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:
+        """Return the first row of each chunk of the table, and the offsets and token ids of each column's chunks."""
+        columns = {name: self.dataset.data.column(name).chunks for name in ("input_ids", "labels")}
+        starts = np.cumsum([0, *map(len, columns["labels"])])
+        return starts, {
+            name: [(chunk.offsets.to_numpy(), chunk.values.to_numpy()) for chunk in chunks]
+            for name, chunks in columns.items()
+        }
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, np.ndarray]]:
+        starts, columns = self._chunks
+        selected = np.asarray(indices)
+        if self.dataset._indices is not None:  # rows selected from the table
+            selected = self.dataset._indices.column(0).take(selected).to_numpy().astype(np.int64)
+        chunks = np.searchsorted(starts, selected, side="right") - 1
+        rows = list(zip(chunks.tolist(), (selected - starts[chunks]).tolist(), strict=True))
+        sides = []
+        for parts in columns.values():
+            sides.append([parts[chunk][1][slice(*parts[chunk][0][row : row + 2])] for chunk, row in rows])
+        return [dict(zip(columns, pair, strict=True)) for pair in zip(*sides, strict=True)]
 
 
 class Seq2SeqCollator:
@@ -124,13 +170,14 @@ class Seq2SeqCollator:
         self.pad_token_id = pad_token_id
         self.decoder_start_token_id = decoder_start_token_id
 
-    def __call__(self, pairs: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    def __call__(self, pairs: Sequence[Mapping[str, Sequence[int] | np.ndarray]]) -> dict[str, torch.Tensor]:
         sources, targets = [pair["input_ids"] for pair in pairs], [pair["labels"] for pair in pairs]
+        input_ids, labels = pad(sources, self.pad_token_id), pad(targets, IGNORED_LABEL)
+        shifted = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
+        lengths = torch.tensor([len(source) for source in sources])[:, None]
         return {
-            "input_ids": pad(sources, self.pad_token_id),
-            "attention_mask": pad([[1] * len(source) for source in sources], 0),
-            "decoder_input_ids": pad(
-                [[self.decoder_start_token_id, *target[:-1]] for target in targets], self.pad_token_id
-            ),
-            "labels": pad(targets, IGNORED_LABEL),
+            "input_ids": input_ids,
+            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths).long(),
+            "decoder_input_ids": shifted.masked_fill(labels == IGNORED_LABEL, self.pad_token_id),
+            "labels": labels,
         }

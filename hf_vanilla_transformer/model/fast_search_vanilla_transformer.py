@@ -185,9 +185,13 @@ class _SearchState(SimpleNamespace):
         self.__dict__.update({name: tensor[rows] for name, tensor in vars(self).items()})
 
 
-def _should_shrink(done: torch.Tensor) -> bool:
-    """Return whether enough sentences are `done` to justify copying the caches of the others."""
-    return len(done) <= 8 * int(done.sum())
+def _split_when_worthwhile(done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Return the rows that are `done` and the others if enough are done to justify copying the others' caches."""
+    count = int(done.sum())  # the only value for which a search waits at each position
+    if len(done) > 8 * count:
+        return None
+    rows = done.int().argsort(descending=True, stable=True)
+    return rows[:count], rows[count:]
 
 
 def greedy_search(
@@ -208,14 +212,16 @@ def greedy_search(
     rows = torch.arange(len(input_ids), device=input_ids.device)
     state = _SearchState(rows=rows, tokens=input_ids, limits=limits, done=torch.zeros_like(rows, dtype=torch.bool))
     length = 0
-    while not state.done.all():
-        if _should_shrink(state.done):
-            kept = (~state.done).nonzero()[:, 0]
+    while True:
+        if (split := _split_when_worthwhile(state.done)) is not None:
+            kept = split[1]
+            if len(kept) == 0:
+                break
             decoder.keep(kept)
             state.keep(kept)
         length += 1
         state.tokens = decoder.step(state.tokens).argmax(0)[:, None]
-        output[state.rows[~state.done], length] = state.tokens[~state.done, 0]
+        output[state.rows, length] = state.tokens[:, 0].masked_fill(state.done, padding)
         state.done |= (torch.isin(state.tokens, generation_config._eos_token_tensor) | (length >= state.limits))[:, 0]
     return output[:, : length + 1]
 
@@ -234,9 +240,10 @@ def beam_search(
     state = _initial_state(input_ids, limits, generation_config)
     output, lengths, length = state.running.clone(), state.lengths.clone(), 0
     while True:
-        if _should_shrink(state.done):
-            removed, kept = state.rows[state.done], (~state.done).nonzero()[:, 0]
-            output[removed], lengths[removed] = state.finished[state.done], state.lengths[state.done]
+        if (split := _split_when_worthwhile(state.done)) is not None:
+            removed, kept = split
+            rows = state.rows[removed]
+            output[rows], lengths[rows] = state.finished[removed], state.lengths[removed]
             if len(kept) == 0:
                 break
             decoder.keep(kept)

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -129,6 +130,31 @@ class Dropout(nn.Dropout):
         bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
         kept = bits[: x.numel()].view(x.shape) >= round(self.p * 2**16) - 2**15
         return x * kept.to(x.dtype).mul_(1 / (1 - self.p))
+
+
+def padding_mask(
+    config: VanillaTransformerConfig,
+    queries: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    keys: torch.Tensor | None = None,
+) -> Any:
+    """Return the mask of the padding in the form that the attention implementation requires, or None.
+
+    There is none without `attention_mask`. Given one, the mask is built even if there is no padding, because testing
+    that would wait for a GPU.
+
+    Args:
+        queries: (B, T, d_model).
+        attention_mask: (B, S), 0 at padding.
+        keys: (B, S, d_model); the queries themselves in self-attention.
+    """
+    return create_bidirectional_mask(
+        config=config,
+        inputs_embeds=queries,
+        attention_mask=attention_mask,
+        encoder_hidden_states=keys,
+        allow_is_bidirectional_skip=attention_mask is None,
+    )
 
 
 def eager_attention_forward(

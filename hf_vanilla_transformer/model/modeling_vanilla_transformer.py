@@ -1,7 +1,6 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762), as published.
 
-Contains the encoder, the decoder, the model, and the model with its output projection. Section numbers refer to the
-paper. Shapes use B sentences, S source tokens and T target tokens.
+Section numbers refer to the paper. Shapes use B sentences, S source tokens and T target tokens.
 """
 
 import math
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -24,7 +23,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .configuration_vanilla_transformer import IGNORED_LABEL, VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .layers_vanilla_transformer import (
     Dropout,
@@ -34,8 +33,10 @@ from .layers_vanilla_transformer import (
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
     init_weights,
+    padding_mask,
     shift_right,
 )
+from .loss_vanilla_transformer import projected_cross_entropy
 
 if TYPE_CHECKING:  # transformers copies the files imported here into saved models; this makes it copy the pipeline
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401
@@ -124,7 +125,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     ) -> BaseModelOutput:
         """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d_model); `attention_mask` (B, S) is 0 at padding."""
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
-        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)
+        mask = padding_mask(self.config, embeddings, attention_mask)
         hidden_states = self.add_positions(embeddings)
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)
@@ -167,12 +168,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             attention_mask=attention_mask,
             past_key_values=getattr(past_key_values, "self_attention_cache", past_key_values),
         )
-        cross_mask = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=embeddings,
-            attention_mask=encoder_attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
-        )
+        cross_mask = padding_mask(self.config, embeddings, encoder_attention_mask, encoder_hidden_states)
         hidden_states = self.add_positions(embeddings, start=past_length)
         for layer in self.layers:
             # tensors are passed by position, because gradient checkpointing only tracks positional arguments
@@ -192,8 +188,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     """Encoder and decoder with a shared embedding matrix, without the output projection.
 
-    With `tie_word_embeddings=False`, encoder and decoder have separate matrices, and `get_input_embeddings` and
-    `set_input_embeddings` refer to the encoder's.
+    Untied, encoder and decoder have matrices of their own, and the methods for input embeddings use the encoder's.
     """
 
     _auto_class = "AutoModel"
@@ -293,7 +288,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         return exact and super()._can_use_fast_search(*search)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the decoder's input for `labels`, see `shift_right`. *Shape:* (B, T) to (B, T)."""
+        """Return `shift_right` of `labels`. *Shape:* (B, T) to (B, T)."""
         return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     @can_return_tuple
@@ -310,13 +305,14 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        label_smoothing: float | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Return `logits` (B, T, vocab_size) and, given `labels` (B, T), the cross-entropy, ignoring labels of -100.
 
-        The loss is the mean over the labels, or the sum divided by `num_items_in_batch` if given, which makes gradient
-        accumulation exact for batches of unequal size. The decoder's input defaults to the labels shifted right. The
-        other arguments are those of `VanillaTransformerModel.forward`.
+        The loss is the mean over the labels, or the sum divided by `num_items_in_batch`, which makes gradient
+        accumulation exact. `label_smoothing` selects the loss of section 5.4, without logits, which saves memory. The
+        decoder's input defaults to the labels shifted right. The rest is as in `VanillaTransformerModel.forward`.
         """
         if labels is not None:
             use_cache = False
@@ -334,9 +330,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(outputs.last_hidden_state)
-        loss = None
-        if labels is not None:
+        states, logits, loss = outputs.last_hidden_state, None, None
+        if labels is None or label_smoothing is None:
+            logits = self.lm_head(states)
+        if labels is not None and logits is None:
+            loss = projected_cross_entropy(self.lm_head, states, labels, label_smoothing, self.config.pad_token_id)
+            loss = loss / (labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)
+        elif labels is not None:
             loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
         return Seq2SeqLMOutput(
             loss=loss, logits=logits, **{k: v for k, v in outputs.items() if k != "last_hidden_state"}

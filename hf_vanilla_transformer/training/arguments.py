@@ -116,6 +116,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     ddp_find_unused_parameters: bool | None = option(
         "Let DDP look for parameters without a gradient in each step.", False
     )
+    ddp_broadcast_buffers: bool | None = option("Let DDP send buffers, here constants, at each step.", False)
+    logging_nan_inf_filter: bool = option(
+        "Test each loss on the host; without it, the logged loss leaves out losses that are not finite, too.", False
+    )
     hub_strategy: str = option("Only 'end' is supported: upload the finished model with its card.", "end")
     early_stopping_patience: int | None = option(
         "Stop after this many evaluations without a better metric_for_best_model, and keep the best model."

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from filelock import FileLock, Timeout
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_BAD_UPDATES = 3  # in a row
+_EXAMPLE_TOKENS = 64  # of a target whose batch has a non-finite loss, for the message
 _LOST_WORKER = ("DataLoader worker", "abruptly died")
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Gloo", "gloo", "NCCL")
 
@@ -48,19 +49,32 @@ def one_run(folder: str | Path) -> Iterator[None]:
             folder.rmdir()
 
 
+class _Batch(NamedTuple):
+    """What is kept of a batch until the next report, on its device."""
+
+    loss: torch.Tensor
+    pairs: int
+    first_target: torch.Tensor
+
+
 class Safeguards(TrainerCallback):
     """Stop on SIGTERM and skip updates with a non-finite loss, on all processes at the same update.
 
-    After SIGTERM, which clusters send before they reclaim a machine, training finishes the current update, writes a
-    checkpoint and stops. An update whose loss is not finite is skipped, and `MAX_BAD_UPDATES` of them in a row raise a
-    `FloatingPointError`.
+    After SIGTERM, which clusters send before they reclaim a machine, training finishes the current update (the next
+    one if there are several processes), writes a checkpoint and stops. An update whose loss is not finite leaves the
+    weights as they are. `report`, called at each log and before each checkpoint, prints which updates these were, and
+    raises a `FloatingPointError` if there were `MAX_BAD_UPDATES` in a row.
+
+    Nothing here waits for a GPU between two reports, except with optimizers that cannot skip an update themselves.
     """
 
     def __init__(self, accelerator: "Accelerator", tokenizer: "PreTrainedTokenizerBase | None"):
         self.accelerator, self.tokenizer = accelerator, tokenizer
         self.signalled = self.stopped = False
-        self._bad_batch: str | None = None  # description of the last batch with a non-finite loss
+        self._batches: list[_Batch] = []  # of the current update
+        self._updates: list[tuple[int, torch.Tensor, list[_Batch]]] = []  # number, flags and batches since the report
         self._bad_updates = 0  # in a row
+        self._last_finite: torch.Tensor | float = 0.0
         self._previous_handler: Any = None
 
     def _on_signal(self, *_: Any) -> None:
@@ -76,38 +90,76 @@ class Safeguards(TrainerCallback):
             signal.signal(signal.SIGTERM, self._previous_handler)
             self._previous_handler = None
 
-    def check_loss(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
-        """Remember a batch whose loss is not finite, so that its update is skipped."""
-        if not torch.isfinite(loss):
-            ids = labels[0][labels[0] != IGNORED_LABEL].tolist()
-            text = self.tokenizer.decode(ids, skip_special_tokens=True) if self.tokenizer else ids
-            self._bad_batch = f"loss {loss.item()} on a batch of {len(labels)} pairs, the first with target {text!r}"
+    def record_loss(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
+        """Record a batch of the current update, which is skipped if the loss is not finite."""
+        self._batches.append(_Batch(loss, len(labels), labels[0, :_EXAMPLE_TOKENS].clone()))
 
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        flags = torch.tensor([self.signalled, self._bad_batch is not None], dtype=torch.float32)
+    def last_finite(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return `loss` if it is finite, otherwise the last loss that was, so that the logged mean stays finite."""
+        self._last_finite = torch.where(loss.isfinite(), loss, self._last_finite)
+        return self._last_finite
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, optimizer=None, **kwargs):
+        finite = torch.stack([batch.loss for batch in self._batches]).isfinite().all()
+        flags = torch.stack([~finite, torch.full_like(finite, self.signalled)]).float()
         if self.accelerator.num_processes > 1:
-            flags = self.accelerator.reduce(flags.to(self.accelerator.device), "sum")
-        self.stopped, bad = (flags > 0).tolist()
-        if not bad:
-            self._bad_updates = 0
-            return
-        self._bad_updates += 1
+            flags = self.accelerator.reduce(flags, "sum")
+            # those of the update before are known by now, and the same on all processes
+            self.stopped = bool(self._updates and self._updates[-1][1][1] > 0)
+        else:
+            self.stopped = self.signalled
+        self._updates.append((state.global_step + 1, flags, self._batches))
+        self._batches = []
         if self.accelerator.scaler is None:  # a gradient scaler skips the update itself, and needs the gradients
+            self._skip_if(flags[0] > 0, optimizer, model)
+
+    @staticmethod
+    def _skip_if(bad: torch.Tensor, optimizer: Any, model: Any) -> None:
+        """Let the optimizer skip its next update if `bad`, a boolean on the device."""
+        inner = getattr(optimizer, "optimizer", optimizer)
+        sharded = any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+        if getattr(inner, "_step_supports_amp_scaling", False) and not sharded:
+            inner.grad_scale, inner.found_inf = None, bad.float()  # as torch's gradient scaler does
+        elif bad:
             for parameter in model.parameters():
                 parameter.grad = None
-        reason = self._bad_batch or "non-finite loss on another process"
-        message = f"Update {state.global_step + 1} was skipped: {reason}."
-        self._bad_batch = None
-        if self._bad_updates == MAX_BAD_UPDATES:
-            raise FloatingPointError(
-                f"{message} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint predates them; try a "
-                "lower --learning_rate, more --warmup_steps, or --bf16 instead of --fp16."
-            )
-        tqdm.write(message, file=sys.stderr)  # print would break a progress bar
+
+    def report(self) -> None:
+        """Print which updates were skipped since the last report.
+
+        Raises:
+            FloatingPointError: if `MAX_BAD_UPDATES` in a row were skipped.
+        """
+        if not self._updates:
+            return
+        updates, self._updates = self._updates, []
+        skipped = torch.stack([flags[0] for _, flags, _ in updates]).tolist()
+        for (number, _, batches), bad in zip(updates, skipped, strict=True):
+            self._bad_updates = self._bad_updates + 1 if bad else 0
+            if bad:
+                message = f"Update {number} was skipped: {self._describe(batches)}."
+                if self._bad_updates == MAX_BAD_UPDATES:
+                    raise FloatingPointError(
+                        f"{message} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint predates them; try a "
+                        "lower --learning_rate, more --warmup_steps, or --bf16 instead of --fp16."
+                    )
+                tqdm.write(message, file=sys.stderr)  # print would break a progress bar
+
+    def _describe(self, batches: list[_Batch]) -> str:
+        """Describe the first of `batches` whose loss is not finite."""
+        for loss, pairs, target in batches:
+            if not loss.isfinite():
+                ids = target[target != IGNORED_LABEL].tolist()
+                text = self.tokenizer.decode(ids, skip_special_tokens=True) if self.tokenizer else ids
+                return f"loss {loss.item()} on a batch of {pairs} pairs, the first with target {text!r}"
+        return "non-finite loss on another process"
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.stopped:
             control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.report()
 
 
 def reason_for(error: BaseException) -> str | None:

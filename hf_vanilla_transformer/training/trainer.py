@@ -17,14 +17,16 @@ from transformers.trainer_utils import rotate_checkpoints
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator
 from ..data.shards import ShardStream
 from ..files import STATE
+from ..inference.precision import has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
+from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
 from ..sharing.hub import hub_errors
 from .arguments import NOAM, check_batch_size, check_evaluation
 from .callbacks import ProgressBar, SetEpoch, TrainingSpeed
 from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
-from .loss import smoothed_cross_entropy, symmetric_divergence
+from .loss import symmetric_divergence
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
 from .validation import ValidatingTrainer, token_lengths
@@ -45,9 +47,14 @@ def _use_one_device(args: TrainingArguments) -> None:
         args._n_gpu = 1
 
 
-def _support_debugger(model: PreTrainedModel, args: TrainingArguments) -> None:
-    """Switch `model` to eager attention if transformers' debugger is on, which requires masks of floats."""
-    if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+def _choose_attention(model: PreTrainedModel, args: TrainingArguments) -> None:
+    """Switch `model` to eager attention where torch's fused attention fails or is slow.
+
+    transformers' debugger requires masks of floats. In bfloat16 on a CPU, the backward pass of the fused attention
+    takes many times as long as that of the separate matrix products.
+    """
+    on_cpu = args.device.type == "cpu" and args.bf16 and model.config._attn_implementation == "sdpa"
+    if on_cpu or DebugOption.UNDERFLOW_OVERFLOW in args.debug:
         model.set_attn_implementation("eager")
 
 
@@ -76,8 +83,12 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 check_evaluation(args)
                 args = self._check_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
             if model is not None:
-                _support_debugger(model, args)
+                _choose_attention(model, args)
+            if args.bf16 and args.device.type == "cpu" and not has_native_bfloat16(args.device):
+                logger.warning("This processor has no native bfloat16: training without --bf16 would be faster.")
         super().__init__(model, args, data_collator, **kwargs)
+        if self.args.torch_compile:  # the shapes of batches change, so compile once for all of them
+            self.accelerator.state.dynamo_plugin.dynamic = True
         self._saving = False
         self.speed = TrainingSpeed()
         self.add_callback(self.speed)
@@ -115,7 +126,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def call_model_init(self, trial=None):
         model: Any = super().call_model_init(trial)
-        _support_debugger(model, self.args)
+        _choose_attention(model, self.args)
         return model
 
     def train(self, *args, **kwargs):
@@ -146,8 +157,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         sampler = MaxTokensBatchSampler(*token_lengths(self.train_dataset), self.args.max_tokens, seed=seed)
         self.remove_callback(SetEpoch)
         self.add_callback(SetEpoch(sampler))
-        dataset: Any = self.train_dataset
-        return self.accelerator.prepare(DataLoader(dataset, batch_sampler=sampler, **settings))
+        rows = self._rows(self.train_dataset)
+        return self.accelerator.prepare(DataLoader(rows, batch_sampler=sampler, **settings))
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         """Create the Noam schedule, or the schedule of transformers named by `lr_scheduler_type`."""
@@ -175,16 +186,23 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         """
         labels, inputs = inputs["labels"], {name: value for name, value in inputs.items() if name != "labels"}
         smoothing, r_drop = self.args.label_smoothing_factor, self.args.r_drop_alpha
+        pad_token_id = self.model.config.pad_token_id
         if not model.training:
             smoothing = r_drop = 0.0
-        if not r_drop:
-            outputs = model(**inputs)
-            loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, self.model.config.pad_token_id)
-        else:
-            outputs = model(**{name: torch.cat((value, value)) for name, value in inputs.items()})
-            twice, (first, second) = torch.cat((labels, labels)), outputs.logits.chunk(2)
-            loss = smoothed_cross_entropy(outputs.logits, twice, smoothing, self.model.config.pad_token_id)
+        if r_drop:
+            twice = {name: torch.cat((value, value)) for name, value in inputs.items()}
+            outputs = model(**twice, use_cache=False)
+            first, second = outputs.logits.chunk(2)
+            loss = smoothed_cross_entropy(
+                outputs.logits, torch.cat((labels, labels)), smoothing, self.model.config.pad_token_id
+            )
             loss = (loss + r_drop * symmetric_divergence(first, second, labels)) / 2
+        elif return_outputs:  # which include the logits
+            outputs = model(**inputs, use_cache=False)
+            loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, pad_token_id)
+        else:
+            outputs = model(**inputs, labels=labels, label_smoothing=smoothing, num_items_in_batch=1)
+            loss = outputs.loss
         if num_items_in_batch is None:
             loss = loss / labels.ne(IGNORED_LABEL).sum()
         else:
@@ -194,13 +212,17 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             if self.args.average_tokens_across_devices:
                 loss = loss * self.accelerator.num_processes  # DDP averages over processes
             if model.training:
-                self.safeguards.check_loss(loss.detach(), labels)
+                self.safeguards.record_loss(loss.detach(), labels)
                 self.speed.tokens += num_items_in_batch / self.current_gradient_accumulation_steps
         return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, *args, **kwargs) -> torch.Tensor:
+        return self.safeguards.last_finite(super().training_step(*args, **kwargs))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log training metrics with the real target tokens per second of all processes and the seconds of the run."""
         if "loss" in logs:
+            self.safeguards.report()
             logs["tokens_per_second"] = round(self.speed.tokens_per_second(), 1)
             logs["seconds"] = round(self.speed.total_seconds, 1)
         super().log(logs, start_time)
@@ -238,6 +260,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
         The best checkpoint is kept in addition to the newest `save_total_limit`, so that these can all be averaged.
         """
+        self.safeguards.report()
         folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
         unfinished, best = folder / UNFINISHED / name, self.state.best_global_step
         self._saving = True

@@ -14,7 +14,7 @@ import torch
 from tqdm import trange
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.training.loss import smoothed_cross_entropy
+from hf_vanilla_transformer.model.loss_vanilla_transformer import smoothed_cross_entropy
 from hf_vanilla_transformer.training.schedule import get_noam_schedule
 
 PAD, START, END, VOCAB, LENGTH = 0, 1, 2, 11, 12

@@ -31,9 +31,9 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.model import layers_vanilla_transformer as layers
+from hf_vanilla_transformer.model import loss_vanilla_transformer as loss
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
 from hf_vanilla_transformer.model.generation_vanilla_transformer import gnmt_length_penalty
-from hf_vanilla_transformer.training import loss
 
 
 def section() -> None:
@@ -204,7 +204,7 @@ print(f"Each position has mean {mean:.4f} and variance {variance:.4f}.")
 
 # %%
 section()
-code(loss.SmoothedCrossEntropy.forward, "uniform = smoothing", "loss -= uniform")
+code(loss._loss_and_gradient, "uniform = smoothing", "loss -= uniform")
 print("Five tokens, one of them padding; the logit of the label rises, the others stay 0:\n")
 label = torch.tensor([1])
 for logit in (0.0, 2.0, 4.0, 8.0, 16.0):

@@ -1,5 +1,6 @@
 """Batches by token count: completeness, limits, shuffling and padding."""
 
+import pickle
 import time
 from collections import Counter
 
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
+from datasets import Dataset, concatenate_datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.data.batching import MaxTokensBatchSampler, Seq2SeqCollator, batches_by_length
+from hf_vanilla_transformer.data.batching import MaxTokensBatchSampler, Seq2SeqCollator, TokenRows, batches_by_length
 
 
 @st.composite
@@ -189,3 +191,29 @@ def test_batches_by_length_puts_each_too_long_pair_in_a_batch_of_its_own(corpus,
     expected = MaxTokensBatchSampler(source, target, max_tokens, shuffle=False)
     assert batches[: len(expected)] == list(expected)
     assert sorted(batches[len(expected) :]) == [[len(source) + i] for i in range(len(long))]
+
+
+@pytest.fixture
+def tokens() -> Dataset:
+    """Rows of three tables, some without tokens, of which every other row is selected."""
+    rows = [{"input_ids": list(range(i % 7)), "labels": list(range(i % 5, 5))} for i in range(40)]
+    parts = [Dataset.from_list(rows[start:end]) for start, end in ((0, 10), (10, 11), (11, 40))]
+    return concatenate_datasets(parts).select(range(39, 0, -2))
+
+
+def test_token_rows_are_those_of_the_dataset(tokens):
+    rows, indices = TokenRows(tokens), [3, 0, 19, 3, 7]
+    assert len(rows) == len(tokens) == 20
+    found = [{name: ids.tolist() for name, ids in row.items()} for row in rows.__getitems__(indices)]
+    assert found == [tokens[i] for i in indices]
+    whole = tokens.flatten_indices()
+    found = [{name: ids.tolist() for name, ids in row.items()} for row in TokenRows(whole).__getitems__(indices)]
+    assert found == [tokens[i] for i in indices]
+
+
+def test_token_rows_are_sent_to_a_process_without_their_arrays(tokens):
+    rows = TokenRows(tokens)
+    rows.__getitems__([0])
+    copy = pickle.loads(pickle.dumps(rows))
+    assert vars(copy).keys() == {"dataset"}
+    assert [row["labels"].tolist() for row in copy.__getitems__([5])] == [tokens[5]["labels"]]

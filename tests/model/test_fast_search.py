@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from accelerate import cpu_offload
+from host_waits import count_host_waits
 from torch import nn
 from transformers import LogitsProcessorList, MinNewTokensLengthLogitsProcessor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -305,3 +306,15 @@ def test_a_source_of_only_padding_decodes_as_in_transformers(small_model, source
     model.set_attn_implementation(implementation)
     expected = reference(model, **sources, num_beams=num_beams)
     assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_search_waits_for_the_device_once_per_position(small_model, sources, num_beams):
+    model = small_model(lm_head_bias=True)
+    model.lm_head.bias.data[2] = -1e4  # no sentence ends before its limit
+
+    def waits(positions: int) -> int:
+        settings = {"num_beams": num_beams, "max_new_tokens": positions}
+        return count_host_waits(lambda: model.generate(**sources, **settings))
+
+    assert waits(30) - waits(10) == 20

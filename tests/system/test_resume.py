@@ -15,6 +15,7 @@ def bit_identical(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor
 KINDS = {
     "one process": ((), 1),
     "accumulation": (("--gradient_accumulation_steps", "3"), 1),
+    "bfloat16": (("--bf16",), 1),
     "two processes": ((), 2),
     "streamed": (("--streaming",), 1),
     "streamed, two processes": (("--streaming",), 2),

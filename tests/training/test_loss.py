@@ -1,8 +1,11 @@
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_vanilla_transformer.training.loss import smoothed_cross_entropy, symmetric_divergence
+from hf_vanilla_transformer.model.loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
+from hf_vanilla_transformer.training.loss import symmetric_divergence
 
 PAD, VOCAB_SIZE = 3, 11
 
@@ -125,3 +128,113 @@ def test_huge_logits_stay_finite(dtype):
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(logits.grad).all()
+
+
+@pytest.fixture(params=[1, 4, 1000], ids="{} rows".format)
+def chunks(request, monkeypatch):
+    """Compute the loss of 15 rows in chunks of so many rows."""
+    monkeypatch.setattr("hf_vanilla_transformer.model.loss_vanilla_transformer.CHUNK_ROWS", request.param)
+
+
+def decoder_output(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, nn.Linear, torch.Tensor]:
+    """Return states (3, 5, 7), a projection to the vocabulary, and labels (3, 5)."""
+    torch.manual_seed(0)
+    return (
+        torch.randn(3, 5, 7, dtype=dtype, requires_grad=True),
+        nn.Linear(7, VOCAB_SIZE, bias=bias, dtype=dtype),
+        example()[1],
+    )
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_in_chunks_matches_that_of_all_logits(bias, smoothing):
+    states, projection, labels = decoder_output(bias)
+    inputs = [states, *projection.parameters()]
+    loss = projected_cross_entropy(projection, states, labels, smoothing, PAD)
+    expected = reference(projection(states), labels, smoothing)
+    torch.testing.assert_close(loss, expected)
+    gradients = (torch.autograd.grad(7 * value, inputs) for value in (loss, expected))
+    for gradient, expected_gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient)
+
+
+@pytest.mark.usefixtures("chunks")
+def test_under_autocast_the_loss_and_the_gradient_of_the_weights_are_float32():
+    states, projection, labels = decoder_output(bias=True, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = projected_cross_entropy(projection, states, labels, 0.1, PAD)
+    loss.backward()
+    assert loss.dtype == states.grad.dtype == projection.weight.grad.dtype == torch.float32
+    found = [states.grad, projection.weight.grad, projection.bias.grad]
+    expected_loss = reference(projection(states), labels, 0.1)
+    expected = torch.autograd.grad(expected_loss, [states, *projection.parameters()])
+    torch.testing.assert_close(loss.double(), expected_loss, rtol=1e-2, atol=0.0)
+    for gradient, expected_gradient in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            gradient, expected_gradient, rtol=0.0, atol=0.02 * float(expected_gradient.abs().max())
+        )
+
+
+@pytest.mark.usefixtures("chunks")
+def test_frozen_weights_and_validation_need_no_gradients():
+    states, projection, labels = decoder_output(bias=True)
+    expected = projected_cross_entropy(projection, states, labels, 0.1, PAD)
+    with torch.no_grad():
+        loss = projected_cross_entropy(projection, states, labels, 0.1, PAD)
+    assert torch.equal(loss, expected)
+    assert not loss.requires_grad
+    projection.requires_grad_(False)
+    projected_cross_entropy(projection, states, labels, 0.1, PAD).backward()
+    assert projection.weight.grad is None
+    assert states.grad.abs().sum() > 0
+
+
+class LargestTensor(TorchDispatchMode):
+    """Record the number of elements of the largest tensor that any operator returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        tensors = [value for value in torch.utils._pytree.tree_leaves(result) if isinstance(value, torch.Tensor)]
+        self.elements = max([self.elements, *(tensor.numel() for tensor in tensors)])
+        return result
+
+
+def test_no_more_logits_than_one_chunk_are_in_memory(monkeypatch):
+    monkeypatch.setattr("hf_vanilla_transformer.model.loss_vanilla_transformer.CHUNK_ROWS", 4)
+    states, projection = torch.randn(64, 7, requires_grad=True), nn.Linear(7, 100)
+    labels = torch.randint(4, 100, (64,))
+    with LargestTensor() as chunked:
+        projected_cross_entropy(projection, states, labels, 0.1, PAD).backward()
+    assert chunked.elements == 100 * 7  # the weights; 4 rows have 400 logits
+    with LargestTensor() as whole:
+        smoothed_cross_entropy(projection(states), labels, 0.1, PAD).backward()
+    assert whole.elements == 64 * 100
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_projection_that_is_not_plain_is_called():
+    states, projection, labels = decoder_output(bias=True, dtype=torch.float32)
+    other = Doubled(7, VOCAB_SIZE)
+    loss = projected_cross_entropy(other, states, labels, 0.1, PAD)
+    torch.testing.assert_close(loss.double(), reference(other(states), labels, 0.1))
+    projection.register_forward_hook(lambda module, args, output: output + args[0].sum())
+    loss = projected_cross_entropy(projection, states, labels, 0.0, PAD)
+    torch.testing.assert_close(loss.double(), reference(projection(states), labels, 0.0))
+
+
+def test_the_model_returns_the_smoothed_loss_without_logits(small_model):
+    model, labels = small_model(), torch.tensor([[5, 6, 2], [7, 2, -100]])
+    batch = {"input_ids": torch.tensor([[5, 6, 2], [8, 2, 1]]), "labels": labels}
+    outputs = model(**batch, label_smoothing=0.1)
+    assert outputs.logits is None
+    expected = smoothed_cross_entropy(model(**batch).logits, labels, 0.1, model.config.pad_token_id)
+    torch.testing.assert_close(outputs.loss, expected / 5)
+    torch.testing.assert_close(model(**batch, label_smoothing=0.1, num_items_in_batch=10).loss, expected / 10)

@@ -4,6 +4,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from hf_vanilla_transformer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import find_fault, newest_checkpoint
@@ -21,7 +22,7 @@ class WithBadLosses(VanillaTransformerTrainer):
         loss = super().compute_loss(*args, **kwargs)
         if self.state.global_step + 1 in self.bad:
             loss = loss * float("nan")
-            self.safeguards.check_loss(loss.detach(), args[1]["labels"])
+            self.safeguards.record_loss(loss.detach(), args[1]["labels"])
         return loss
 
 
@@ -47,6 +48,38 @@ def test_an_update_with_a_bad_loss_is_skipped_and_training_continues(trainer, ca
     lines = [line for line in capsys.readouterr().err.splitlines() if "was skipped" in line]
     assert [line.split("Update ")[1].split()[0] for line in lines] == ["3", "4", "6"]
     assert "loss nan on a batch of" in lines[0]
+
+
+class Snapshots(TrainerCallback):
+    """Keep the weights and Adam's moments after each update."""
+
+    def __init__(self):
+        self.updates = []
+
+    def on_step_end(self, args, state, control, model=None, optimizer=None, **kwargs):
+        moments = [value for state in optimizer.state.values() for value in state.values()]
+        self.updates.append([value.detach().clone() for value in (*model.parameters(), *moments)])
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch"])
+def test_an_update_with_a_bad_loss_changes_neither_weights_nor_optimizer(trainer, optim):
+    run, snapshots = trainer((3,), optim=optim), Snapshots()
+    run.add_callback(snapshots)
+    run.train()
+
+    def changed(update: int) -> bool:
+        before, after = snapshots.updates[update - 2 : update]
+        return not all(map(torch.equal, before, after))
+
+    assert [changed(update) for update in (2, 3, 4)] == [True, False, True]
+
+
+def test_the_logged_loss_leaves_out_bad_losses(trainer):
+    run = trainer((2,), logging_steps=1)
+    run.train()
+    losses = [log["loss"] for log in run.state.log_history if "loss" in log]
+    assert len(losses) == 8
+    assert losses[1] == losses[0]
 
 
 def test_three_bad_losses_in_a_row_stop_training_before_they_reach_a_checkpoint(trainer, tmp_path):

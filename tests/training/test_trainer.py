@@ -3,6 +3,7 @@ import signal
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import get_compilation_metrics
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 from unequal_pairs import UNEQUAL, pairs
 
@@ -13,7 +14,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
-from hf_vanilla_transformer.training.loss import smoothed_cross_entropy
+from hf_vanilla_transformer.model.loss_vanilla_transformer import smoothed_cross_entropy
 
 
 def parameters(trainer: VanillaTransformerTrainer) -> torch.Tensor:
@@ -209,3 +210,50 @@ def test_failed_training_restores_the_sigterm_handler(trainer):
     with pytest.raises(TypeError):
         run.train()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("native", "warned"), [(True, False), (False, True)])
+def test_bfloat16_on_a_cpu_uses_eager_attention_and_warns_if_it_is_not_native(
+    trainer, small_model, monkeypatch, caplog, native, warned
+):
+    monkeypatch.setattr("hf_vanilla_transformer.training.trainer.has_native_bfloat16", lambda device: native)
+    run = trainer(small_model(), bf16=True)
+    assert run.model.config._attn_implementation == "eager"
+    assert ("no native bfloat16" in caplog.text) == warned
+    assert trainer(small_model()).model.config._attn_implementation == "sdpa"
+
+
+def test_bfloat16_training_keeps_weights_norms_loss_and_optimizer_in_float32(trainer, small_model):
+    run, dtypes = trainer(small_model(), bf16=True), {}
+    decoder = run.model.model.decoder.layers[0]
+    for name, module in (("norm", decoder.final_layer_norm), ("product", decoder.fc1)):
+        module.register_forward_hook(lambda module, args, output, name=name: dtypes.update({name: output.dtype}))
+    run.safeguards.record_loss = lambda loss, labels: dtypes.update(loss=loss.dtype)
+    run.safeguards.on_pre_optimizer_step = lambda *args, **kwargs: None
+    run.train()
+    assert dtypes == {"norm": torch.float32, "product": torch.bfloat16, "loss": torch.float32}
+    assert {parameter.dtype for parameter in run.model.parameters()} == {torch.float32}
+    state = run.optimizer.state.values()
+    assert {values["exp_avg_sq"].dtype for values in state} == {torch.float32}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch's compiler
+def test_torch_compile_compiles_once_for_batches_of_all_shapes(trainer, small_model):
+    torch._dynamo.reset()
+    compiled = len(get_compilation_metrics())
+    rows = pairs([(2 + i % 23, 2 + (7 * i) % 29) for i in range(2000)])
+    run = trainer(small_model(), rows, torch_compile=True, torch_compile_backend="eager", max_steps=200, max_tokens=60)
+    shapes = set()
+    collate = run.data_collator
+
+    def collate_and_record(rows):
+        batch = collate(rows)
+        shapes.add(batch["labels"].shape)
+        return batch
+
+    run.data_collator = collate_and_record
+    run.train()
+    assert len(shapes) > 50
+    compilations = get_compilation_metrics()[compiled:]
+    assert 1 <= len(compilations) <= 3, [(item.co_name, item.recompile_reason) for item in compilations]

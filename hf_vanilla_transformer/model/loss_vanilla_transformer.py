@@ -1,0 +1,148 @@
+"""Cross-entropy with the paper's label smoothing (section 5.4), from logits or from the decoder's output."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from .configuration_vanilla_transformer import IGNORED_LABEL
+
+CHUNK_ROWS = 512  # rows whose logits are in memory at a time when the loss includes the projection
+
+
+def _loss_and_gradient(
+    logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sum over rows of -sum_k q(k) log p(k), and its gradient p - q, which overwrites the logits.
+
+    On a CPU, new memory for tensors of this size costs more time than the arithmetic.
+
+    *Shape:* logits (N, V), float32 or wider, and labels (N,) to a scalar and (N, V).
+    """
+    padded = labels == IGNORED_LABEL
+    index, real = labels.masked_fill(padded, 0)[:, None], (~padded).to(logits.dtype)
+    uniform = smoothing / (logits.shape[-1] - 1)  # added to the target probability of every token except padding
+    expected = (1 - smoothing) * logits.gather(1, index)[:, 0]  # sum_k q(k) logit(k)
+    if smoothing:
+        expected += uniform * (logits.sum(-1) - logits[:, pad_token_id])
+    highest = logits.amax(-1)
+    exponentials = logits.sub_(highest[:, None]).exp_()
+    partition = exponentials.sum(-1)
+    loss = (highest + partition.log() - expected).masked_fill(padded, 0.0).sum()
+    gradient = exponentials.mul_((real / partition)[:, None])
+    if smoothing:
+        gradient -= (uniform * real)[:, None]
+        gradient[:, pad_token_id] += uniform * real
+    gradient.scatter_add_(1, index, ((smoothing - 1) * real)[:, None])
+    return loss, gradient
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    """Compute the loss and its gradient in one pass; autograd would allocate and fill several more (N, V) tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
+        loss, gradient = _loss_and_gradient(wide, labels, smoothing, pad_token_id)
+        ctx.save_for_backward(gradient.to(logits.dtype))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor):
+        (gradient,) = ctx.saved_tensors
+        return (gradient * grad_output).to(gradient.dtype), None, None, None
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """Compute the loss of the projected states and its gradients in chunks of rows.
+
+    Logits never exist for more than one chunk, because the backward pass only scales gradients that the forward pass
+    has computed, with the same three matrix products as otherwise.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        smoothing: float,
+        pad_token_id: int,
+    ):
+        device = states.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+        wide = torch.promote_types(dtype, torch.float32)  # of the loss and of the sums over chunks
+        inputs, matrix = states.to(dtype), weight.to(dtype)
+        needed = ctx.needs_input_grad[:3]
+        gradients = [
+            torch.zeros_like(value, dtype=wide) if value is not None and need else None
+            for value, need in zip((inputs, weight, bias), needed, strict=True)
+        ]
+        loss = states.new_zeros((), dtype=wide)
+        narrow_buffer = inputs.new_empty(min(CHUNK_ROWS, len(inputs)), len(weight))
+        wide_buffer = narrow_buffer.to(wide)  # the same memory if the dtypes are equal
+        for start in range(0, len(inputs), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            part = inputs[chunk]
+            narrow, logits = narrow_buffer[: len(part)], wide_buffer[: len(part)]
+            torch.mm(part, matrix.t(), out=narrow)
+            logits.copy_(narrow)
+            if bias is not None:
+                logits += bias
+            chunk_loss, gradient = _loss_and_gradient(logits, labels[chunk], smoothing, pad_token_id)
+            loss += chunk_loss
+            if gradients[2] is not None:
+                gradients[2] += gradient.sum(0)
+            gradient = narrow.copy_(gradient)
+            if gradients[0] is not None:
+                gradients[0][chunk] = gradient @ matrix
+            if gradients[1] is not None:
+                gradients[1] += gradient.t() @ part
+        ctx.gradients = gradients
+        ctx.dtypes = [None if value is None else value.dtype for value in (states, weight, bias)]
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor):
+        scaled = [
+            None if gradient is None else (gradient * grad_output).to(dtype)
+            for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
+        ]
+        return *scaled, None, None, None
+
+
+def smoothed_cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
+) -> torch.Tensor:
+    """Return the cross-entropy against smoothed labels in nats, summed over the positions that are not padded.
+
+    The target distribution is 1 - smoothing on the label plus smoothing spread evenly over the vocabulary. Padding,
+    which is never a correct token, gets no share of it.
+
+    Args:
+        logits: (..., V), of any float dtype; the computation is in float32 or higher precision.
+        labels: (...), -100 at padded positions.
+        smoothing: epsilon_ls, 0.1 in the paper; 0.0 for the plain cross-entropy.
+    """
+    return _SmoothedCrossEntropy.apply(logits.flatten(0, -2), labels.flatten(), smoothing, pad_token_id)
+
+
+@torch.compiler.disable  # the number of chunks changes with the batch, which would be compiled again each time
+def projected_cross_entropy(
+    projection: nn.Module, states: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
+) -> torch.Tensor:
+    """Return `smoothed_cross_entropy` of the logits `projection(states)`, in chunks if it is a plain linear layer.
+
+    Args:
+        projection: layer from d_model to V.
+        states: (..., d_model), output of the decoder.
+        labels: (...), -100 at padded positions.
+    """
+    hooks = projection._forward_pre_hooks or projection._forward_hooks or "forward" in vars(projection)
+    if type(projection) is not nn.Linear or hooks:  # an adapter, or weights that a hook gathers
+        return smoothed_cross_entropy(projection(states), labels, smoothing, pad_token_id)
+    inputs = [states.flatten(0, -2), projection.weight, projection.bias]
+    if not torch.is_grad_enabled():  # otherwise the gradients would be computed, too
+        inputs = [value if value is None else value.detach() for value in inputs]
+    return _ProjectedCrossEntropy.apply(*inputs, labels.flatten(), smoothing, pad_token_id)
