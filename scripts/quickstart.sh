@@ -9,8 +9,16 @@ out=out/quickstart
 rm -rf "$out" # always start from scratch
 
 echo "== Train the tiny preset on the built-in English-German phrases"
-# The generated sentences are regular: without dropout, a short warm-up and small batches suffice, in three minutes
-.venv/bin/vanilla-transformer train --preset tiny --vocab_size 2500 --dropout 0 --max_tokens 768 \
+precision=$(.venv/bin/python - <<'PYTHON' # bfloat16 where the processor or GPU has it
+import torch
+
+from hf_vanilla_transformer.inference.precision import has_native_bfloat16
+
+print("--bf16" if has_native_bfloat16(torch.device("cuda" if torch.cuda.is_available() else "cpu")) else "")
+PYTHON
+)
+# The generated sentences are regular: without dropout, a short warm-up and small batches suffice, in two minutes
+.venv/bin/vanilla-transformer train --preset tiny --vocab_size 2500 --dropout 0 --max_tokens 768 $precision \
   --learning_rate 0.5 --warmup_steps 400 --max_steps 2000 --save_steps 100 --eval_steps 500 --output_dir "$out/run"
 .venv/bin/vanilla-transformer average "$out/run" --last 5 --output_dir "$out"
 

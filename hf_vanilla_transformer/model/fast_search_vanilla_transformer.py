@@ -45,12 +45,9 @@ class _CachedLayer:
         self.value = encoder_states.new_empty(rows, capacity, layer.self_attn.d_v)
 
     def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
-        """Split the heads and group the beams by sentence. *Shape:* (B K, h d) to (B h, K, d)."""
-        return (
-            states.view(-1, self.num_beams, self.num_heads, states.shape[-1] // self.num_heads)
-            .transpose(1, 2)
-            .flatten(0, 1)
-        )
+        """Split the heads and group the beams by sentence. *Shape:* (B K, h d) to (B, h, K, d)."""
+        heads = (self.num_heads, states.shape[-1] // self.num_heads)
+        return states.view(-1, self.num_beams, *heads).transpose(1, 2)
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None):
         """Compute scaled dot-product attention (section 3.2.1).
@@ -59,8 +56,9 @@ class _CachedLayer:
 
         *Shape:* query (B K, h d), key and value (B h, S, d), mask (B h, K, S) to (B K, h d).
         """
-        query, key = self._split_heads(query * key.shape[-1] ** -0.5), key.transpose(1, 2)
-        scores = torch.bmm(query, key) if mask is None else torch.baddbmm(mask, query, key)
+        query, scaling = self._split_heads(query).flatten(0, 1), key.shape[-1] ** -0.5
+        mask, beta = (query.new_empty(()), 0.0) if mask is None else (mask, 1.0)
+        scores = torch.baddbmm(mask, query, key.transpose(1, 2), beta=beta, alpha=scaling)
         output = torch.bmm(scores.softmax(-1), value).unflatten(0, (-1, self.num_heads))  # (B, h, K, d)
         return output.transpose(1, 2).flatten(2).flatten(0, 1)
 
@@ -72,7 +70,7 @@ class _CachedLayer:
             grown[:, :used] = cache[:, :used]
             setattr(self, name, grown)
             cache = grown
-        cache[:, used:end] = self._split_heads(states)
+        cache.unflatten(0, (-1, self.num_heads))[:, :, used:end] = self._split_heads(states)
         return cache[:, :end]
 
     def step(

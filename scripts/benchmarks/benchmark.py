@@ -9,6 +9,7 @@ figures as JSON to --output. Exits 0 only if peers that should produce equal out
 """
 
 import argparse
+import copy
 import json
 import statistics
 import subprocess
@@ -23,6 +24,7 @@ import torch
 from accelerator import measure_accelerator
 from decoding import (
     DEFAULT_SIZE,
+    OURS,
     VOCAB_SIZE,
     growth_table,
     measure_base_decoding,
@@ -30,7 +32,7 @@ from decoding import (
     measure_tiny_decoding,
     print_memory,
 )
-from measuring import Report, describe_machine, gemm_rate, log, time_interleaved
+from measuring import Report, describe_machine, gemm_rate, log, peak_memory_increase, time_interleaved
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
@@ -50,7 +52,9 @@ from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.readers import load_pairs
+from hf_vanilla_transformer.inference.metrics import Bleu
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import IGNORED_LABEL
+from hf_vanilla_transformer.model.loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
 from hf_vanilla_transformer.training.presets import preset
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +70,7 @@ class Text:
             self.name = "Multi30k"
             pairs, test = load_pairs(str(MULTI30K / "train"), "en", "de"), MULTI30K / "test_2016_flickr.en"
             self.test = test.read_text(encoding="utf-8").splitlines()
+            self.references = test.with_suffix(".de").read_text(encoding="utf-8").splitlines()
         else:
             from datasets import Dataset
 
@@ -74,29 +79,36 @@ class Text:
                 {"source": [p.en for p in phrases["train"]], "target": [p.de for p in phrases["train"]]}
             )
             self.test = [p.en for p in phrases["test"]][:1000]
+            self.references = [p.de for p in phrases["test"]][:1000]
         texts = [text for name in ("source", "target") for text in pairs[name] if text]
         self.tokenizer = train_tokenizer(texts, 5000)
         self.train, _ = tokenize_pairs(pairs, self.tokenizer, 256, None)
         self.sources = self.tokenizer(self.test)["input_ids"]
 
+    def bleu(self, translations: list[str]) -> float:
+        """Return the BLEU of the translations of the test text."""
+        references = [[reference] for reference in self.references]
+        return Bleu().compute(predictions=translations, references=references, tokenize="none")["bleu"]
+
 
 class Throughput(TrainerCallback):
-    """Measure target tokens per second, without padding, from the end of update 8 to the end of the last update.
-
-    Pass it to a trainer both as data collator, to count the tokens, and as callback, to record the times.
-    """
+    """Measure target tokens per second, without padding, from the end of update 8 to the end of the last update."""
 
     WARM_UP = 8
 
-    def __init__(self, collate: Callable[[list], dict[str, torch.Tensor]]):
-        self.collate = collate
+    def __init__(self, collator: Any):
+        """Count the tokens of the batches of `self.collator`, a copy of `collator`."""
         self.counts: list[int] = []
         self.ends: list[float] = []
 
-    def __call__(self, rows: list) -> dict[str, torch.Tensor]:
-        batch = self.collate(rows)
-        self.counts.append(int(batch["labels"].ne(IGNORED_LABEL).sum()))
-        return batch
+        def collate(copy: Any, rows: list, **kwargs: Any) -> dict[str, torch.Tensor]:
+            batch = type(collator).__call__(copy, rows, **kwargs)
+            self.counts.append(int(batch["labels"].ne(IGNORED_LABEL).sum()))
+            return batch
+
+        self.collator = copy.copy(collator)
+        # a subclass, which trainers recognise
+        self.collator.__class__ = type("Counting", (type(collator),), {"__call__": collate})
 
     def on_step_end(self, args, state, control, **kwargs):
         self.ends.append(time.perf_counter())
@@ -120,7 +132,7 @@ def measure_training(report: Report, text: Text, repeats: int, steps: int) -> No
     pairs = round(len(text.train) / len(sampler))  # per batch, to match the mean number of target tokens in ours
     speeds: dict[str, list[float]] = {}
 
-    def run(name: str, trainer_class: type, model: nn.Module, collate: Callable, **settings: Any) -> None:
+    def run(name: str, trainer_class: type, model: nn.Module, collator: Any, **settings: Any) -> None:
         with tempfile.TemporaryDirectory() as folder:
             args_class = VanillaTransformerTrainingArguments if "max_tokens" in settings else Seq2SeqTrainingArguments
             args = args_class(
@@ -134,23 +146,28 @@ def measure_training(report: Report, text: Text, repeats: int, steps: int) -> No
                 report_to="none",
                 **settings,
             )
-            speed = Throughput(collate)
-            trainer = trainer_class(model, args, data_collator=speed, train_dataset=text.train, callbacks=[speed])
+            speed = Throughput(collator)
+            trainer = trainer_class(
+                model, args, data_collator=speed.collator, train_dataset=text.train, callbacks=[speed]
+            )
             trainer.remove_callback(PrinterCallback)
             trainer.train()
             speeds.setdefault(name, []).append(speed.tokens_per_second())
 
+    assert config.pad_token_id is not None
+    assert config.decoder_start_token_id is not None
+    collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
     for _ in range(repeats):
-        ours = VanillaTransformerForConditionalGeneration(config)
-        pad_id, start_id = config.pad_token_id, config.decoder_start_token_id
-        assert pad_id is not None
-        assert start_id is not None
-        collator = Seq2SeqCollator(pad_id, start_id)
-        run("ours", VanillaTransformerTrainer, ours, collator, max_tokens=max_tokens)
-        for name in ("random", "group_by_length", "our batches"):
+        for name, bf16 in (("ours", False), ("ours bfloat16", True)):
+            ours = VanillaTransformerForConditionalGeneration(config)
+            run(name, VanillaTransformerTrainer, ours, collator, max_tokens=max_tokens, bf16=bf16)
+        for name in ("random", "group_by_length", "our batches", "our batches, bfloat16"):
             marian = convert.to_marian(VanillaTransformerForConditionalGeneration(config))
-            if name == "our batches":
-                run(name, _OurBatchesTrainer, marian, collator, max_tokens=max_tokens, lr_scheduler_type="linear")
+            if name.startswith("our batches"):
+                settings = {"max_tokens": max_tokens, "lr_scheduler_type": "linear", "bf16": "bfloat16" in name}
+                if settings["bf16"]:
+                    marian.set_attn_implementation("eager")  # as ours, because it is faster
+                run(name, _OurBatchesTrainer, marian, collator, **settings)
             else:
                 theirs = DataCollatorForSeq2Seq(text.tokenizer, model=marian)
                 batching = {"per_device_train_batch_size": pairs, "train_sampling_strategy": name}
@@ -158,9 +175,13 @@ def measure_training(report: Report, text: Text, repeats: int, steps: int) -> No
     median = {name: statistics.median(values) for name, values in speeds.items()}
     ours_mean = len(text.train) * tokens_per_pair / len(sampler)
     log(f"{pairs} pairs per batch with {pairs * tokens_per_pair:.0f} target tokens; {ours_mean:.0f} in our batches")
-    for name, target in (("random", "2.0"), ("group_by_length", ""), ("our batches", "1.15")):
-        row = f"training `tiny` on {text.name}, against MarianMT with Seq2SeqTrainer, {name}"
-        report.add(row, median["ours"], median[name], median["ours"] / median[name], target, "target tokens/s")
+    fastest = max("our batches", "our batches, bfloat16", key=median.__getitem__)
+    targets = {("ours bfloat16", "random"): "3.5", ("ours bfloat16", fastest): "1.3"}
+    for our, dtype in OURS.items():
+        for name in (name for name in speeds if name not in OURS):
+            row = f"training `tiny` on {text.name}, {dtype}against MarianMT with Seq2SeqTrainer, {name}"
+            ratio = median[our] / median[name]
+            report.add(row, median[our], median[name], ratio, targets.get((our, name), ""), "target tokens/s")
 
 
 def measure_base_training_step(report: Report, gemm: float, repeats: int) -> None:
@@ -177,9 +198,12 @@ def measure_base_training_step(report: Report, gemm: float, repeats: int) -> Non
     ).train()
     embedding, causal = nn.Embedding(VOCAB_SIZE, config.d_model), nn.Transformer.generate_square_subsequent_mask(25)
 
-    def ours() -> None:
+    def ours(dtype: torch.dtype | None = None) -> None:
+        model.set_attn_implementation("eager" if dtype else "sdpa")
         model.zero_grad()
-        model(input_ids=source, labels=target).loss.backward()
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            loss = model(input_ids=source, labels=target, label_smoothing=0.1).loss
+        loss.backward()
 
     def theirs() -> None:
         layers.zero_grad()
@@ -188,13 +212,36 @@ def measure_base_training_step(report: Report, gemm: float, repeats: int) -> Non
         logits = states @ embedding.weight.T
         nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten()).backward()
 
-    seconds = time_interleaved(repeats, ours=ours, theirs=theirs)
+    seconds = time_interleaved(repeats, ours=ours, bfloat16=lambda: ours(torch.bfloat16), theirs=theirs)
     with FlopCounterMode(display=False) as counter:
         ours()
     rate = counter.get_total_flops() / seconds["ours"]
     report.add("`base` training step, share of the GEMM rate", rate / 1e9, gemm / 1e9, rate / gemm, "0.60", "GFLOP/s")
+    ratio = seconds["ours"] / seconds["bfloat16"]
+    report.add(
+        "the same step in bfloat16, against our float32", seconds["bfloat16"], seconds["ours"], ratio, "2.0", "s"
+    )
     ratio = seconds["theirs"] / seconds["ours"]
     report.add("the same step, against torch.nn.Transformer", seconds["ours"], seconds["theirs"], ratio, "", "s")
+
+
+def measure_loss(report: Report, rows: int, repeats: int) -> None:
+    """Measure the projection at base size to 37,000 entries with its loss, in chunks against all logits at once."""
+    torch.manual_seed(0)
+    projection, states = nn.Linear(512, 37_000, bias=False), torch.randn(rows, 512, requires_grad=True)
+    labels = torch.randint(4, 37_000, (rows,))
+
+    def chunked() -> None:
+        projected_cross_entropy(projection, states, labels, 0.1, 0).backward()
+
+    def whole() -> None:
+        smoothed_cross_entropy(projection(states), labels, 0.1, 0).backward()
+
+    seconds = time_interleaved(repeats, chunked=chunked, whole=whole)
+    row = f"projection and loss of {rows:,} tokens x 37,000 entries, in chunks against at once"
+    report.add(row, seconds["chunked"], seconds["whole"], seconds["chunked"] / seconds["whole"], "at most 1.05", "s")
+    peaks = [peak_memory_increase(function) for function in (chunked, whole)]
+    report.add(f"peak memory of the {row}", *peaks, peaks[0] / peaks[1], "below 1,500 MB", "MB")
 
 
 def measure_imports(report: Report, repeats: int) -> None:
@@ -242,6 +289,7 @@ def main() -> None:
     measure_memory(report)
     measure_base_decoding(report, repeats)
     measure_base_training_step(report, gemm, repeats)
+    measure_loss(report, 2_000 if args.quick else 8_000, min(repeats, 3))
     text = Text()
     measure_training(report, text, repeats - 1, 25 if args.quick else 100)
     measure_tiny_decoding(report, text, args.model, 1500, repeats)

@@ -7,6 +7,7 @@ python scripts/benchmarks/data.py --pairs 100000
 import argparse
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from measuring import describe_machine, peak_memory_increase
 
 from hf_vanilla_transformer import MaxTokensBatchSampler
+from hf_vanilla_transformer.data.batching import Seq2SeqCollator, TokenRows
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.shards import ShardStream, load_shards
 
@@ -77,7 +79,19 @@ def main() -> None:
             list(MaxTokensBatchSampler(pairs["source_length"][:], pairs["target_length"][:], MAX_TOKENS))
             times["planned"] = time.perf_counter() - start - times["opened"]
 
+        def read_batches(count: int) -> float:
+            """Return the median seconds in which a batch is read and padded."""
+            pairs, collate, seconds = load_shards(shards), Seq2SeqCollator(0, 1), []
+            rows = TokenRows(pairs)
+            sampler = MaxTokensBatchSampler(pairs["source_length"][:], pairs["target_length"][:], MAX_TOKENS)
+            for batch in islice(sampler, count):
+                start = time.perf_counter()
+                collate(rows.__getitems__(batch))
+                seconds.append(time.perf_counter() - start)
+            return statistics.median(seconds)
+
         planning_peak = peak_memory_increase(plan)
+        times["read"] = read_batches(100)
         start = time.perf_counter()
         streamed = sum(map(len, islice(ShardStream(shards, MAX_TOKENS), 300)))
         rate = streamed / (time.perf_counter() - start)
@@ -92,6 +106,7 @@ def main() -> None:
         "opened, s": round(times["opened"], 2),
         "batches planned, s": round(times["planned"], 1),
         "batches planned, peak MB": round(planning_peak),
+        f"batch of {MAX_TOKENS} tokens read and padded, ms": round(1000 * times["read"], 1),
         "streamed, pairs/s": round(rate),
     }
     print(json.dumps(result, indent=2))

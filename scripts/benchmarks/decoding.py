@@ -1,5 +1,6 @@
 """Decoding benchmarks: speed at base size and with a trained `tiny`, peak memory, and growth with the input's size."""
 
+import copy
 import json
 import math
 import subprocess
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from benchmark import Text
 
 VOCAB_SIZE, BATCH_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 16_000, 32, 35, 30  # of the measurements at base size
+SEARCHES = {"beam 4": 4, "greedy": 1}  # names and numbers of beams
+CTRANSLATE2_DTYPES = ("float32", "bfloat16", "int8")
+OURS = {"ours": "", "ours bfloat16": "bfloat16, "}  # the two rows of ours for each peer, and their names in the table
 DEFAULT_SIZE = {"source length": 100, "batch": 8, "beam": 4}  # of the growth table
 
 
@@ -104,21 +108,26 @@ class CTranslate2Process:
 def export_to_ctranslate2(
     model: VanillaTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, root: str
 ) -> dict[str, CTranslate2Process]:
-    """Return the model in CTranslate2, as float32 and as int8; nothing if CTranslate2 is not installed."""
+    """Return the model in CTranslate2, in each of `CTRANSLATE2_DTYPES`; nothing if CTranslate2 is not installed."""
     try:
         from hf_vanilla_transformer.sharing.export import export_ctranslate2
 
         folder = Path(root, "model")
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        for quantization in ("float32", "int8"):
+        for quantization in CTRANSLATE2_DTYPES:
             export_ctranslate2(str(folder), str(Path(root, quantization)), quantization)
     except ImportError as error:
         log(error)
         return {}
     return {
-        f"CTranslate2 {name}": CTranslate2Process(str(Path(root, name)), model.config) for name in ("float32", "int8")
+        f"CTranslate2 {name}": CTranslate2Process(str(Path(root, name)), model.config) for name in CTRANSLATE2_DTYPES
     }
+
+
+def in_bfloat16(model: Any) -> Any:
+    """Return a copy of the model in bfloat16."""
+    return copy.deepcopy(model).to(torch.bfloat16)
 
 
 def measure_base_decoding(report: Report, repeats: int) -> None:
@@ -126,25 +135,28 @@ def measure_base_decoding(report: Report, repeats: int) -> None:
     model, sources = base_model(), base_sources()
     marian: Any = convert.to_marian(model)
     searches: dict[str, dict[str, Any]] = {
-        name: {**sources, "num_beams": beams, "max_new_tokens": TARGET_LENGTH}
-        for name, beams in (("beam 4", 4), ("greedy", 1))
+        name: {**sources, "num_beams": beams, "max_new_tokens": TARGET_LENGTH} for name, beams in SEARCHES.items()
     }
     targets = {
-        ("MarianMT", "beam 4"): "1.25",
-        ("MarianMT", "greedy"): "1.15",
-        ("CTranslate2 float32", "beam 4"): "1.0",
+        ("ours", "MarianMT", "greedy"): "1.2",
+        ("ours", "CTranslate2 float32", "beam 4"): "1.15",
+        ("ours", "CTranslate2 float32", "greedy"): "1.5",
+        ("ours bfloat16", "CTranslate2 int8", "beam 4"): "1.1",
+        ("ours bfloat16", "CTranslate2 int8", "greedy"): "1.1",
     }
     with tempfile.TemporaryDirectory() as root:
         exports = export_to_ctranslate2(model, word_tokenizer(VOCAB_SIZE), root)
-        candidates = {"ours": model, "MarianMT": marian, **exports}
+        candidates = {"ours": model, "ours bfloat16": in_bfloat16(model), "MarianMT": marian, **exports}
+        candidates["MarianMT bfloat16"] = in_bfloat16(marian)
         for name, settings in searches.items():
             functions = {peer: partial(candidate.generate, **settings) for peer, candidate in candidates.items()}
             seconds = time_interleaved(repeats, **functions)
-            ours = BATCH_SIZE * TARGET_LENGTH / seconds.pop("ours")
-            for peer, elapsed in seconds.items():
-                theirs = BATCH_SIZE * TARGET_LENGTH / elapsed
-                target = targets.get((peer, name), "")
-                report.add(f"`base`, {name}, against {peer}", ours, theirs, ours / theirs, target, "tokens/s")
+            speeds = {candidate: BATCH_SIZE * TARGET_LENGTH / elapsed for candidate, elapsed in seconds.items()}
+            for our, dtype in OURS.items():
+                for peer in (candidate for candidate in speeds if candidate not in OURS):
+                    target, ratio = targets.get((our, peer, name), ""), speeds[our] / speeds[peer]
+                    row = f"`base`, {dtype}{name}, against {peer}"
+                    report.add(row, speeds[our], speeds[peer], ratio, target, "tokens/s")
     for name, settings in searches.items():
         outputs = [candidate.generate(**settings).tolist() for candidate in (model, marian)]
         report.add_agreement(f"base, {name}", *outputs)
@@ -185,13 +197,22 @@ def measure_tiny_decoding(report: Report, text: "Text", folder: str | None, upda
     def without_special_tokens(outputs: list[list[int]]) -> list[list[int]]:
         return [[token for token in output if token not in special] for output in outputs]
 
-    targets = {("MarianMT", "beam 4"): "1.5", ("MarianMT", "greedy"): "1.3"}
+    targets = {
+        ("ours", "MarianMT", "beam 4"): "1.5",
+        ("ours", "MarianMT", "greedy"): "1.3",
+        **{
+            ("ours bfloat16", f"CTranslate2 {dtype}", name): "1.0" for dtype in CTRANSLATE2_DTYPES for name in SEARCHES
+        },
+    }
+    marian = convert.to_marian(model)
+    models = {"ours": model, "ours bfloat16": in_bfloat16(model)}
     with tempfile.TemporaryDirectory() as root:
-        peers: dict[str, Any] = {"MarianMT": convert.to_marian(model), **export_to_ctranslate2(model, tokenizer, root)}
-        for beams, name in ((4, "beam 4"), (1, "greedy")):
+        peers: dict[str, Any] = {"MarianMT": marian, "MarianMT bfloat16": in_bfloat16(marian)}
+        peers |= export_to_ctranslate2(model, tokenizer, root)
+        for name, beams in SEARCHES.items():
             outputs: dict[str, list[list[int]]] = {}
             functions = {}
-            for peer, candidate in {"ours": model, **peers}.items():
+            for peer, candidate in {**models, **peers}.items():
                 settings = {"num_beams": beams, "length_penalty": 0.6, "max_new_tokens": 80}
                 if isinstance(candidate, nn.Module) and beams > 1:
                     settings["early_stopping"] = True  # as CTranslate2 does
@@ -201,12 +222,18 @@ def measure_tiny_decoding(report: Report, text: "Text", folder: str | None, upda
 
                 functions[peer] = decode
             seconds = time_interleaved(repeats, **functions)
-            for peer in peers:
-                if not peer.endswith("int8"):
+            speeds = {candidate: len(sources) / elapsed for candidate, elapsed in seconds.items()}
+            for peer in ("MarianMT", "CTranslate2 float32"):
+                if peer in peers:
                     report.add_agreement(f"tiny on {text.name}, {name}, {peer}", outputs["ours"], outputs[peer])
-                ours, theirs = len(sources) / seconds["ours"], len(sources) / seconds[peer]
-                row = f"`tiny` on {text.name} ({len(sources)} sentences), {name}, against {peer}"
-                report.add(row, ours, theirs, ours / theirs, targets.get((peer, name), ""), "sentences/s")
+            scores = [text.bleu(tokenizer.batch_decode(outputs[our])) for our in OURS]
+            row = f"BLEU of `tiny` on {text.name}, {name}, bfloat16 against float32 (difference)"
+            report.add(row, scores[1], scores[0], scores[1] - scores[0], "at least -0.1", "BLEU")
+            for our, dtype in OURS.items():
+                for peer in peers:
+                    target, ratio = targets.get((our, peer, name), ""), speeds[our] / speeds[peer]
+                    row = f"`tiny` on {text.name} ({len(sources)} sentences), {dtype}{name}, against {peer}"
+                    report.add(row, speeds[our], speeds[peer], ratio, target, "sentences/s")
 
 
 def print_memory(task: str) -> None:
