@@ -5,8 +5,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import Sampler
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.layers_vanilla_transformer import shift_right
@@ -121,12 +123,25 @@ def pad(rows: Sequence[Sequence[int] | np.ndarray], value: int) -> torch.Tensor:
     return torch.from_numpy(padded)
 
 
-class TokenRows(Dataset):
+class TokenRows(TorchDataset):
     """Rows of a tokenised Arrow dataset, as NumPy arrays that share its memory instead of lists of Python integers.
 
     Args:
-        dataset: dataset of "input_ids" and "labels".
+        dataset: dataset for which `supports` is true.
     """
+
+    @staticmethod
+    def supports(dataset: Any) -> bool:
+        """Return whether a dataset has nothing but lists of "input_ids" and "labels", and their lengths."""
+        from datasets import Dataset  # slow to import
+
+        lengths = {"source_length", "target_length"}
+        return (
+            isinstance(dataset, Dataset)
+            and dataset.format["type"] is None
+            and {"input_ids", "labels"} <= set(dataset.column_names) <= {"input_ids", "labels", *lengths}
+            and all(pa.types.is_list(dataset.data.column(name).type) for name in ("input_ids", "labels"))
+        )
 
     def __init__(self, dataset: Any):
         self.dataset = dataset
@@ -138,26 +153,25 @@ class TokenRows(Dataset):
         return {"dataset": self.dataset}  # a worker that is spawned maps the same files
 
     @cached_property
-    def _chunks(self) -> tuple[np.ndarray, dict[str, list[tuple[np.ndarray, np.ndarray]]]]:
-        """Return the first row of each chunk of the table, and the offsets and token ids of each column's chunks."""
-        columns = {name: self.dataset.data.column(name).chunks for name in ("input_ids", "labels")}
-        starts = np.cumsum([0, *map(len, columns["labels"])])
-        return starts, {
-            name: [(chunk.offsets.to_numpy(), chunk.values.to_numpy()) for chunk in chunks]
-            for name, chunks in columns.items()
-        }
+    def _columns(self) -> dict[str, tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]]:
+        """Return, for each column, the first row of each chunk of its table, and the chunks' offsets and token ids."""
+        columns = {}
+        for name in ("input_ids", "labels"):
+            chunks = self.dataset.data.column(name).chunks
+            arrays = [(chunk.offsets.to_numpy(), chunk.values.to_numpy()) for chunk in chunks]
+            columns[name] = np.cumsum([0, *map(len, chunks)]), arrays
+        return columns
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, np.ndarray]]:
-        starts, columns = self._chunks
         selected = np.asarray(indices)
         if self.dataset._indices is not None:  # rows selected from the table
             selected = self.dataset._indices.column(0).take(selected).to_numpy().astype(np.int64)
-        chunks = np.searchsorted(starts, selected, side="right") - 1
-        rows = list(zip(chunks.tolist(), (selected - starts[chunks]).tolist(), strict=True))
         sides = []
-        for parts in columns.values():
-            sides.append([parts[chunk][1][slice(*parts[chunk][0][row : row + 2])] for chunk, row in rows])
-        return [dict(zip(columns, pair, strict=True)) for pair in zip(*sides, strict=True)]
+        for starts, arrays in self._columns.values():
+            chunks = np.searchsorted(starts, selected, side="right") - 1
+            rows = zip(chunks.tolist(), (selected - starts[chunks]).tolist(), strict=True)
+            sides.append([arrays[chunk][1][slice(*arrays[chunk][0][row : row + 2])] for chunk, row in rows])
+        return [dict(zip(self._columns, pair, strict=True)) for pair in zip(*sides, strict=True)]
 
 
 class Seq2SeqCollator:

@@ -50,7 +50,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor):
         (gradient,) = ctx.saved_tensors
-        return (gradient * grad_output).to(gradient.dtype), None, None, None
+        return (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype), None, None, None
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -139,7 +139,8 @@ def projected_cross_entropy(
         states: (..., d_model), output of the decoder.
         labels: (...), -100 at padded positions.
     """
-    hooks = projection._forward_pre_hooks or projection._forward_hooks or "forward" in vars(projection)
+    forward = projection._forward_pre_hooks or projection._forward_hooks or "forward" in vars(projection)
+    hooks = forward or projection._backward_pre_hooks or projection._backward_hooks
     if type(projection) is not nn.Linear or hooks:  # an adapter, or weights that a hook gathers
         return smoothed_cross_entropy(projection(states), labels, smoothing, pad_token_id)
     inputs = [states.flatten(0, -2), projection.weight, projection.bias]

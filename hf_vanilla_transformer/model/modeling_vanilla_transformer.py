@@ -305,13 +305,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        label_smoothing: float | None = None,
+        smoothing: float | None = None,  # transformers takes every argument named like "label" for labels
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Return `logits` (B, T, vocab_size) and, given `labels` (B, T), the cross-entropy, ignoring labels of -100.
 
         The loss is the mean over the labels, or the sum divided by `num_items_in_batch`, which makes gradient
-        accumulation exact. `label_smoothing` selects the loss of section 5.4, without logits, which saves memory. The
+        accumulation exact. `smoothing` selects the loss of section 5.4, without logits, which saves memory. The
         decoder's input defaults to the labels shifted right. The rest is as in `VanillaTransformerModel.forward`.
         """
         if labels is not None:
@@ -331,10 +331,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             **kwargs,
         )
         states, logits, loss = outputs.last_hidden_state, None, None
-        if labels is None or label_smoothing is None:
+        if labels is None or smoothing is None:
             logits = self.lm_head(states)
         if labels is not None and logits is None:
-            loss = projected_cross_entropy(self.lm_head, states, labels, label_smoothing, self.config.pad_token_id)
+            loss = projected_cross_entropy(self.lm_head, states, labels, smoothing, self.config.pad_token_id)
             loss = loss / (labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)
         elif labels is not None:
             loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_BAD_UPDATES = 3  # in a row
+_MAX_UNREPORTED = 1000  # updates
 _EXAMPLE_TOKENS = 64  # of a target whose batch has a non-finite loss, for the message
 _LOST_WORKER = ("DataLoader worker", "abruptly died")
 _LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Gloo", "gloo", "NCCL")
@@ -63,9 +64,11 @@ class Safeguards(TrainerCallback):
     After SIGTERM, which clusters send before they reclaim a machine, training finishes the current update (the next
     one if there are several processes), writes a checkpoint and stops. An update whose loss is not finite leaves the
     weights as they are. `report`, called at each log and before each checkpoint, prints which updates these were, and
-    raises a `FloatingPointError` if there were `MAX_BAD_UPDATES` in a row.
+    raises a `FloatingPointError` if there were `MAX_BAD_UPDATES` in a row. DeepSpeed, which updates the weights by
+    itself, only reports.
 
-    Nothing here waits for a GPU between two reports, except with optimizers that cannot skip an update themselves.
+    With one process, nothing here waits for a GPU between two reports, unless the optimizer cannot skip an update
+    itself. With several, each update waits for the one before it.
     """
 
     def __init__(self, accelerator: "Accelerator", tokenizer: "PreTrainedTokenizerBase | None"):
@@ -73,6 +76,7 @@ class Safeguards(TrainerCallback):
         self.signalled = self.stopped = False
         self._batches: list[_Batch] = []  # of the current update
         self._updates: list[tuple[int, torch.Tensor, list[_Batch]]] = []  # number, flags and batches since the report
+        self._flags: torch.Tensor | None = None  # of the last update: is it bad, has a process received SIGTERM?
         self._bad_updates = 0  # in a row
         self._last_finite: torch.Tensor | float = 0.0
         self._previous_handler: Any = None
@@ -81,6 +85,7 @@ class Safeguards(TrainerCallback):
         self.signalled = True
 
     def on_train_begin(self, args, state, control, **kwargs):
+        self._batches, self._updates, self._flags, self._bad_updates = [], [], None, 0
         if threading.current_thread() is threading.main_thread():
             self._previous_handler = signal.signal(signal.SIGTERM, self._on_signal)
 
@@ -100,14 +105,16 @@ class Safeguards(TrainerCallback):
         return self._last_finite
 
     def on_pre_optimizer_step(self, args, state, control, model=None, optimizer=None, **kwargs):
-        finite = torch.stack([batch.loss for batch in self._batches]).isfinite().all()
+        finite = torch.tensor(True, device=self.accelerator.device)
+        for batch in self._batches:
+            finite = finite & batch.loss.isfinite()
         flags = torch.stack([~finite, torch.full_like(finite, self.signalled)]).float()
         if self.accelerator.num_processes > 1:
-            flags = self.accelerator.reduce(flags, "sum")
-            # those of the update before are known by now, and the same on all processes
-            self.stopped = bool(self._updates and self._updates[-1][1][1] > 0)
+            flags, before = self.accelerator.reduce(flags, "sum"), self._flags
+            self.stopped = before is not None and bool(before[1] > 0)  # the device has long computed these
         else:
             self.stopped = self.signalled
+        self._flags = flags
         self._updates.append((state.global_step + 1, flags, self._batches))
         self._batches = []
         if self.accelerator.scaler is None:  # a gradient scaler skips the update itself, and needs the gradients
@@ -157,6 +164,8 @@ class Safeguards(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if self.stopped:
             control.should_save = control.should_training_stop = True
+        if len(self._updates) >= _MAX_UNREPORTED:
+            self.report()
 
     def on_train_end(self, args, state, control, **kwargs):
         self.report()

@@ -201,7 +201,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             outputs = model(**inputs, use_cache=False)
             loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, pad_token_id)
         else:
-            outputs = model(**inputs, labels=labels, label_smoothing=smoothing, num_items_in_batch=1)
+            outputs = model(**inputs, labels=labels, smoothing=smoothing, num_items_in_batch=1)
             loss = outputs.loss
         if num_items_in_batch is None:
             loss = loss / labels.ne(IGNORED_LABEL).sum()
@@ -212,8 +212,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             if self.args.average_tokens_across_devices:
                 loss = loss * self.accelerator.num_processes  # DDP averages over processes
             if model.training:
-                self.safeguards.record_loss(loss.detach(), labels)
                 self.speed.tokens += num_items_in_batch / self.current_gradient_accumulation_steps
+        if model.training:
+            self.safeguards.record_loss(loss.detach(), labels)
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, *args, **kwargs) -> torch.Tensor:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import EvalPrediction, Seq2SeqTrainer
@@ -93,7 +92,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
 
     def _rows(self, dataset: Any) -> Any:
         """Return the dataset's rows in the form that is fastest for the collator, if both are this package's."""
-        ours = isinstance(dataset, Dataset) and isinstance(self.data_collator, Seq2SeqCollator)
+        ours = isinstance(self.data_collator, Seq2SeqCollator) and TokenRows.supports(dataset)
         return TokenRows(dataset) if ours else dataset
 
     def _validated_model(self) -> torch.nn.Module:

@@ -121,6 +121,7 @@ class _OurBatchesTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` with the batches of `VanillaTransformerTrainer`."""
 
     get_train_dataloader = VanillaTransformerTrainer.get_train_dataloader
+    _rows = VanillaTransformerTrainer._rows
 
 
 def measure_training(report: Report, text: Text, repeats: int, steps: int) -> None:
@@ -202,7 +203,7 @@ def measure_base_training_step(report: Report, gemm: float, repeats: int) -> Non
         model.set_attn_implementation("eager" if dtype else "sdpa")
         model.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
-            loss = model(input_ids=source, labels=target, label_smoothing=0.1).loss
+            loss = model(input_ids=source, labels=target, smoothing=0.1).loss
         loss.backward()
 
     def theirs() -> None:
@@ -241,7 +242,8 @@ def measure_loss(report: Report, rows: int, repeats: int) -> None:
     row = f"projection and loss of {rows:,} tokens x 37,000 entries, in chunks against at once"
     report.add(row, seconds["chunked"], seconds["whole"], seconds["chunked"] / seconds["whole"], "at most 1.05", "s")
     peaks = [peak_memory_increase(function) for function in (chunked, whole)]
-    report.add(f"peak memory of the {row}", *peaks, peaks[0] / peaks[1], "below 1,500 MB", "MB")
+    row = row.replace("projection", "peak memory of projection")
+    report.add(row, peaks[0], peaks[1], peaks[0] / peaks[1], "below 1,500 MB", "MB")
 
 
 def measure_imports(report: Report, repeats: int) -> None:

@@ -217,3 +217,10 @@ def test_token_rows_are_sent_to_a_process_without_their_arrays(tokens):
     copy = pickle.loads(pickle.dumps(rows))
     assert vars(copy).keys() == {"dataset"}
     assert [row["labels"].tolist() for row in copy.__getitems__([5])] == [tokens[5]["labels"]]
+
+
+def test_only_plain_datasets_of_tokens_are_read_as_token_rows(tokens):
+    assert TokenRows.supports(tokens)
+    assert not TokenRows.supports(tokens.with_format("torch"))
+    assert not TokenRows.supports(tokens.add_column("domain", ["news"] * len(tokens)))
+    assert not TokenRows.supports(tokens.to_list())

@@ -3,7 +3,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.utils import find_labels
 
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
 from hf_vanilla_transformer.training.loss import symmetric_divergence
 
@@ -230,11 +232,15 @@ def test_a_projection_that_is_not_plain_is_called():
     torch.testing.assert_close(loss.double(), reference(projection(states), labels, 0.0))
 
 
+def test_transformers_finds_no_labels_but_the_labels():
+    assert find_labels(VanillaTransformerForConditionalGeneration) == ["labels"]
+
+
 def test_the_model_returns_the_smoothed_loss_without_logits(small_model):
     model, labels = small_model(), torch.tensor([[5, 6, 2], [7, 2, -100]])
     batch = {"input_ids": torch.tensor([[5, 6, 2], [8, 2, 1]]), "labels": labels}
-    outputs = model(**batch, label_smoothing=0.1)
+    outputs = model(**batch, smoothing=0.1)
     assert outputs.logits is None
     expected = smoothed_cross_entropy(model(**batch).logits, labels, 0.1, model.config.pad_token_id)
     torch.testing.assert_close(outputs.loss, expected / 5)
-    torch.testing.assert_close(model(**batch, label_smoothing=0.1, num_items_in_batch=10).loss, expected / 10)
+    torch.testing.assert_close(model(**batch, smoothing=0.1, num_items_in_batch=10).loss, expected / 10)

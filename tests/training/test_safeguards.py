@@ -4,11 +4,11 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from hf_vanilla_transformer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import find_fault, newest_checkpoint
-from hf_vanilla_transformer.training.safeguards import explain_failures, one_run
+from hf_vanilla_transformer.training.safeguards import Safeguards, explain_failures, one_run
 
 ROWS = [{"input_ids": [5, 6, 7, 2], "labels": [8, 9, 2]}, {"input_ids": [6, 5, 2], "labels": [9, 8, 7, 2]}] * 4
 
@@ -151,3 +151,27 @@ def test_lost_processes_and_exhausted_memory_are_explained(error, message):
 def test_other_errors_keep_their_own_message():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), explain_failures():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+class TwoProcesses:
+    """Accelerate's view of two processes that both do what this one does."""
+
+    num_processes, device, scaler = 2, torch.device("cpu"), None
+
+    def reduce(self, tensor, reduction):
+        return 2 * tensor
+
+
+@pytest.mark.parametrize("logging", [True, False])
+def test_with_several_processes_sigterm_stops_one_update_later_even_if_each_is_logged(logging, small_model):
+    guard, state, control = Safeguards(TwoProcesses(), None), TrainerState(), TrainerControl()
+    model = small_model()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    stopped = []
+    for update in range(4):
+        guard.signalled = update >= 1
+        guard.on_pre_optimizer_step(None, state, control, model=model, optimizer=optimizer)  # without a recorded loss
+        if logging:
+            guard.report()
+        stopped.append(guard.stopped)
+    assert stopped == [False, False, True, True]
