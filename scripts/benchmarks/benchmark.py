@@ -87,8 +87,7 @@ class Text:
 
     def bleu(self, translations: list[str]) -> float:
         """Return the BLEU of the translations of the test text."""
-        references = [[reference] for reference in self.references]
-        return Bleu().compute(predictions=translations, references=references, tokenize="none")["bleu"]
+        return Bleu().compute(predictions=translations, references=self.references, tokenize="none")["bleu"]
 
 
 class Throughput(TrainerCallback):
