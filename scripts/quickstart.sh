@@ -9,12 +9,14 @@ out=out/quickstart
 rm -rf "$out" # always start from scratch
 
 echo "== Train the tiny preset on the built-in English-German phrases"
-precision=$(.venv/bin/python - <<'PYTHON' # bfloat16 where the processor or GPU has it
+precision=$(.venv/bin/python - <<'PYTHON' # bfloat16 where the GPU or the processor has it
 import torch
 
 from hf_vanilla_transformer.inference.precision import has_native_bfloat16
 
-print("--bf16" if has_native_bfloat16(torch.device("cuda" if torch.cuda.is_available() else "cpu")) else "")
+name = "cuda" if torch.cuda.is_available() else "cpu"
+if has_native_bfloat16(torch.device(name)):
+    print("--bf16" if name == "cuda" else "--bf16 --use_cpu")
 PYTHON
 )
 # The generated sentences are regular: without dropout, a short warm-up and small batches suffice, in two minutes
