@@ -160,7 +160,7 @@ with torch.no_grad():
 
 # %%
 section()
-code(modeling.VanillaTransformerEncoder.forward, "mask = create_bidirectional_mask")
+code(modeling.VanillaTransformerEncoder.forward, "mask = padding_mask")
 code(modeling.VanillaTransformerDecoder.forward, "causal_mask = create_causal_mask", "        )\n")
 with torch.no_grad():
     outputs = model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids, output_attentions=True)
