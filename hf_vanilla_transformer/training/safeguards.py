@@ -51,7 +51,7 @@ def one_run(folder: str | Path) -> Iterator[None]:
 
 
 class _Batch(NamedTuple):
-    """What is kept of a batch until the next report, on its device."""
+    """The loss and the first target of a batch, which stay on the device until the next report."""
 
     loss: torch.Tensor
     pairs: int
@@ -124,7 +124,7 @@ class Safeguards(TrainerCallback):
     def _skip_if(bad: torch.Tensor, optimizer: Any, model: Any) -> None:
         """Let the optimizer skip its next update if `bad`, a boolean on the device."""
         inner = getattr(optimizer, "optimizer", optimizer)
-        sharded = any(hasattr(parameter, "device_mesh") for parameter in model.parameters())
+        sharded = hasattr(next(model.parameters()), "device_mesh")  # FSDP2 shards all parameters or none
         if getattr(inner, "_step_supports_amp_scaling", False) and not sharded:
             inner.grad_scale, inner.found_inf = None, bad.float()  # as torch's gradient scaler does
         elif bad:

@@ -71,27 +71,24 @@ def main() -> None:
         write_pairs(Path(text), args.pairs)
         seconds, peak = prepare(text, shards, args.vocab_size)
         times: dict[str, float] = {}
+        batches: list[list[int]] = []
 
         def plan() -> None:
             start = time.perf_counter()
             pairs = load_shards(shards)
             times["opened"] = time.perf_counter() - start
-            list(MaxTokensBatchSampler(pairs["source_length"][:], pairs["target_length"][:], MAX_TOKENS))
+            batches.extend(MaxTokensBatchSampler(pairs["source_length"][:], pairs["target_length"][:], MAX_TOKENS))
             times["planned"] = time.perf_counter() - start - times["opened"]
 
-        def read_batches(count: int) -> float:
-            """Return the median seconds in which a batch is read and padded."""
-            pairs, collate, seconds = load_shards(shards), Seq2SeqCollator(0, 1), []
-            rows = TokenRows(pairs)
-            sampler = MaxTokensBatchSampler(pairs["source_length"][:], pairs["target_length"][:], MAX_TOKENS)
-            for batch in islice(sampler, count):
-                start = time.perf_counter()
-                collate(rows.__getitems__(batch))
-                seconds.append(time.perf_counter() - start)
-            return statistics.median(seconds)
+        def read_batch(rows: TokenRows, collate: Seq2SeqCollator, batch: list[int]) -> float:
+            """Return the seconds in which a batch is read and padded."""
+            start = time.perf_counter()
+            collate(rows.__getitems__(batch))
+            return time.perf_counter() - start
 
         planning_peak = peak_memory_increase(plan)
-        times["read"] = read_batches(100)
+        rows, collate = TokenRows(load_shards(shards)), Seq2SeqCollator(0, 1)
+        times["read"] = statistics.median(read_batch(rows, collate, batch) for batch in batches[:100])
         start = time.perf_counter()
         streamed = sum(map(len, islice(ShardStream(shards, MAX_TOKENS), 300)))
         rate = streamed / (time.perf_counter() - start)

@@ -138,6 +138,7 @@ def measure_base_decoding(report: Report, repeats: int) -> None:
         name: {**sources, "num_beams": beams, "max_new_tokens": TARGET_LENGTH} for name, beams in SEARCHES.items()
     }
     targets = {
+        ("ours", "MarianMT", "beam 4"): "1.25",
         ("ours", "MarianMT", "greedy"): "1.2",
         ("ours", "CTranslate2 float32", "beam 4"): "1.15",
         ("ours", "CTranslate2 float32", "greedy"): "1.5",
