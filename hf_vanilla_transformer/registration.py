@@ -16,11 +16,11 @@ from typing import Any
 
 _AUTO_CONFIG, _AUTO_MODEL = (f"transformers.models.auto.{name}_auto" for name in ("configuration", "modeling"))
 _PIPELINES = "transformers.pipelines"
-_CONFIGURATION, _LAYERS, _SEARCH, _GENERATION, _MODELING, _PIPELINE = (
+_CONFIGURATION, _LAYERS, _DECODER, _SEARCH, _GENERATION, _MODELING, _PIPELINE = (
     f"{__package__}.model.{name}_vanilla_transformer"
-    for name in ("configuration", "layers", "fast_search", "generation", "modeling", "pipeline")
+    for name in ("configuration", "layers", "incremental_decoder", "fast_search", "generation", "modeling", "pipeline")
 )
-_MODEL_MODULES = {_CONFIGURATION, _LAYERS, _SEARCH, _GENERATION, _MODELING, _PIPELINE}
+_MODEL_MODULES = {_CONFIGURATION, _LAYERS, _DECODER, _SEARCH, _GENERATION, _MODELING, _PIPELINE}
 
 
 def _upload(model: Any, repo_id: str, **kwargs: Any) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 MODEL_MODULES = [
     f"model.{name}_vanilla_transformer"
-    for name in ("configuration", "layers", "fast_search", "generation", "modeling", "pipeline")
+    for name in ("configuration", "layers", "incremental_decoder", "fast_search", "generation", "modeling", "pipeline")
 ]
 
 

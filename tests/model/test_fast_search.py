@@ -13,7 +13,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
-from hf_vanilla_transformer.model.fast_search_vanilla_transformer import IncrementalDecoder, top_tokens
+from hf_vanilla_transformer.model import incremental_decoder_vanilla_transformer as incremental_decoder
+from hf_vanilla_transformer.model.fast_search_vanilla_transformer import most_likely_token, top_tokens
+from hf_vanilla_transformer.model.incremental_decoder_vanilla_transformer import IncrementalDecoder
 from hf_vanilla_transformer.model.layers_vanilla_transformer import (
     VanillaTransformerAttention,
     eager_attention_forward,
@@ -112,11 +114,11 @@ def test_logits_of_each_step_equal_those_of_the_full_forward(small_model, source
     decoder = IncrementalDecoder(model, encoded, sources["attention_mask"], num_beams=3)
     history, rows, parents = torch.ones(11, 3, 1, dtype=torch.long), torch.arange(11), None
     for position in range(40):
-        logits = decoder.step(history[:, :, -1], parents)  # (V, B K)
+        logits = torch.cat(list(decoder.logits(decoder.step(history[:, :, -1], parents))))  # (B K, V)
         if position % 7 == 0:
             flat = {key: value[rows].repeat_interleave(3, 0) for key, value in sources.items()}
             expected = model(**flat, decoder_input_ids=history.flatten(0, 1)).logits[:, -1]
-            torch.testing.assert_close(logits.t(), expected, atol=1e-10, rtol=0)
+            torch.testing.assert_close(logits, expected, atol=1e-10, rtol=0)
         parents = torch.randint(0, 3, history.shape[:2])
         history = history.gather(1, parents[..., None].expand_as(history))
         history = torch.cat((history, torch.randint(4, 50, (*parents.shape, 1))), -1)
@@ -126,15 +128,51 @@ def test_logits_of_each_step_equal_those_of_the_full_forward(small_model, source
             history, rows, parents = history[stay], rows[stay], parents[stay]
 
 
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_search_with_packed_weights_equals_the_one_of_transformers(small_model, sources, num_beams, monkeypatch):
+    monkeypatch.setattr(incremental_decoder, "MIN_PACKED_ELEMENTS", 0)
+    packed = []
+    reorder = torch.ops.mkldnn._reorder_linear_weight
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_reorder_linear_weight", lambda *args: (packed.append(args), reorder(*args))[1]
+    )
+    model = with_varied_lengths(small_model(lm_head_bias=True))
+    expected = reference(model, **sources, num_beams=num_beams)
+    assert torch.equal(model.generate(**sources, num_beams=num_beams), expected)
+    layers = model.config.num_decoder_layers
+    assert len(packed) == (1 + 6 * layers if torch.backends.mkldnn.is_available() else 0)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.04)])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_packed_linear_layers_equal_the_formula(dtype, tolerance, relu, biased):
+    weight, bias = torch.randn(600, 300, dtype=dtype), torch.randn(600, dtype=dtype) if biased else None
+    layer = incremental_decoder.PackedLinear(weight, bias, rows=9, relu=relu)
+    for rows in (9, 1, 40):
+        x = torch.randn(rows, 300, dtype=dtype)
+        expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
+        expected = expected.clamp(min=0) if relu else expected
+        torch.testing.assert_close(layer(x).double(), expected, atol=30 * tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("size", [10, 255, 256, 700, 5000])
+def test_the_most_likely_token_equals_argmax_also_with_ties(size):
+    for logits in (torch.randn(50, size), torch.randint(0, 4, (50, size)).float(), torch.zeros(3, size)):
+        assert torch.equal(most_likely_token(logits), logits.argmax(1))
+        last = logits.index_fill(1, torch.tensor([size - 1]), 9.0)
+        assert torch.equal(most_likely_token(last), torch.full((len(last),), size - 1))
+
+
 @pytest.mark.parametrize("size", [10, 512, 4096, 4100, 5000])
 def test_top_tokens_equal_topk(size):
-    logits = torch.randn(size, 7)
-    logits[-1, 3] = 99.0  # in the last block, which is incomplete for some sizes
+    logits = torch.randn(7, size)
+    logits[3, -1] = 99.0  # in the last block, which is incomplete for some sizes
     for count in (1, 5, 8):
         values, places = top_tokens(logits, count)
-        expected = logits.topk(count, dim=0)
-        torch.testing.assert_close(values.sort(descending=True).values, expected.values.t())
-        assert torch.equal(places.sort().values, expected.indices.t().sort().values)
+        expected = logits.topk(count)
+        torch.testing.assert_close(values.sort(descending=True).values, expected.values)
+        assert torch.equal(places.sort().values, expected.indices.sort().values)
 
 
 def test_unsupported_searches_run_in_transformers(small_model, sources, searches):

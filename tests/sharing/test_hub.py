@@ -69,12 +69,20 @@ def test_saved_folder_loads_without_the_package_even_after_saving_it_again(saved
     assert configs[0] == configs[1]
 
 
-def test_saved_folder_contains_the_seven_modules_of_the_model_code(saved):
+def test_saved_folder_contains_the_eight_modules_of_the_model_code(saved):
     folder, _ = saved
     names = {file.name for file in folder.glob("*.py")}
-    for module in ("configuration", "layers", "fast_search", "generation", "loss", "modeling", "pipeline"):
-        assert f"{module}_vanilla_transformer.py" in names
-    assert len(names) == 7
+    modules = (
+        "configuration",
+        "layers",
+        "incremental_decoder",
+        "fast_search",
+        "generation",
+        "loss",
+        "modeling",
+        "pipeline",
+    )
+    assert names == {f"{module}_vanilla_transformer.py" for module in modules}
     config = json.loads((folder / "config.json").read_text())
     assert set(config["auto_map"]) == {"AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"}
     assert config["custom_pipelines"]["translation"]["impl"] == "pipeline_vanilla_transformer.TranslationPipeline"
