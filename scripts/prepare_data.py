@@ -16,7 +16,9 @@ from transformers import AutoTokenizer
 
 from hf_vanilla_transformer.data.cleaning import Cleaning
 from hf_vanilla_transformer.data.hub_datasets import HubRows
+from hf_vanilla_transformer.data.language_filter import check_known
 from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.data.tokenizer import adapt_tokenizer
 from hf_vanilla_transformer.model.loading import load
 from hf_vanilla_transformer.training.safeguards import explain_failures
 
@@ -48,6 +50,9 @@ def main() -> None:
         default=4.0,
         help="drop pairs with a higher ratio of the longer side to the shorter (default: 4)",
     )
+    parser.add_argument(
+        "--filter_language", action="store_true", help="drop pairs that are in other languages (extra: clean)"
+    )
     parser.add_argument("--no_clean", action="store_true", help="drop only unusable pairs")
     parser.add_argument("--shard_pairs", type=int, default=100_000, help="pairs read per shard (default: 100000)")
     parser.add_argument("--num_workers", type=int, help="number of processes (default: one per core)")
@@ -55,14 +60,21 @@ def main() -> None:
     if bool(args.files) == bool(args.dataset_name):
         parser.error("give either files or --dataset_name, not both")
     languages = (args.source_lang, args.target_lang)
-    cleaning = None if args.no_clean else Cleaning(args.max_sentence_tokens, args.max_length_ratio)
+    if args.filter_language and args.no_clean:
+        parser.error("give either --filter_language or --no_clean, not both")
     try:
+        if args.filter_language:
+            check_known(*languages)
+        limits = (args.max_sentence_tokens, args.max_length_ratio, languages if args.filter_language else None)
+        cleaning = None if args.no_clean else Cleaning(*limits)
         sources = args.files or HubRows(args.dataset_name, args.dataset_config_name, languages)
         tokenizer = load(AutoTokenizer, args.tokenizer_name) if args.tokenizer_name else None
+        if tokenizer:
+            adapt_tokenizer(tokenizer, args.tokenizer_name)
         with explain_failures(), tqdm(unit=" pairs", unit_scale=True, desc="Preparing") as bar:
             preparation = Preparation(languages, args.vocab_size, args.max_tokens, cleaning, args.shard_pairs)
             manifest = prepare(sources, preparation, args.output_dir, tokenizer, args.num_workers, bar.update)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         sys.exit(f"prepare_data.py: {error}")
     summary = {name: value for name, value in manifest.items() if name not in ("settings", "shards")}
     print(json.dumps(summary, indent=2))

@@ -22,7 +22,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the comparison to stdout as one JSON object."""
-    from ..data.readers import read_lines
+    from ..data.formats import read_lines
     from ..inference.metrics import check_tokenization
     from ..study.comparison import compare_translations
 

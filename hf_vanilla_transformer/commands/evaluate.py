@@ -1,4 +1,4 @@
-"""`vanilla-transformer evaluate`: compute BLEU, chrF and TER of a model on a test text."""
+"""`vanilla-transformer evaluate`: compute BLEU, chrF, chrF++ and TER of a model on test texts."""
 
 import argparse
 import json
@@ -8,24 +8,35 @@ from typing import Any
 
 from .flags import add_backend, add_bleu, add_decoding, add_dtype, add_models, add_text
 from .models import languages_of, load_models, translate_sentences
-from .text import read_text
+from .text import ReferenceText, read_text
 
-HELP = "evaluate a model on a test text: BLEU, chrF and TER as JSON"
+HELP = "evaluate a model on test texts: BLEU, chrF, chrF++ and TER as JSON"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `evaluate`."""
-    for add in (add_models, add_backend, add_dtype, add_decoding, add_text, add_bleu):
+    for add in (add_models, add_backend, add_dtype, add_decoding, add_bleu):
         add(parser)
+    add_text(parser, several=True)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the scores to stdout as one JSON object."""
-    from ..inference.metrics import check_tokenization, evaluate_translations
+    """Print the scores to stdout: one JSON object, or for several texts one object per line."""
+    from ..inference.metrics import check_tokenization
 
     check_tokenization(args.bleu_tokenize)
     model, tokenizer = load_models(args.model, args.backend, args.dtype)
-    text = read_text(args, languages_of(model))
+    files = args.test_file or [None]
+    texts = [read_text(argparse.Namespace(**{**vars(args), "test_file": file}), languages_of(model)) for file in files]
+    for text in texts:  # all were read before the slow translation
+        result = _evaluate(model, tokenizer, text, args)
+        print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
+
+
+def _evaluate(model: Any, tokenizer: Any, text: ReferenceText, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the scores of a model on a text."""
+    from ..inference.metrics import evaluate_translations
+
     start = time.perf_counter()
     translations = translate_sentences(model, tokenizer, text.sources, args)
     seconds = time.perf_counter() - start
@@ -35,7 +46,8 @@ def run(args: argparse.Namespace) -> None:
         scores = evaluate_translations(list(predictions), list(references), args.bleu_tokenize)
         return {**scores, "sentences": len(predictions)}
 
-    result = {**score(range(len(translations))), "text": text.name, "seconds": round(seconds, 2)}
+    about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
+    result = {**score(range(len(translations))), **about}
     if text.unseen:
         result["unseen_combinations"] = score(text.unseen)
-    print(json.dumps(result, indent=2))
+    return result

@@ -73,20 +73,27 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_text(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for a test text with references."""
+def add_direction(parser: argparse.ArgumentParser) -> None:
+    """Add the flags for the direction of a model that has several, and for other tags."""
+    parser.add_argument("--source_lang", help="language to translate from (default: the one saved with the model)")
+    parser.add_argument("--target_lang", help="language to translate to (default: the one saved with the model)")
+    parser.add_argument("--tag", help="tag with which some training sources started, such as <bt> (default: none)")
+
+
+def add_text(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Add the flags for a test text with references, or for several, and its languages."""
     text = parser.add_mutually_exclusive_group()
     text.add_argument(
         "--test_file",
         metavar="P",
-        help="a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de (default: the "
-        "held-out built-in phrases)",
+        nargs="+" if several else None,
+        help=f"{'one or more: ' if several else ''}a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses "
+        "pair P.en and P.de (default: the held-out built-in phrases)",
     )
     text.add_argument("--dataset_name", help="a dataset on the Hub to use instead of --test_file")
     parser.add_argument("--dataset_config_name", help="configuration of the dataset")
     parser.add_argument("--split", default="test", help="split of the dataset (default: test)")
-    parser.add_argument("--source_lang", help="language to translate from (default: the one saved with the model)")
-    parser.add_argument("--target_lang", help="language to translate to (default: the one saved with the model)")
+    add_direction(parser)
 
 
 def add_bleu(parser: argparse.ArgumentParser) -> None:

@@ -95,6 +95,16 @@ def decoding_settings(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
+def direction(model: Any, args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the languages and the tag with which a model translates, from the flags and the model itself."""
+    source_lang, target_lang = languages_of(model)
+    return {
+        "source_lang": args.source_lang or source_lang,
+        "target_lang": args.target_lang or target_lang,
+        "tag": args.tag,
+    }
+
+
 def translate_sentences(
     model: Any, tokenizer: "PreTrainedTokenizerBase", sources: list[str], args: argparse.Namespace
 ) -> list[str]:
@@ -104,4 +114,5 @@ def translate_sentences(
     from ..inference.translation import translate
 
     with tqdm(total=len(sources), desc="Translating", unit=" sentences", file=sys.stderr) as bar:
-        return translate(model, tokenizer, sources, args.max_tokens, progress=bar.update, **decoding_settings(args))
+        settings = {**direction(model, args), **decoding_settings(args)}
+        return translate(model, tokenizer, sources, args.max_tokens, progress=bar.update, **settings)

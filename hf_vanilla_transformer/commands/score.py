@@ -6,7 +6,7 @@ import sys
 
 from .console import say
 from .flags import add_batches, add_dtype, add_models, add_text
-from .models import languages_of, load_models
+from .models import direction, languages_of, load_models
 from .text import read_text
 
 HELP = "compute the log-probability and perplexity of given translations"
@@ -29,7 +29,13 @@ def run(args: argparse.Namespace) -> None:
     text = read_text(args, languages_of(model))
     with tqdm(total=len(text.sources), desc="Scoring", unit=" pairs", file=sys.stderr) as bar:
         results = score_translations(
-            model, tokenizer, text.sources, text.references, args.max_tokens, progress=bar.update
+            model,
+            tokenizer,
+            text.sources,
+            text.references,
+            args.max_tokens,
+            progress=bar.update,
+            **direction(model, args),
         )
     for log_probability, tokens in results:
         row = {

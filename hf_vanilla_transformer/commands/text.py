@@ -13,6 +13,7 @@ class ReferenceText(NamedTuple):
     name: str
     sources: list[str]
     references: list[str]
+    direction: str  # such as "en-de"
     unseen: list[int]  # indices of the built-in phrases with combinations not seen in training
 
 
@@ -41,7 +42,7 @@ def read_text(args: argparse.Namespace, languages: tuple[str | None, str | None]
         name = f"{Path(dataset).name if Path(dataset).exists() else dataset}, {split}"
         pairs = load_hub_pairs(dataset, args.dataset_config_name, source_lang, target_lang, (split,))[split]
     sources, references = ([text or "" for text in pairs[side]] for side in ("source", "target"))
-    return ReferenceText(name, sources, references, [])
+    return ReferenceText(name, sources, references, f"{source_lang}-{target_lang}", [])
 
 
 def _built_in_phrases(source_lang: str, target_lang: str) -> ReferenceText:
@@ -53,4 +54,4 @@ def _built_in_phrases(source_lang: str, target_lang: str) -> ReferenceText:
     phrases = splits()["test"]
     sources, references = ([getattr(phrase, side) for phrase in phrases] for side in (source_lang, target_lang))
     unseen = [i for i, phrase in enumerate(phrases) if phrase.unseen]
-    return ReferenceText("built-in phrases", sources, references, unseen)
+    return ReferenceText("built-in phrases", sources, references, f"{source_lang}-{target_lang}", unseen)

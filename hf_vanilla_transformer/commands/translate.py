@@ -6,10 +6,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from queue import Queue
 from threading import Thread
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from .flags import add_backend, add_decoding, add_dtype, add_models
-from .models import decoding_settings, load_models
+from .console import UsageError
+from .flags import add_backend, add_decoding, add_direction, add_dtype, add_models, positive
+from .models import decoding_settings, direction, load_models
 
 HELP = "translate stdin to stdout line by line"
 MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
@@ -17,30 +18,47 @@ MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `translate`."""
-    for add in (add_models, add_backend, add_dtype, add_decoding):
+    for add in (add_models, add_backend, add_dtype, add_decoding, add_direction):
         add(parser)
+    parser.add_argument("--do_sample", action="store_true", help="sample tokens instead of searching for the best")
+    parser.add_argument("--top_k", type=positive, help="sample only from this many tokens (default: all)")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the sampling (default: 42)")
 
 
 def run(args: argparse.Namespace) -> None:
     """Print one translation per line of stdin, in order."""
     from tqdm import tqdm
 
-    from ..data.readers import decode_lines
+    from ..data.formats import decode_lines
     from ..inference.translation import translate
 
     if sys.stdin is None:
         raise OSError("Standard input is closed: redirect the text to it with < FILE.")
+    sampling = _sampling(args)
     model, tokenizer = load_models(args.model, args.backend, args.dtype)
+    settings = {**direction(model, args), **decoding_settings(args), **sampling}
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # the terminal's encoding may lack characters
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
         for lines in _chunks(decode_lines(_standard_input(), "standard input")):
-            translations = translate(
-                model, tokenizer, lines, args.max_tokens, progress=bar.update, **decoding_settings(args)
-            )
+            translations = translate(model, tokenizer, lines, args.max_tokens, progress=bar.update, **settings)
             for translation in translations:
                 print(" ".join(translation.splitlines()))  # one line of output per line of input
             sys.stdout.flush()
+
+
+def _sampling(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of sampling, and seed it."""
+    if not args.do_sample:
+        if args.top_k is not None:
+            raise UsageError("--top_k has no effect without --do_sample.")
+        return {}
+    if args.backend != "torch":
+        raise UsageError("--do_sample requires --backend torch.")
+    from transformers import set_seed
+
+    set_seed(args.seed)
+    return {"do_sample": True, "num_beams": args.num_beams or 1, "top_k": args.top_k or 0}
 
 
 def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:

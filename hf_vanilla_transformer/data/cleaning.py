@@ -13,7 +13,8 @@ import numpy as np
 from datasets import Dataset
 
 from ..files import checksum
-from .readers import DataError
+from .formats import DataError
+from .language_filter import is_other_language
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed code cleans the text again
 MIN_PAIRS_PER_PROCESS = 50_000  # fewer pairs are tokenised in less time than it takes to start a process
 # The reasons to drop a pair, in the order in which they are checked; duplicates are found last, among all pairs.
-DROP_REASONS = ("blank side", "too long", "length ratio", "markup", "duplicate")
+DROP_REASONS = ("blank side", "too long", "length ratio", "markup", "language", "duplicate")
 _MARKUP = re.compile(  # a comment, or a tag whose attributes have "=": does not match "a < b and c > d"
     r"(?:<|&lt;)(?:!--|\s?/?\s?[a-zA-Z][\w:-]*(?:\s+[\w:-]+\s?=[^<>]*?)?\s?/?\s?(?:>|&gt;))"
 )
@@ -36,10 +37,12 @@ class Cleaning:
     Args:
         max_sentence_tokens: maximum length of either side.
         max_length_ratio: maximum ratio of the longer side to the shorter.
+        languages: source and target language, if pairs in other languages are to be dropped.
     """
 
     max_sentence_tokens: int
     max_length_ratio: float
+    languages: tuple[str, str] | None = None
 
 
 def tokenize_batch(
@@ -69,7 +72,10 @@ def tokenize_batch(
             return "too long"
         if cleaning and max(lengths) > cleaning.max_length_ratio * min(lengths):
             return "length ratio"
-        return "markup" if cleaning and any(map(_MARKUP.search, texts)) else None
+        if cleaning and any(map(_MARKUP.search, texts)):
+            return "markup"
+        others = cleaning and cleaning.languages and any(map(is_other_language, texts, cleaning.languages))
+        return "language" if others else None
 
     texts = [(source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True)]
     sources, targets = zip(*texts, strict=True)

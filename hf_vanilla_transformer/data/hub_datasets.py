@@ -7,7 +7,8 @@ from typing import Any
 from datasets import Dataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from .readers import DataError, Row, file_stamps, select_languages
+from .formats import DataError, Row
+from .readers import file_stamps, select_languages
 
 
 def load_hub_pairs(

@@ -18,7 +18,8 @@ from ..files import checksum, replacing, write_whole
 from ..model.loading import load
 from . import cleaning, readers
 from .cleaning import DROP_REASONS, Cleaning, all_dropped, tokenize_batch
-from .readers import Row, check_languages, file_stamps, read_rows
+from .formats import Row
+from .readers import check_languages, file_stamps, read_rows
 from .shards import MANIFEST, read_manifest
 from .tokenizer import fingerprint, train_tokenizer
 
@@ -111,11 +112,16 @@ def _settings(
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
         "max_tokens": preparation.max_tokens,
-        "cleaning": preparation.cleaning and asdict(preparation.cleaning),
+        "cleaning": preparation.cleaning and _without_none(asdict(preparation.cleaning)),
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }
     return json.loads(json.dumps(settings))
+
+
+def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that are set, so that a new one does not invalidate earlier folders."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:

@@ -3,166 +3,22 @@
 Supported formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; .parquet.
 """
 
-import csv
-import gzip
-import io
-import itertools
-import json
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.parquet as pq
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
 from ..files import checksum
+from . import formats
+from .formats import COMPRESSIONS, READERS, DataError, Row
 
-VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed code reads the text again
-MAX_LINE_BYTES = 1 << 20
-COMPRESSIONS = (".gz", ".zst")
+VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))  # in cache keys: changed code reads text again
 TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
-Row = dict[str, str]
-
-
-class DataError(ValueError):
-    """Raised for parallel text that cannot be used; the message says what is wrong, where, and what to do."""
-
-
-def decode_lines(file: BinaryIO, name: str) -> Iterator[str]:
-    """Yield the lines of a binary file, without line endings.
-
-    Only a newline ends a line: a stray U+2028 or form feed must not misalign the two sides of parallel text.
-
-    Args:
-        name: name of the file, for error messages.
-
-    Raises:
-        DataError: if a line is not UTF-8 or is longer than `MAX_LINE_BYTES`.
-    """
-    for number in itertools.count(1):
-        line = file.readline(MAX_LINE_BYTES + 1)
-        if not line:
-            return
-        if len(line) > MAX_LINE_BYTES:
-            raise DataError(
-                f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence per line."
-            )
-        try:
-            text = line.rstrip(b"\r\n").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8."
-            ) from None
-        yield text.removeprefix("\ufeff") if number == 1 else text  # skip the byte order mark
-
-
-def read_lines(path: str) -> Iterator[str]:
-    """Yield the lines of a file, uncompressed or compressed, as `decode_lines` does.
-
-    Raises:
-        DataError: as `decode_lines`, and if a compressed file is truncated or damaged.
-    """
-    try:
-        with _open(path) as file:
-            yield from decode_lines(file, path)
-    except (EOFError, OSError, zlib.error) as error:
-        if not path.endswith(COMPRESSIONS):
-            raise
-        raise DataError(
-            f"{path} is truncated or not a {Path(path).suffix} file ({error}); download it again."
-        ) from None
-
-
-def _open(path: str) -> BinaryIO:
-    """Open a file for reading, decompressing it if its name ends in .gz or .zst."""
-    if path.endswith(".gz"):
-        return cast(BinaryIO, gzip.open(path))
-    return io.BufferedReader(pa.input_stream(path, compression="zstd")) if path.endswith(".zst") else open(path, "rb")
-
-
-def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Yield line i of the first file together with line i of the second."""
-    source, target = map(read_lines, files)
-    number = 0
-    for number, source_line in enumerate(source, start=1):
-        target_line = next(target, None)
-        if target_line is None:
-            raise _unequal_lengths(files, number + sum(1 for _ in source), number - 1)
-        yield {"source": source_line, "target": target_line}
-    rest = sum(1 for _ in target)
-    if rest:
-        raise _unequal_lengths(files, number, number + rest)
-
-
-def _unequal_lengths(files: tuple[str, ...], source_lines: int, target_lines: int) -> DataError:
-    return DataError(
-        f"{files[0]} has {source_lines} lines but {files[1]} has {target_lines}; they must be aligned line by line."
-    )
-
-
-def _json_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Yield the pairs of lines `{"en": ..., "de": ...}`, alone or under the key "translation"; skip blank lines."""
-    for number, line in enumerate(read_lines(files[0]), start=1):
-        if not line.strip():
-            continue
-        where = f"{files[0]}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not valid JSON ({error}).") from None
-        if isinstance(row, dict) and isinstance(row.get("translation"), dict):
-            row = row["translation"]
-        if not isinstance(row, dict):
-            raise DataError(f'{where}: not an object like {{"translation": {{"en": "...", "de": "..."}}}}.')
-        texts = []
-        for language in languages:
-            if language not in row:
-                raise DataError(f"{where}: no {language!r} among the keys ({', '.join(row) or 'none'}).")
-            text = row[language] or ""
-            if not isinstance(text, str):
-                raise DataError(f"{where}: the value of {language!r} is not a string.")
-            texts.append(text.encode("utf-8", "replace").decode())  # JSON can escape lone surrogates
-        yield dict(zip(("source", "target"), texts, strict=True))
-
-
-def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str]) -> Iterator[Row]:
-    """Yield the columns of the two languages from numbered rows, the first of which is the header."""
-    _, header = next(rows, (1, []))
-    for language in languages:
-        if header.count(language) != 1:
-            count = f"{header.count(language)} columns" if language in header else "no column"
-            raise DataError(f"{path} has {count} {language!r}; its columns are {', '.join(header) or 'none'}.")
-    source, target = map(header.index, languages)
-    for number, row in rows:
-        if len(row) != len(header):
-            raise DataError(f"{path}, line {number}: {len(row)} fields, but the header has {len(header)}.")
-        yield {"source": row[source], "target": row[target]}
-
-
-def _tsv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Yield the pairs of tab-separated lines below a header such as `en<TAB>de`. Quotation marks have no meaning."""
-    rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(files[0]), start=1))
-    return _table_rows(files[0], rows, languages)
-
-
-def _csv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Yield the pairs of CSV lines, with the usual quoting, below a header such as `en,de`; skip empty lines."""
-    reader = csv.reader((line + "\n" for line in read_lines(files[0])), strict=True)
-    try:
-        yield from _table_rows(files[0], ((reader.line_num, row) for row in reader if row), languages)
-    except csv.Error as error:
-        raise DataError(f"{files[0]}, line {reader.line_num}: not valid CSV ({error}).") from None
-
-
-READERS: dict[str, Callable[[tuple[str, ...], tuple[str, str]], Iterator[Row]]] = {
-    ".jsonl": _json_rows,
-    ".tsv": _tsv_rows,
-    ".csv": _csv_rows,
-    "moses": _moses_rows,
-}
+DIRECTED_PAIR = Features({**TEXT_PAIR, "source_lang": Value("string"), "target_lang": Value("string")})
 
 
 def check_languages(languages: tuple[str, str]) -> None:
@@ -226,7 +82,7 @@ def read_rows(path: str, source_lang: str, target_lang: str) -> tuple[Iterator[R
 
 
 def _read_rows(
-    format: str, files: tuple[str, ...], languages: tuple[str, str], stamps: tuple, version: str
+    format: str, files: tuple[str, ...], languages: tuple[str, ...], stamps: tuple, version: str
 ) -> Iterator[Row]:
     """Yield the rows of `files`; `stamps` and `version` only make the cache notice changed files and changed code."""
     empty = True
@@ -263,8 +119,9 @@ def _read_parquet(path: str) -> Dataset:
         return Dataset.from_parquet(path)
     except DataError:
         raise
-    except ValueError as error:  # raised by pyarrow for a truncated file and by datasets for an empty one
-        raise DataError(f"{path} cannot be read: {error}") from None
+    # ValueError: raised by pyarrow for a truncated file and by datasets for an empty one
+    except (ValueError, DatasetGenerationError) as error:
+        raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
 
 
 def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
@@ -282,17 +139,43 @@ def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
     """
     languages = (source_lang, target_lang)
     format, files = _find_files(path, languages)
+    if format != ".parquet":
+        return _load_rows(path, format, files, languages, TEXT_PAIR)
+    pairs = select_languages(_read_parquet(path), path, languages)
+    if not len(pairs):
+        raise DataError(f"{path} contains no sentence pairs.")
+    return pairs
+
+
+def load_directed_pairs(path: str, directions: tuple[str, ...]) -> dict[str, Dataset]:
+    """Read JSON lines that name their languages: "source", "target", "source_lang" and "target_lang".
+
+    Args:
+        directions: the expected directions, such as "en-de".
+
+    Returns:
+        For each direction that occurs, a dataset with the string columns "source" and "target".
+
+    Raises:
+        DataError: as `load_pairs`, and if a line has another direction.
+    """
+    _, files = _find_files(path, ("source", "target"))
+    rows = _load_rows(path, "directed .jsonl", files, directions, DIRECTED_PAIR)
+    columns = rows.select_columns(["source_lang", "target_lang"])
+    found = np.array([f"{row['source_lang']}-{row['target_lang']}" for row in columns])
+    rows = rows.select_columns(["source", "target"])
+    return {name: rows.select(np.flatnonzero(found == name)) for name in directions if (found == name).any()}
+
+
+def _load_rows(
+    path: str, format: str, files: tuple[str, ...], languages: tuple[str, ...], features: Features
+) -> Dataset:
+    """Return what a reader yields, as a dataset that is cached on disk."""
+    arguments: dict[str, Any] = {"format": format, "files": files, "languages": languages}
+    arguments |= {"stamps": file_stamps(files), "version": VERSION}
     try:
-        if format == ".parquet":
-            pairs = select_languages(_read_parquet(path), path, languages)
-        else:
-            arguments: dict[str, Any] = {"format": format, "files": files, "languages": languages}
-            arguments |= {"stamps": file_stamps(files), "version": VERSION}
-            pairs = Dataset.from_generator(_read_rows, features=TEXT_PAIR, gen_kwargs=arguments)
+        return Dataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
         raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
-    if not len(pairs):
-        raise DataError(f"{path} contains no sentence pairs.")
-    return pairs

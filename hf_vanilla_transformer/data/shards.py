@@ -16,7 +16,7 @@ from datasets import Dataset, concatenate_datasets
 from torch.utils.data import IterableDataset, get_worker_info
 
 from .batching import MaxTokensBatchSampler
-from .readers import DataError
+from .formats import DataError
 
 MANIFEST = "manifest.json"
 PREPARE_AGAIN = "prepare the text again in a new folder"

@@ -1,9 +1,9 @@
-"""Train a joint byte-pair encoding for source and target (section 5.1), as a plain transformers tokenizer."""
+"""Learn a joint vocabulary for source and target (section 5.1), as a plain transformers tokenizer, or adapt one."""
 
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -15,33 +15,47 @@ SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]  # ids 0 to 3; <s> starts the
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # every byte has a token, so that no text is unknown
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE of `vocab_size` tokens on `texts` (both languages together).
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int, model: str = "bpe", normalization: str = "none"
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level vocabulary of `vocab_size` tokens on `texts` (both languages together).
 
-    Decoding restores every text exactly, and encodings end in `</s>`. The result is a plain `PreTrainedTokenizerFast`,
-    which `AutoTokenizer` loads without this package. Special tokens that occur literally in a text are treated as
-    ordinary text. If the texts do not yield enough merges, the vocabulary is smaller than `vocab_size`.
+    Decoding restores every text exactly, or as normalised, and encodings end in `</s>`. The result is a plain
+    `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without this package. Special tokens that occur literally in
+    a text are treated as ordinary text. If the texts do not yield enough tokens, the vocabulary is smaller than
+    `vocab_size`.
+
+    Args:
+        model: "bpe" (Sennrich et al. 2016) or "unigram" (Kudo 2018).
+        normalization: "nfkc" to unify equivalent Unicode characters, or "none".
 
     Raises:
-        ValueError: if `vocab_size` is too small for the special tokens and the 256 bytes.
+        ValueError: if `vocab_size` is too small for the special tokens and the 256 bytes, or an option is unknown.
     """
     if vocab_size < MIN_VOCAB_SIZE:
         raise ValueError(
             f"vocab_size must be at least {MIN_VOCAB_SIZE} (4 special tokens, 256 bytes), got {vocab_size}."
         )
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    if model not in ("bpe", "unigram") or normalization not in ("nfkc", "none"):
+        raise ValueError(f"Unknown kind of vocabulary ({model!r}) or normalisation ({normalization!r}).")
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>") if model == "bpe" else models.Unigram())
     # One space is prepended to every text and removed again when decoding, so that a word is the same token at the
     # start of a sentence as inside it.
-    tokenizer.normalizer = normalizers.Prepend(" ")
+    prepend = normalizers.Prepend(" ")
+    nfkc = normalization == "nfkc"
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), prepend]) if nfkc else prepend
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=SPECIAL_TOKENS,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    settings: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "special_tokens": SPECIAL_TOKENS,
+        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet(),
+        "show_progress": False,
+    }
+    if model == "bpe":
+        trainer: Any = trainers.BpeTrainer(min_frequency=2, **settings)
+    else:
+        trainer = trainers.UnigramTrainer(unk_token="<unk>", **settings)
     tokenizer.train_from_iterator(texts, trainer)
     end = SPECIAL_TOKENS.index("</s>")
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
@@ -65,6 +79,42 @@ def fingerprint(tokenizer: "PreTrainedTokenizerBase") -> str:
     else:
         content = tokenizer.get_vocab()
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def adapt_tokenizer(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
+    """Give any tokenizer of transformers what training needs: padding, and an end token with which encodings end.
+
+    Args:
+        name: name of the tokenizer, for error messages.
+
+    Raises:
+        ValueError: if that is impossible.
+    """
+    if tokenizer.eos_token_id is None:
+        tokenizer.eos_token = tokenizer.sep_token
+    if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
+        missing = "padding" if tokenizer.eos_token_id is not None else "end"
+        raise ValueError(f"The tokenizer {name} has no {missing} token; set one and save it again.")
+    if tokenizer.pad_token_id == tokenizer.eos_token_id:
+        raise ValueError(f"The tokenizer {name} uses {tokenizer.eos_token} both as padding and as end of a sentence.")
+    if tokenizer("a")["input_ids"][-1:] != [tokenizer.eos_token_id]:
+        if not tokenizer.is_fast:
+            raise ValueError(f"The encodings of the tokenizer {name} do not end with {tokenizer.eos_token}.")
+        end = str(tokenizer.eos_token)
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A {end}", special_tokens=[(end, tokenizer.eos_token_id)]
+        )
+
+
+def follow_tokenizer(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> None:
+    """Set the size of the vocabulary and the special ids of a new model to those of its tokenizer.
+
+    The decoder starts with the start token of the tokenizer, or its classification token, or padding.
+    """
+    starts = (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.pad_token_id)
+    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+    config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
+    config.decoder_start_token_id = next(start for start in starts if start is not None)
 
 
 def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", config: "PreTrainedConfig") -> None:

@@ -1,4 +1,4 @@
-"""Compute BLEU, chrF and TER with sacreBLEU, as metrics of `evaluate` that need no network access."""
+"""Compute BLEU, chrF, chrF++ and TER with sacreBLEU, as metrics of `evaluate` that need no network access."""
 
 import math
 from collections.abc import Callable
@@ -49,6 +49,13 @@ class ChrF(_CorpusMetric):
     sacrebleu_metric = sacrebleu.CHRF
 
 
+class ChrFPlusPlus(_CorpusMetric):
+    """chrF++, which also counts words and pairs of words: `compute(predictions=..., references=...)`."""
+
+    name = "chrf++"
+    sacrebleu_metric = partial(sacrebleu.CHRF, word_order=2)
+
+
 class Ter(_CorpusMetric):
     """TER, an error rate (lower is better): `compute(predictions=..., references=...)`."""
 
@@ -72,7 +79,7 @@ def check_tokenization(name: str) -> None:
 
 
 def evaluate_translations(predictions: list[str], references: list[str], bleu_tokenize: str = "13a") -> dict[str, Any]:
-    """Return `{"bleu": ..., "chrf": ..., "ter": ..., "signatures": {...}}`, with scores in percent.
+    """Return `{"bleu": ..., "chrf": ..., "chrf++": ..., "ter": ..., "signatures": {...}}`, with scores in percent.
 
     Args:
         bleu_tokenize: sacreBLEU's tokenisation for BLEU, such as "13a" or "none".
@@ -82,13 +89,14 @@ def evaluate_translations(predictions: list[str], references: list[str], bleu_to
     """
     if len(predictions) != len(references) or not predictions:
         raise ValueError(f"Cannot score {len(predictions)} translations against {len(references)} references.")
-    settings: dict[type[_CorpusMetric], dict[str, str]] = {Bleu: {"tokenize": bleu_tokenize}, ChrF: {}, Ter: {}}
-    scores: dict[str, Any] = {"signatures": {}}
+    settings: dict[type[_CorpusMetric], dict[str, str]] = {Bleu: {"tokenize": bleu_tokenize}}
+    settings |= {ChrF: {}, ChrFPlusPlus: {}, Ter: {}}
+    scores: dict[str, Any] = {}
+    signatures: dict[str, str] = {}
     for metric, options in settings.items():
         result = metric().compute(predictions=predictions, references=references, **options)
-        scores[metric.name] = result[metric.name]
-        scores["signatures"][metric.name] = result["signature"]
-    return {**{name: scores[name] for name in ("bleu", "chrf", "ter")}, "signatures": scores["signatures"]}
+        scores[metric.name], signatures[metric.name] = result[metric.name], result["signature"]
+    return {**scores, "signatures": signatures}
 
 
 def perplexity(nats: float) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.batching import batches_by_length, pad
+from ..data.tags import prefix_ids
 from .precision import resolve_dtype
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ def translate(
     progress: Callable[[int], Any] | None = None,
     *,
     dtype: str | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    tag: str | None = None,
     **generate_kwargs: Any,
 ) -> list[str]:
     """Return one translation per sentence, in the same order; a blank sentence is translated to an empty string.
@@ -73,19 +77,22 @@ def translate(
         progress: called after each batch with the number of sentences in it.
         dtype: number format of a copy of the model that translates, one of `precision.DTYPES`; by default the model
             itself translates. For models and ensembles in torch.
+        source_lang, target_lang: the direction, for a model that has several.
+        tag: a tag with which some of the training sources started, such as "<bt>".
         generate_kwargs: passed to `model.generate`; defaults come from the generation config of the model.
 
     Raises:
-        ValueError: for an unknown dtype.
+        ValueError: for an unknown dtype, or a language or tag that the model does not have.
     """
     if dtype is not None:
         model = copy.deepcopy(model).to(resolve_dtype(dtype, model.device))
+    prefix = prefix_ids(model.config, tokenizer, source_lang, target_lang, tag)
     not_blank = [i for i, sentence in enumerate(sentences) if sentence.strip()]
     if progress is not None and len(not_blank) < len(sentences):
         progress(len(sentences) - len(not_blank))
     translations = [""] * len(sentences)
     if not_blank:
-        sources = tokenizer([sentences[i] for i in not_blank])["input_ids"]
+        sources = [[*prefix, *ids] for ids in tokenizer([sentences[i] for i in not_blank])["input_ids"]]
         outputs = translate_ids(model, sources, max_tokens, progress, **generate_kwargs)
         for i, text in zip(not_blank, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True):
             translations[i] = text

@@ -1,11 +1,13 @@
 """Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762)."""
 
+import logging
 from copy import deepcopy
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
+logger = logging.getLogger(__name__)
 IGNORED_LABEL = -100  # label of positions that the loss ignores, as in torch and transformers
 
 # Where transformers finds the code of a saved model if this package is not installed. Saving a model copies these
@@ -56,7 +58,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         length_normalization: Score of a hypothesis in beam search: "gnmt" is log P / ((5 + |Y|) / 6)^alpha (section
             6.1, Wu et al. 2016), "length" is transformers' log P / |Y|^alpha. alpha is the generation config's
             `length_penalty`.
-        source_lang, target_lang: Languages that the model translates from and to, if known.
+        source_lang, target_lang: Languages that the model translates from and to, if known; None for a side on which
+            a model of several directions has several languages.
+        language_pairs: Directions of a model that was trained on several, such as "en-de". Each source then starts
+            with a tag of the target language, "<2de>" (Johnson et al. 2017).
         tie_word_embeddings: Whether both inputs and the output projection share one matrix (section 3.4).
 
     Raises:
@@ -103,6 +108,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     length_normalization: str = "gnmt"
     source_lang: str | None = None
     target_lang: str | None = None
+    language_pairs: list[str] | None = None
     use_cache: bool = True
     is_encoder_decoder: bool = True
     pad_token_id: int | None = 0
@@ -148,6 +154,29 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, got {self.d_model}.")
+
+    def language_tag(self, source_lang: str | None = None, target_lang: str | None = None) -> str | None:
+        """Return the tag with which a source to translate into `target_lang` starts; None for a single direction.
+
+        The target language may be omitted if there is only one. A direction that was not trained gets a warning.
+
+        Raises:
+            ValueError: If the model has no tag for the target language, or has several and none is given.
+        """
+        if not self.language_pairs:
+            return None
+        targets = dict.fromkeys(pair.split("-")[1] for pair in self.language_pairs)
+        if target_lang is None and len(targets) > 1:
+            raise ValueError(f"This model translates into {', '.join(targets)}: choose one as the target language.")
+        target_lang = target_lang or next(iter(targets))
+        if target_lang not in targets:
+            raise ValueError(f"This model has no tag for the language {target_lang!r}; it has {', '.join(targets)}.")
+        if source_lang is not None and f"{source_lang}-{target_lang}" not in self.language_pairs:
+            logger.warning(
+                "This model was not trained to translate from %s to %s, only %s; the quality may be low.",
+                *(source_lang, target_lang, ", ".join(self.language_pairs)),
+            )
+        return f"<2{target_lang}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields to save, including where to find the pipeline's code."""

@@ -20,12 +20,14 @@ class TranslationPipeline(Pipeline):
     and `num_return_sequences=n`, returns the n best translations of a string, best first, each with its "score" (the
     log-probability divided by the model's length penalty); for a list, returns a list of such lists.
 
+    `src_lang` and `tgt_lang` choose the direction of a model that has several, here and in `pipeline(...)`.
+
     The translation of a blank string is empty. Text that is longer than the tokenizer's limit, or without one the
     model's `max_position_embeddings`, is truncated with a warning. All arguments except `batch_size` and `num_workers`
     are passed to `generate`; their defaults are those saved with the model.
 
     Raises:
-        ValueError: If an input is not a string.
+        ValueError: If an input is not a string, or the model does not have the languages.
     """
 
     _load_processor = False  # type: ignore[assignment]
@@ -47,21 +49,36 @@ class TranslationPipeline(Pipeline):
             return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
         return super().__call__(inputs, *args, **kwargs)
 
-    def _sanitize_parameters(self, **generate_kwargs: Any) -> tuple[dict, dict, dict]:
-        return {}, generate_kwargs, {}
+    def _sanitize_parameters(
+        self, src_lang: str | None = None, tgt_lang: str | None = None, **generate_kwargs: Any
+    ) -> tuple[dict, dict, dict]:
+        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        languages = {name: value for name, value in languages.items() if value is not None}
+        build = getattr(self.tokenizer, "_build_translation_inputs", None)
+        if build and languages:  # as multilingual models of transformers need it; also sets the tokenizer's src_lang
+            inputs = build("", return_tensors="pt", src_lang=src_lang, tgt_lang=tgt_lang)
+            return {}, {**generate_kwargs, "forced_bos_token_id": inputs["forced_bos_token_id"]}, {}
+        return languages, generate_kwargs, {}
 
     def _max_source_tokens(self) -> int:
         limit = self.tokenizer.model_max_length
         return limit if limit < 10**9 else getattr(self.model.config, "max_position_embeddings", None) or 1024
 
-    def preprocess(self, text: str) -> dict[str, Any]:  # type: ignore[override]
+    def preprocess(  # type: ignore[override]
+        self, text: str, src_lang: str | None = None, tgt_lang: str | None = None
+    ) -> dict[str, Any]:
         _check_text(text)
-        limit = self._max_source_tokens()
+        language_tag = getattr(self.model.config, "language_tag", None)
+        tag = language_tag(src_lang, tgt_lang) if language_tag else None
+        limit = self._max_source_tokens() - (tag is not None)
         inputs = self.tokenizer(text, return_tensors="pt", verbose=False)
         length = inputs["input_ids"].shape[1]
         if length > limit:
             logger.warning("A text of %d tokens was truncated to %d, the model's maximum.", length, limit)
             inputs = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=limit)
+        if tag is not None:
+            start = {"input_ids": self.tokenizer.convert_tokens_to_ids(tag), "attention_mask": 1}
+            inputs = {name: torch.nn.functional.pad(inputs[name], (1, 0), value=start[name]) for name in start}
         return {
             **{name: inputs[name] for name in ("input_ids", "attention_mask")},
             "blank": torch.tensor([not text.strip()]),

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from ..files import CARD, RECORD, WEIGHT_FILES, write_whole
 from ..model.loading import load_config
 
-_METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+_METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,14 @@ class CardDetails:
     Args:
         name: the repository id; by default the name of the folder.
         license: the licence of the model; by default the one given to `train`.
-        scores: the output of `vanilla-transformer evaluate`; by default the scores on the validation text.
+        scores: the output of `vanilla-transformer evaluate`, one object per text; by default the scores on the
+            validation text.
         tags: tags for the Hub in addition to the standard ones.
     """
 
     name: str | None = None
     license: str | None = None
-    scores: dict[str, Any] | None = None
+    scores: list[dict[str, Any]] | None = None
     tags: list[str] | None = None
 
 
@@ -55,27 +56,33 @@ def model_card(folder: str | Path, details: CardDetails | None = None) -> ModelC
 def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
     config, generation = load_config(str(folder)), _read_json(folder / "generation_config.json")
     training = _read_json(folder / RECORD)
-    scores, license = details.scores or training.get("scores"), details.license or training.get("license")
+    scores, license = details.scores or training.get("scores") or [], details.license or training.get("license")
+    scores = [scores] if isinstance(scores, dict) else scores  # as recorded by earlier versions
     title = (details.name or folder.resolve().name).split("/")[-1]
-    languages = [config.source_lang, config.target_lang]
+    directions = getattr(config, "language_pairs", None) or [f"{config.source_lang}-{config.target_lang}"]
+    directions = [direction for direction in directions if "None" not in direction]
+    languages = dict.fromkeys(language for direction in directions for language in direction.split("-"))
     validation = training.get("validation", [])
     return ModelCard.from_template(
         ModelCardData(
-            language=[language for language in languages if language] or None,
+            language=list(languages) or None,
             license=license,
             library_name="transformers",
             pipeline_tag="translation",
             tags=["vanilla_transformer", "translation", *(details.tags or ())],
             datasets=training.get("dataset_name"),
-            metrics=list(_METRICS)[:2] if scores else None,
+            metrics=["bleu", "chrf"] if scores else None,
             model_name=title,
-            eval_results=_eval_results(scores, languages) if scores else None,
+            eval_results=[result for part in scores for result in _eval_results(part, directions)] or None,
         ),
         template_str=_read_template(),
         name=title,
         location=json.dumps(details.name or str(folder)),
         repository=details.name or folder,
-        languages=" to ".join(map(str, languages)) if all(languages) else "from one language to another",
+        languages=", ".join(direction.replace("-", " to ") for direction in directions)
+        or "from one language to another",
+        multilingual=len(directions) > 1,
+        target_lang=json.dumps(directions[0].split("-")[1] if directions else None),
         sinusoidal=config.position_embedding == "sinusoidal",
         parameters=f"{_count_parameters(folder):,}",
         config=config,
@@ -86,24 +93,26 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         license=license,
         validation=validation[::-1][:: max(1, len(validation) // 10)][::-1],  # about ten rows, including the last
         example=json.dumps(training.get("example", "Hello!"), ensure_ascii=False),
-        scores=scores and {**scores, "metrics": _score_rows(scores)},
+        scores=[{**part, "metrics": _score_rows(part)} for part in scores],
     )
 
 
-def _eval_results(scores: dict[str, Any], languages: list[str | None]) -> list[EvalResult]:
-    """Return the scores in the format of the Hub's model index."""
+def _eval_results(scores: dict[str, Any], directions: list[str]) -> list[EvalResult]:
+    """Return the scores on one text in the format of the Hub's model index."""
+    direction = scores.get("direction") or ", ".join(directions) or "None-None"
     return [
         EvalResult(
             task_type="translation",
-            task_name=f"Translation {' to '.join(map(str, languages))}",
+            task_name=f"Translation {direction.replace('-', ' to ')}",
             dataset_type=scores["text"],
             dataset_name=scores["text"],
-            dataset_config="-".join(map(str, languages)),
+            dataset_config=direction,
             metric_type=metric,
             metric_name=f"{label} ({scores['signatures'][metric]})",
             metric_value=round(scores[metric], 2),
         )
         for metric, label in _METRICS.items()
+        if metric in scores
     ]
 
 
@@ -112,6 +121,7 @@ def _score_rows(scores: dict[str, Any]) -> list[dict[str, str]]:
     return [
         {"name": label, "value": f"{scores[metric]:.2f}", "signature": scores["signatures"][metric]}
         for metric, label in _METRICS.items()
+        if metric in scores
     ]
 
 
@@ -156,16 +166,22 @@ def hardware(processes: int = 1) -> str:
     return f"{processes} x {torch.get_num_threads()} threads of {cpu}"
 
 
-def read_scores(file: str) -> dict[str, Any]:
-    """Return the scores in `file`, which holds the JSON output of `vanilla-transformer evaluate`.
+def read_scores(file: str) -> list[dict[str, Any]]:
+    """Return the scores in `file`, which holds the output of `vanilla-transformer evaluate`: one or more JSON objects.
 
     Raises:
         OSError: if the file cannot be read.
         ValueError: if it does not contain such scores.
     """
     try:
-        scores = json.loads(Path(file).read_text("utf-8"))
-        if {*_METRICS, "signatures", "text", "sentences"} <= scores.keys():
+        text, scores = Path(file).read_text("utf-8").strip(), []
+        while text:
+            part, end = json.JSONDecoder().raw_decode(text)
+            scores.append(part)
+            text = text[end:].lstrip()
+        if scores and all(
+            {"bleu", "chrf", "ter", "signatures", "text", "sentences"} <= part.keys() for part in scores
+        ):
             return scores
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
         pass

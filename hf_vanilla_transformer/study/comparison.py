@@ -9,6 +9,7 @@ from sacrebleu.significance import PairedTest
 from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
+from ..data.tags import prefix_ids
 from ..inference.metrics import Bleu, ChrF, Ter
 from ..model.modeling_vanilla_transformer import shift_right
 
@@ -130,17 +131,24 @@ def score_translations(
     targets: Sequence[str],
     max_tokens: int = 2048,
     progress: Callable[[int], object] | None = None,
+    *,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    tag: str | None = None,
 ) -> list[tuple[float, int]]:
     """Score given translations with a model or an ensemble.
 
     Args:
         max_tokens: maximum tokens per batch on each side, including padding; a longer pair forms a batch of its own.
         progress: called after each batch with its number of pairs.
+        source_lang, target_lang, tag: as in `translate`.
 
     Returns:
         For each pair, in order: log P(target | source) in nats, and the number of target tokens including `</s>`.
     """
     sides = [tokenizer(list(texts))["input_ids"] if texts else [] for texts in (sources, targets)]
+    prefix = prefix_ids(model.config, tokenizer, source_lang, target_lang, tag)
+    sides[0] = [[*prefix, *ids] for ids in sides[0]]
     lengths = [[len(ids) for ids in side] for side in sides]
     pad_id, start_id = model.config.pad_token_id, model.config.decoder_start_token_id
     results: list[tuple[float, int]] = [(0.0, 0)] * len(sources)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 from transformers import set_seed
 
 from ..data.batching import Seq2SeqCollator
-from ..data.shards import is_prepared
+from ..data.tokenizer import follow_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, option
 from ..training.settings import resolve_config, run_settings
+from ..training.sources import text_sources
 from ..training.text import tokenize_text
 from ..training.trainer import VanillaTransformerTrainer
 
@@ -77,14 +78,15 @@ class Experiment:
         self.measure = args.metric_for_best_model.removeprefix("eval_")
         self.config, data = resolve_config(model, data)
         self.settings = run_settings(self.config, model, data, args)
-        tokenizer_path = data.train_file if is_prepared(data.train_file) else model.tokenizer_name
+        prepared = next((source.file for source in text_sources(data) if source.is_prepared), None)
+        tokenizer_path = prepared or model.tokenizer_name
         with tempfile.TemporaryDirectory() as scratch:  # the output folder may hold a model with its own vocabulary
             scratch_args = copy.copy(args)
             scratch_args.output_dir = scratch
-            self.tokenizer, self.tokens = tokenize_text(model, data, scratch_args, self.config, tokenizer_path, report)
-        if "validation" not in self.tokens:
+            self.text = tokenize_text(model, data, scratch_args, self.config, tokenizer_path, report)
+        if self.text.validation is None:
             raise ValueError("tune compares settings on a validation text: pass --validation_file.")
-        self.config.vocab_size = len(self.tokenizer)
+        follow_tokenizer(self.config, self.text.tokenizer)
         if args.warmup_steps > args.max_steps:
             report(
                 f"Training ends during the warm-up of {args.warmup_steps:g} updates: pass a smaller --warmup_steps."
@@ -107,7 +109,7 @@ class Experiment:
             self.args,
             Seq2SeqCollator(self.config.pad_token_id, self.config.decoder_start_token_id),
             model_init=self.model,
-            train_dataset=self.tokens["train"],
-            eval_dataset=self.tokens["validation"],
-            processing_class=self.tokenizer,
+            train_dataset=self.text.train,
+            eval_dataset=self.text.validation,
+            processing_class=self.text.tokenizer,
         )

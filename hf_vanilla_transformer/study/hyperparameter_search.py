@@ -10,6 +10,7 @@ import torch
 
 from ..files import import_extra, write_whole
 from ..training.settings import PROCESSES, differences, write_settings
+from ..training.validation import token_lengths
 from . import plots
 from .experiment import Experiment, TuneArguments, TuningTrainer
 
@@ -128,10 +129,11 @@ class _SearchSpace:
     """The search space around the given settings, except dropout, which `Experiment.model` sets on the config."""
 
     def __init__(self, experiment: Experiment):
-        args, splits = experiment.args, experiment.tokens.values()
+        args, validation = experiment.args, experiment.text.validation
+        splits = [experiment.text.train, *(validation.values() if isinstance(validation, dict) else [validation])]
         assert args.learning_rate is not None  # set by the arguments' __post_init__
         self.rate, self.warmup = args.learning_rate, int(args.warmup_steps)
-        longest = max(max(split[side]) for split in splits for side in ("source_length", "target_length"))
+        longest = max(max(side) for split in splits for side in token_lengths(split))
         sizes = (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens)
         self.sizes = [size for size in sizes if size >= longest]  # large enough for the longest sentence
 

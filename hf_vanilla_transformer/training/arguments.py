@@ -187,6 +187,8 @@ class ModelArguments:
         "Trained model to start from, with its tokenizer; by default, train from scratch."
     )
     tokenizer_name: str | None = option("Tokenizer to use; by default, learn one from the training text.")
+    tokenizer_model: str = option("Kind of vocabulary to learn: 'bpe' or 'unigram'.", "bpe")
+    normalization: str = option("Unicode normalisation of the text before it is tokenised: 'none' or 'nfkc'.", "none")
     vocab_size: int | None = option("Size of the joint vocabulary.")
     d_model: int | None = option("Width of the model.")
     num_encoder_layers: int | None = option("Number of encoder layers.")
@@ -207,6 +209,9 @@ class ModelArguments:
     license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.")
 
     def __post_init__(self):
+        for name, allowed in {"tokenizer_model": ("bpe", "unigram"), "normalization": ("none", "nfkc")}.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         if self.num_beams is not None and self.num_beams < 1:
             raise ValueError(f"num_beams must be at least 1, got {self.num_beams}.")
         if self.length_penalty is not None and not math.isfinite(self.length_penalty):
@@ -214,7 +219,8 @@ class ModelArguments:
 
     def config_overrides(self) -> dict[str, Any]:
         """Return the given fields that belong to the model's configuration."""
-        others = {"preset", "model_name_or_path", "tokenizer_name", "num_beams", "length_penalty", "license"}
+        others = {"preset", "model_name_or_path", "tokenizer_name", "tokenizer_model", "normalization"}
+        others |= {"num_beams", "length_penalty", "license"}
         return {name: value for name, value in vars(self).items() if name not in others and value is not None}
 
     def generation_overrides(self) -> dict[str, Any]:
@@ -228,18 +234,54 @@ class DataArguments:
 
     _argument_group_name = "the text"
 
-    train_file: str | None = option(
-        "Training text: a .jsonl, .tsv, .csv or .parquet file, the prefix P of Moses files P.en and P.de, or a "
-        "folder made by scripts/prepare_data.py."
+    train_file: list[str] | None = option(
+        "Training texts: .jsonl, .tsv, .csv or .parquet files, prefixes P of Moses files P.en and P.de, or folders "
+        "made by scripts/prepare_data.py."
     )
     streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False)
-    validation_file: str | None = option("Validation text, in any format of --train_file except a prepared folder.")
-    dataset_name: str | None = option("Dataset on the Hub, with a split 'train' and optionally 'validation'.")
-    dataset_config_name: str | None = option("Configuration of the dataset, such as 'de-en'.")
+    validation_file: list[str] | None = option(
+        "Validation texts, in any format of --train_file except a prepared folder: one for each training text, or one."
+    )
+    dataset_name: list[str] | None = option("Datasets on the Hub, with a split 'train' and optionally 'validation'.")
+    dataset_config_name: list[str] | None = option("Configuration of each dataset, such as 'de-en', or of all.")
+    train_weights: list[float] | None = option(
+        "How often each pair of each training text is used per epoch: 3 is three times, 0.5 is half of the pairs in "
+        "one epoch and the others in the next (default: once)."
+    )
+    sampling_temperature: float | None = option(
+        "Instead of weights: use each training text in proportion to its size ** (1 / this), the largest once."
+    )
+    language_pairs: list[str] | None = option(
+        "Direction of each training text, or of all, such as en-de de-en; with several, the source starts with a tag "
+        "of the target language. Lines of .jsonl may have 'source', 'target', 'source_lang' and 'target_lang' instead."
+    )
+    source_tag: list[str] | None = option(
+        "Tag at the start of every source of each training text, such as <bt> for synthetic text; '' for none."
+    )
+    bpe_dropout: float = option("Probability with which a merge is left out of training text (0.1 is usual).", 0.0)
     source_lang: str | None = option("Source language, as named in the text; by default, the model's or 'en'.")
     target_lang: str | None = option("Target language, as named in the text; by default, the model's or 'de'.")
     clean: bool = option("Drop training pairs that are long, uneven or duplicate, or that contain markup.", True)
+    filter_language: bool = option("Drop training pairs that are in other languages (extra: clean).", False)
     max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256)
     max_length_ratio: float = option(
         "Maximum ratio of the longer side of a training pair to the shorter, in tokens.", 4.0
     )
+
+    def __post_init__(self):
+        for name in ("train_file", "validation_file", "dataset_name", "dataset_config_name"):
+            if isinstance(value := getattr(self, name), str):
+                setattr(self, name, [value])
+        if self.language_pairs and (self.source_lang or self.target_lang):
+            raise ValueError("Give either --language_pairs or --source_lang and --target_lang.")
+        if self.train_weights and self.sampling_temperature:
+            raise ValueError("Give either --train_weights or --sampling_temperature.")
+        for weight in self.train_weights or ():
+            if not 0.0 < weight < math.inf:
+                raise ValueError(f"--train_weights must be positive numbers, got {weight}.")
+        if self.sampling_temperature is not None and not 1.0 <= self.sampling_temperature < math.inf:
+            raise ValueError(f"sampling_temperature must be at least 1, got {self.sampling_temperature}.")
+        if self.filter_language and not self.clean:
+            raise ValueError("--filter_language is part of cleaning, which --no_clean turns off.")
+        if not 0.0 <= self.bpe_dropout < 1.0:
+            raise ValueError(f"bpe_dropout must be in [0, 1), got {self.bpe_dropout}.")

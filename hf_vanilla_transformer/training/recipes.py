@@ -67,10 +67,9 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
     next(action for action in parser._actions if action.dest == "output_dir").required = True
     words = list(argv)
     if words and not words[0].startswith("-"):
-        words = [*read_recipe(words[0], {action.dest for action in parser._actions}), *words[1:]]
+        overridden = ("source_lang", "target_lang") if "--language_pairs" in words else ()
+        words = [*read_recipe(words[0], {action.dest for action in parser._actions}, overridden), *words[1:]]
     flags = parser.parse_args(words)
-    if flags.dataset_name and flags.train_file:
-        parser.error("give either --train_file or --dataset_name, not both")
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
     try:
@@ -91,8 +90,12 @@ def _check_sizes(model: ModelArguments) -> None:
     paper_config(model.preset, **changes)
 
 
-def read_recipe(path: str, known: Collection[str]) -> list[str]:
+def read_recipe(path: str, known: Collection[str], overridden: Collection[str] = ()) -> list[str]:
     """Return a recipe as command-line words: `max_steps: 100` becomes `--max_steps 100`, a list several words.
+
+    Args:
+        known: all flags.
+        overridden: flags to leave out, because another flag on the command line replaces them.
 
     Raises:
         ValueError: if the file is not a mapping of the flag names in `known` to plain values, with the line number.
@@ -114,7 +117,7 @@ def read_recipe(path: str, known: Collection[str]) -> list[str]:
             raise ValueError(f"{where}: {key.value!r} must be a plain value or a list of them.")
         empty = any(item.tag == "tag:yaml.org,2002:null" for item in values)
         flags[key.value] = [] if empty else [f"--{key.value}", *(item.value for item in values)]
-    return [word for words in flags.values() for word in words]
+    return [word for name, words in flags.items() if name not in overridden for word in words]
 
 
 def _read_mapping(path: str) -> list[tuple[Any, Any]]:

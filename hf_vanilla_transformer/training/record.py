@@ -1,17 +1,16 @@
 """Record what the model card says about a training run, without private text or local paths."""
 
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from datasets import Dataset
 
 from ..sharing.card import hardware
 from ..version import __version__
 from .arguments import DataArguments, ModelArguments
-from .text import count_pairs
+from .text import TokenizedText
 from .trainer import VanillaTransformerTrainer
 
 # Prefixes of settings that may reveal local paths or private text, and so never appear on a card
@@ -27,35 +26,33 @@ def versions() -> str:
 
 
 def training_record(
-    trainer: VanillaTransformerTrainer, settings: dict[str, Any], data: DataArguments, model: ModelArguments
+    trainer: VanillaTransformerTrainer,
+    settings: dict[str, Any],
+    data: DataArguments,
+    model: ModelArguments,
+    text: TokenizedText,
 ) -> dict[str, Any]:
     """Return what the card says about a finished run; call it on every process, since all compute validation BLEU."""
     args: Any = trainer.args
     state = trainer.state
-    dataset: Any = trainer.train_dataset
-    hub_dataset = None if _is_local(data.dataset_name) else data.dataset_name
+    names = data.dataset_name or []
+    hub_datasets = [name for name in names if not _is_local(name)]
     public = {
         name: value
         for name, value in settings.items()
         if not name.startswith(_PRIVATE_PREFIXES) and not str(value).startswith(("/", "~"))
     }
-    if not hub_dataset:
+    if len(hub_datasets) < len(names):
         public.pop("dataset_name", None)
-    validation = [
-        {
-            "updates": log["step"],
-            "perplexity": round(log["eval_perplexity"], 2),
-            "bleu": round(log["eval_bleu"], 2) if "eval_bleu" in log else None,
-        }
-        for log in state.log_history
-        if "eval_perplexity" in log
-    ]
-    path = data.dataset_name or data.train_file
+    validation = [row for log in state.log_history for row in _validation_rows(log)]
+    labels = [Path(file).resolve().name for file in data.train_file or []]
+    labels += [name if name in hub_datasets else Path(name).resolve().name for name in names]
     record = {
-        "data": hub_dataset or (Path(path).resolve().name if path else "the built-in phrases"),
-        "dataset_name": hub_dataset,
+        "data": ", ".join(dict.fromkeys(labels)) or "the built-in phrases",
+        "dataset_name": hub_datasets[0] if len(hub_datasets) == 1 else hub_datasets or None,
         "base_model": model.model_name_or_path and Path(model.model_name_or_path).name,
-        "pairs": count_pairs(dataset),
+        "pairs": text.num_pairs,
+        "sources": text.sources,
         "updates": state.global_step,
         "seconds": round(trainer.speed.total_seconds),
         "hardware": hardware(args.world_size),
@@ -69,14 +66,27 @@ def training_record(
     return record
 
 
-def example_sentence(data: DataArguments, tokenizer: Any, tokens: Dataset) -> str:
+def _validation_rows(log: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the scores in an entry of the log: one row for each validation text."""
+    for key, value in log.items():
+        if key.startswith("eval_") and key.endswith("perplexity"):
+            prefix = key.removesuffix("perplexity")
+            row = {"updates": log["step"], "text": prefix[len("eval_") :].rstrip("_"), "perplexity": round(value, 2)}
+            bleu = log.get(f"{prefix}bleu")
+            yield {name: value for name, value in row.items() if value != ""} | {
+                "bleu": None if bleu is None else round(bleu, 2)
+            }
+
+
+def example_sentence(data: DataArguments, text: TokenizedText) -> str:
     """Return a source sentence for the card from public text (the built-in phrases, the Hub), else "Hello!"."""
-    if data.train_file or _is_local(data.dataset_name):
+    if data.train_file or any(map(_is_local, data.dataset_name or ())):
         return "Hello!"
-    texts = (tokenizer.decode(row["input_ids"], skip_special_tokens=True) for row in islice(tokens, 100))
-    return next((text for text in texts if len(text) < 80), "Hello!")
+    rows = (text.train[i] for i in range(min(100, len(text.train))))
+    sentences = (str(text.tokenizer.decode(row["input_ids"], skip_special_tokens=True)) for row in rows)
+    return next((sentence for sentence in sentences if len(sentence) < 80), "Hello!")
 
 
-def _is_local(dataset_name: str | None) -> bool:
-    """Return whether `--dataset_name` is a path on this machine."""
-    return dataset_name is not None and Path(dataset_name).exists()
+def _is_local(dataset_name: str) -> bool:
+    """Return whether a dataset is a folder on this machine."""
+    return Path(dataset_name).exists()

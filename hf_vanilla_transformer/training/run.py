@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
-from ..data.shards import is_prepared
-from ..data.tokenizer import check_tokenizer, fingerprint
+from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer
 from ..files import STATE
 from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -29,6 +28,7 @@ from .settings import (
     run_settings,
     write_settings,
 )
+from .sources import all_tags, text_sources
 from .text import tokenize_text
 from .trainer import VanillaTransformerTrainer
 
@@ -61,6 +61,7 @@ class _Run:
     config: Any
     settings: dict[str, Any]
     folder: str
+    text: Any = None  # TokenizedText, once it has been read
 
     def train(self) -> VanillaTransformerTrainer | None:
         """Train until the end or SIGTERM; return None if the run was already finished."""
@@ -114,19 +115,21 @@ class _Run:
     def _build_trainer(self, checkpoint: str | None, resumes: bool) -> VanillaTransformerTrainer:
         """Read the text, build or load the model, and record the run in its folder."""
         data, args, pretrained = self.data, self.args, self.model.model_name_or_path
-        prepared = data.train_file if is_prepared(data.train_file) else None
+        prepared = next((source.file for source in text_sources(data) if source.is_prepared), None)
         if data.streaming and not prepared:
             raise ValueError("--streaming reads a folder made by scripts/prepare_data.py; give one as --train_file.")
         if resumes:
             tokenizer_path: str | None = self.folder
         else:
             tokenizer_path = prepared or self.model.tokenizer_name or checkpoint or pretrained
-        tokenizer, tokens = tokenize_text(self.model, data, args, self.config, tokenizer_path, self._report)
+        text = tokenize_text(self.model, data, args, self.config, tokenizer_path, self._report)
+        self.text, tokenizer = text, text.tokenizer
         if pretrained:
             # half precision would lose small updates, above all those of a moving average
             model = load_model(pretrained, config=self.config, dtype=torch.float32)
+            self._add_embeddings(model, tokenizer)
         else:
-            self.config.vocab_size = len(tokenizer)
+            follow_tokenizer(self.config, tokenizer)
             model = VanillaTransformerForConditionalGeneration(self.config)
         check_tokenizer(tokenizer, self.config)
         if args.resume_from_checkpoint:
@@ -135,15 +138,16 @@ class _Run:
         self._report(
             f"The model has {model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
         )
-        if "validation" not in tokens:
+        if text.validation is None:
             if args.early_stopping_patience is not None:
-                raise ValueError(f"{data.dataset_name} has no validation split, which early stopping needs.")
+                names = ", ".join(data.dataset_name or [])
+                raise ValueError(f"{names} has no validation split, which early stopping needs.")
             args.eval_strategy = IntervalStrategy.NO
         trainer = VanillaTransformerTrainer(
             model,
             args,
-            train_dataset=tokens["train"],
-            eval_dataset=tokens.get("validation"),
+            train_dataset=text.train,
+            eval_dataset=text.validation,
             processing_class=tokenizer,
         )
         if args.process_index == 0:
@@ -153,6 +157,15 @@ class _Run:
                 self.settings, self.folder, f"The resolved settings of this run, as a recipe ({versions()})"
             )
         return trainer
+
+    def _add_embeddings(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Add rows to the embedding matrix of a pretrained model for the tags that it lacks."""
+        size, vocabulary = model.config.vocab_size, tokenizer.get_vocab()
+        new = [tag for tag in all_tags(self.config, text_sources(self.data)) if vocabulary[tag] >= size]
+        if new and len(tokenizer) == size + len(new):
+            model.resize_token_embeddings(len(tokenizer))
+            self.config.vocab_size = len(tokenizer)
+            self._report(f"Added the tags {' '.join(new)} to {self.model.model_name_or_path}")
 
     def _check_checkpoint(self, checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> None:
         """Check that a checkpoint has this model's sizes and vocabulary, and that its run used the same batches.
@@ -178,10 +191,9 @@ class _Run:
         """Save the model with its card, report the best metric, and upload the model if requested."""
         trainer.save_model(_internal_call=True)
         trainer.save_state()
-        state, tokens = trainer.state, trainer.train_dataset
-        record = training_record(trainer, self.settings, self.data, self.model)
-        if not is_prepared(self.data.train_file):
-            record["example"] = example_sentence(self.data, trainer.processing_class, tokens)
+        state = trainer.state
+        record = training_record(trainer, self.settings, self.data, self.model, self.text)
+        record["example"] = example_sentence(self.data, self.text)
         if self.args.process_index == 0:
             write_record(self.folder, record)
             write_card(self.folder)

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
+from ..data.tags import parse_language_pair
 from ..files import SETTINGS, write_whole
 from ..model.loading import load_config
 from .arguments import NEVER_RECORDED, NOAM, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
@@ -29,10 +30,10 @@ _ENDLESS_SCHEDULES = ("noam", "constant", "constant_with_warmup")  # independent
 
 
 def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
-    """Return the model's configuration, and `data` with both languages set.
+    """Return the model's configuration, and `data` with both languages set, or with several language pairs.
 
     Raises:
-        ValueError: if a flag contradicts the size of a pretrained model.
+        ValueError: if a flag contradicts the size of a pretrained model, or the languages are not clear.
     """
     changes = model.config_overrides()
     if model.model_name_or_path:
@@ -45,9 +46,24 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, Dat
         config.update(changes)
     else:
         config = paper_config(model.preset, **changes)
-    config.source_lang = data.source_lang or config.source_lang or "en"
-    config.target_lang = data.target_lang or config.target_lang or "de"
-    return config, replace(data, source_lang=config.source_lang, target_lang=config.target_lang)
+    given = data.language_pairs or []
+    if config.language_pairs and not given:
+        if not (data.source_lang and data.target_lang):
+            raise ValueError(
+                f"{model.model_name_or_path} translates {', '.join(config.language_pairs)}: give --language_pairs."
+            )
+        given, data = [f"{data.source_lang}-{data.target_lang}"], replace(data, source_lang=None, target_lang=None)
+    pairs = list(dict.fromkeys([*(config.language_pairs or ()), *map("-".join, map(parse_language_pair, given))]))
+    if len(pairs) > 1:
+        config.language_pairs = pairs
+        sources, targets = ({parse_language_pair(pair)[side] for pair in pairs} for side in (0, 1))
+        config.source_lang = sources.pop() if len(sources) == 1 else None
+        config.target_lang = targets.pop() if len(targets) == 1 else None
+        return config, replace(data, language_pairs=given)
+    languages = parse_language_pair(pairs[0]) if pairs else (data.source_lang, data.target_lang)
+    config.source_lang = languages[0] or config.source_lang or "en"
+    config.target_lang = languages[1] or config.target_lang or "de"
+    return config, replace(data, source_lang=config.source_lang, target_lang=config.target_lang, language_pairs=None)
 
 
 def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
@@ -64,6 +80,8 @@ def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
         for field in fields(group):
             value = getattr(group, field.name)
             inherited = field.name in defaults and field.name not in own
+            if isinstance(group, DataArguments) and isinstance(value, list) and len(value) == 1:
+                value = value[0]  # as recorded when these flags took only one value
             if field.init and value not in (None, []) and not (inherited and value == defaults[field.name]):
                 settings[field.name] = _to_plain(value)
     if "model_name_or_path" not in settings:  # the sizes of a pretrained model are in its own folder
@@ -98,7 +116,7 @@ def write_settings(settings: dict[str, Any], folder: str, comment: str, name: st
 
 def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
     """Describe each setting that has changed. Settings not recorded by earlier versions count as defaults."""
-    types: tuple[Any, ...] = (DataArguments, VanillaTransformerTrainingArguments)
+    types: tuple[Any, ...] = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
     defaults = {field.name: field.default for group in types for field in fields(group)}
     defaults[PROCESSES] = settings.get(PROCESSES)  # earlier versions did not record it
     ignored = _UNRECORDED | ({"lr_scheduler_kwargs"} if settings.get("lr_scheduler_type") == NOAM else set())

@@ -1,48 +1,148 @@
 """Read, clean and tokenise the text of a run, and learn a vocabulary if none is given."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..data.bpe_dropout import BpeDropout
 from ..data.cleaning import Cleaning, describe_drops, tokenize_pairs
 from ..data.hub_datasets import load_hub_pairs
+from ..data.language_filter import check_known
+from ..data.mixture import Mixture, TokenSource
 from ..data.phrases import splits
-from ..data.readers import load_pairs
+from ..data.readers import load_directed_pairs, load_pairs
+from ..data.sampling import temperature_weights
 from ..data.shards import ShardStream, check_prepared_languages, is_prepared, load_shards
-from ..data.tokenizer import train_tokenizer
+from ..data.tags import add_tags, parse_language_pair, prefix_ids
+from ..data.tokenizer import adapt_tokenizer, train_tokenizer
 from ..model.loading import load
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+from .sources import Languages, TextSource, all_tags, language_pairs, text_sources
 
 
-def read_pairs(data: DataArguments, languages: tuple[str, str]) -> dict[str, Dataset]:
-    """Return the pairs of "train" and, if there is any, "validation" text; prepared folders are not read.
+@dataclass
+class Text:
+    """Parallel text in one direction.
+
+    Args:
+        source: where it comes from; its languages are set.
+        pairs: the text; None for a prepared folder.
+    """
+
+    source: TextSource
+    pairs: Dataset | None
+
+    @property
+    def languages(self) -> Languages:
+        """Return source and target language."""
+        assert self.source.languages is not None
+        return self.source.languages
+
+
+@dataclass
+class TokenizedText:
+    """The text of a run as token ids.
+
+    Args:
+        train: rows for `VanillaTransformerTrainer`.
+        validation: a dataset, or several by name; None if there is no validation text.
+        sources: what the card says about each source of training text.
+        added_tags: tags that the given tokenizer lacked.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    train: Any = None
+    validation: Any = None
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    added_tags: list[str] = field(default_factory=list)
+
+    @property
+    def num_pairs(self) -> int:
+        """Return the number of training pairs, streamed or not."""
+        return self.train.pairs if isinstance(self.train, ShardStream) else len(self.train)
+
+
+def read_texts(data: DataArguments, directions: list[Languages]) -> tuple[list[Text], list[Text]]:
+    """Return the training texts and the validation texts; prepared folders are not read.
+
+    Args:
+        directions: the directions of the run.
 
     Raises:
         ValueError: if a text cannot be read or does not contain both languages.
     """
-    pairs: dict[str, Dataset] = {}
-    if data.dataset_name:
-        wanted = ("train",) if data.validation_file else ("train", "validation")
-        pairs = load_hub_pairs(data.dataset_name, data.dataset_config_name, *languages, wanted)
-    elif data.train_file is None:
-        if sorted(languages) != ["de", "en"]:
+    training: list[Text] = []
+    validation: list[Text] = []
+    sources = text_sources(data)
+    for source in sources:
+        train, held_out = _read_source(source, directions, data.validation_file is None)
+        training += train
+        validation += held_out
+    for source in _validation_sources(data, sources, directions):
+        if is_prepared(source.file):
+            raise ValueError(f"--validation_file {source.file}: a prepared folder cannot be used for validation.")
+        validation += _read_file(source, directions)
+    return training, validation
+
+
+def _validation_sources(
+    data: DataArguments, sources: list[TextSource], directions: list[Languages]
+) -> list[TextSource]:
+    """Return the validation files: one for each source, or one for every direction."""
+    files = data.validation_file or []
+    if len(files) == 1:
+        languages: list[Languages | None] = [*directions]
+        if ".jsonl" in Path(files[0]).name and all(source.languages is None for source in sources):
+            languages = [None]
+        files = files * len(languages)
+    elif len(files) == len(sources):
+        languages = [source.languages for source in sources]
+    elif files:
+        raise ValueError(
+            f"--validation_file has {len(files)} values for {len(sources)} sources; give one for each, or one for all."
+        )
+    return [
+        TextSource(Path(file).name, file, None, pair, None, None)
+        for file, pair in zip(files, languages if files else [], strict=True)
+    ]
+
+
+def _read_source(
+    source: TextSource, directions: list[Languages], with_validation: bool
+) -> tuple[list[Text], list[Text]]:
+    """Return the texts of a source for training and, if requested and if there is any, for validation."""
+    if source.file:
+        return ([Text(source, None)] if source.is_prepared else _read_file(source, directions)), []
+    wanted = ("train", "validation") if with_validation else ("train",)
+    assert source.languages is not None
+    if source.dataset:
+        found = load_hub_pairs(*source.dataset, *source.languages, wanted)
+        if "train" not in found:
+            raise ValueError(f"{source.dataset[0]} has no train split.")
+    else:
+        if sorted(source.languages) != ["de", "en"]:
             raise ValueError(
                 "The built-in phrases are English and German (en, de); other languages need --train_file."
             )
-        phrases = splits()
-        for name in ("train", "validation"):
-            source, target = ([getattr(phrase, language) for phrase in phrases[name]] for language in languages)
-            pairs[name] = Dataset.from_dict({"source": source, "target": target})
-    if is_prepared(data.validation_file):
-        raise ValueError(f"--validation_file {data.validation_file}: a prepared folder cannot be used for validation.")
-    for name, file in {"train": data.train_file, "validation": data.validation_file}.items():
-        if file and not is_prepared(file):
-            pairs[name] = load_pairs(file, *languages)
-    if "train" not in pairs and not is_prepared(data.train_file):
-        raise ValueError(f"{data.dataset_name} has no train split.")
-    return pairs
+        found = {}
+        for name in wanted:
+            sides = [[getattr(phrase, language) for phrase in splits()[name]] for language in source.languages]
+            found[name] = Dataset.from_dict(dict(zip(("source", "target"), sides, strict=True)))
+    texts = {name: [Text(source, pairs)] for name, pairs in found.items()}
+    return texts["train"], texts.get("validation", [])
+
+
+def _read_file(source: TextSource, directions: list[Languages]) -> list[Text]:
+    assert source.file is not None
+    if source.languages:
+        return [Text(source, load_pairs(source.file, *source.languages))]
+    found = load_directed_pairs(source.file, tuple(map("-".join, directions)))
+    return [Text(replace(source, languages=parse_language_pair(name)), pairs) for name, pairs in found.items()]
 
 
 def tokenize_text(
@@ -52,66 +152,181 @@ def tokenize_text(
     config: Any,
     tokenizer_path: str | None,
     report: Callable[[str], None],
-) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
-    """Return the tokenizer and the tokenised "train" and, if there is any, "validation" text.
+) -> TokenizedText:
+    """Return the tokenised text of a run, and its tokenizer.
 
     Args:
         tokenizer_path: the tokenizer to load; if None, one is learned from the training text and saved in
             `args.output_dir`.
         report: called with each message for the user.
     """
-    cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None
-    languages, folder = (config.source_lang, config.target_lang), str(args.output_dir)
+    directions = language_pairs(data) or [(config.source_lang, config.target_lang)]
+    tags = all_tags(config, text_sources(data))
     with args.main_process_first(desc="reading the text"):
-        pairs = read_pairs(data, languages)
+        training, validation = read_texts(data, directions)
         if args.process_index == 0 and not tokenizer_path:
-            exact = model.vocab_size is not None
-            _learn_tokenizer(pairs["train"], config.vocab_size, exact, report).save_pretrained(folder)
-        tokenizer = load(AutoTokenizer, tokenizer_path or folder)
-        tokens: dict[str, Any] = {}
-        if data.train_file and is_prepared(data.train_file):
-            tokens["train"] = _load_prepared(data.train_file, data.streaming, args)
-            check_prepared_languages(data.train_file, languages)
-            report(f"train: {count_pairs(tokens['train']):,} prepared pairs")
-        for name, split in pairs.items():
-            tokens[name], drops = tokenize_pairs(
-                split, tokenizer, args.max_tokens, cleaning if name == "train" else None
-            )
-            report(f"{name}: {len(tokens[name]):,} of {len(split):,} pairs; dropped: {describe_drops(drops)}")
-    return tokenizer, tokens
+            tokenizer = _learn_tokenizer([text.pairs for text in training if text.pairs], model, config, tags, report)
+            tokenizer.save_pretrained(str(args.output_dir))
+        tokenizer = load(AutoTokenizer, tokenizer_path or str(args.output_dir))
+        adapt_tokenizer(tokenizer, tokenizer_path or "just learned")
+        result = TokenizedText(tokenizer, added_tags=add_tags(tokenizer, tags))
+        text = _Tokenizing(data, args, config, tokenizer, report)
+        result.train, result.sources = text.training(training)
+        result.validation = text.validation(validation)
+    return result
 
 
-def _load_prepared(folder: str, streaming: bool, args: VanillaTransformerTrainingArguments) -> Dataset | ShardStream:
-    if not streaming:
-        return load_shards(folder)
-    seed = args.seed if args.data_seed is None else args.data_seed
-    return ShardStream(folder, args.max_tokens, seed, args.process_index, args.world_size)
+@dataclass
+class _Tokenizing:
+    """Tokenise the texts of a run with its settings."""
+
+    data: DataArguments
+    args: VanillaTransformerTrainingArguments
+    config: Any
+    tokenizer: PreTrainedTokenizerBase
+    report: Callable[[str], None]
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of everything that is random in the text."""
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def training(self, texts: list[Text]) -> tuple[Any, list[dict[str, Any]]]:
+        """Return the training rows, and what the card says about each text."""
+        sources, counts = [], []
+        if self.data.streaming:
+            return self._stream(texts)
+        for text in texts:
+            prefix = self._prefix(text, text.source.tag)
+            name = "train" if len(texts) == 1 else f"train, {_describe(text)}"
+            if text.pairs is None:
+                tokens, count = self._load_prepared(text, name)
+            else:
+                tokens, count = self._tokenize(text, name, prefix, clean=self.data.clean)
+            sources.append(TokenSource(name, tokens, prefix, text.source.weight or 1.0))
+            counts.append({**count, "direction": "-".join(text.languages), "tag": text.source.tag})
+        if self.data.sampling_temperature:
+            weights = temperature_weights([len(source.tokens) for source in sources], self.data.sampling_temperature)
+            sources = [replace(source, weight=weight) for source, weight in zip(sources, weights, strict=True)]
+        for source, count in zip(sources, counts, strict=True):
+            count["weight"] = round(source.weight, 4)
+        dropout = None
+        if self.data.bpe_dropout:
+            dropout = BpeDropout(self.tokenizer, self.data.bpe_dropout, self.seed)
+        if dropout is None and len(sources) == 1 and not sources[0].prefix and sources[0].weight == 1.0:
+            return sources[0].tokens, counts
+        return Mixture(sources, self.args.max_tokens, dropout), counts
+
+    def validation(self, texts: list[Text]) -> Any:
+        """Return the validation text, or several by name, or None."""
+        found: dict[str, Dataset] = {}
+        for text, name in zip(texts, _names(texts), strict=True):
+            label = "validation" if len(texts) == 1 else f"validation, {name}"
+            prefix = self._prefix(text, None)
+            tokens, _ = self._tokenize(text, label, prefix, clean=False)
+            found[name] = _with_prefix(tokens, prefix)
+        return next(iter(found.values()), None) if len(found) < 2 else found
+
+    def _prefix(self, text: Text, tag: str | None) -> list[int]:
+        source_lang, target_lang = text.languages
+        return prefix_ids(self.config, self.tokenizer, source_lang, target_lang, tag)
+
+    def _tokenize(self, text: Text, name: str, prefix: list[int], clean: bool) -> tuple[Dataset, dict[str, Any]]:
+        data, pairs = self.data, text.pairs
+        assert pairs is not None
+        languages = text.languages if data.filter_language else None
+        if languages:
+            check_known(*languages)
+        cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio, languages) if clean else None
+        tokens, drops = tokenize_pairs(pairs, self.tokenizer, self.args.max_tokens - len(prefix), cleaning)
+        self.report(f"{name}: {len(tokens):,} of {len(pairs):,} pairs; dropped: {describe_drops(drops)}")
+        return tokens, _count(text, len(tokens), len(pairs), drops)
+
+    def _load_prepared(self, text: Text, name: str) -> tuple[Dataset, dict[str, Any]]:
+        folder = str(text.source.file)
+        self._check_prepared(folder, text.languages)
+        tokens = load_shards(folder)
+        self.report(f"{name}: {len(tokens):,} prepared pairs")
+        return tokens, _count(text, len(tokens))
+
+    def _check_prepared(self, folder: str, languages: Languages) -> None:
+        """Check that a prepared folder has these languages, and the tokens of this run's tokenizer.
+
+        Raises:
+            ValueError: if it does not.
+        """
+        check_prepared_languages(folder, languages)
+        if not load(AutoTokenizer, folder).get_vocab().items() <= self.tokenizer.get_vocab().items():
+            raise ValueError(f"{folder} was prepared with another vocabulary; prepare it with this run's tokenizer.")
+
+    def _stream(self, texts: list[Text]) -> tuple[ShardStream, list[dict[str, Any]]]:
+        text = texts[0]
+        folder = str(text.source.file)
+        if len(texts) > 1 or text.source.weight != 1.0 or self._prefix(text, text.source.tag) or self.data.bpe_dropout:
+            raise ValueError("--streaming reads a single prepared folder, without tags, weights or BPE dropout.")
+        stream = ShardStream(folder, self.args.max_tokens, self.seed, self.args.process_index, self.args.world_size)
+        self._check_prepared(folder, text.languages)
+        self.report(f"train: {stream.pairs:,} prepared pairs")
+        return stream, [_count(text, stream.pairs)]
 
 
-def count_pairs(tokens: Dataset | ShardStream) -> int:
-    """Return the number of pairs in tokenised text, streamed or not."""
-    return tokens.pairs if isinstance(tokens, ShardStream) else len(tokens)
+def _count(text: Text, used: int, read: int | None = None, drops: Counter[str] | None = None) -> dict[str, Any]:
+    """Return what the card says about the pairs of a text."""
+    return {"name": text.source.name, "pairs": used, "read": read, "dropped": dict(drops or {})}
+
+
+def _describe(text: Text) -> str:
+    """Return the name, direction and tag of a text."""
+    return " ".join(filter(None, [text.source.name, "-".join(text.languages), text.source.tag]))
+
+
+def _names(texts: list[Text]) -> list[str]:
+    """Return a different name for each text: its direction, its file, both, or these and a number."""
+    for parts in (lambda text: ["-".join(text.languages)], lambda text: [text.source.name], _name_parts):
+        names = ["_".join(parts(text)) for text in texts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name}_{number}" for number, name in enumerate(names, start=1)]
+
+
+def _name_parts(text: Text) -> list[str]:
+    return [text.source.name, "-".join(text.languages)]
+
+
+def _with_prefix(tokens: Dataset, prefix: list[int]) -> Dataset:
+    """Return the tokenised text with `prefix` at the start of every source."""
+    if not prefix:
+        return tokens
+
+    def add(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        lengths = [length + len(prefix) for length in batch["source_length"]]
+        return {"input_ids": [prefix + ids for ids in batch["input_ids"]], "source_length": lengths}
+
+    return tokens.map(add, batched=True, desc="Adding tags")
 
 
 def _learn_tokenizer(
-    pairs: Dataset, vocab_size: int, exact: bool, report: Callable[[str], None]
+    texts: Iterable[Dataset], model: ModelArguments, config: Any, tags: list[str], report: Callable[[str], None]
 ) -> PreTrainedTokenizerBase:
-    """Learn a joint vocabulary from the training text.
+    """Learn a joint vocabulary, the tags included, from the training texts.
 
     Raises:
-        ValueError: if the size must be `exact` but the text allows only a smaller vocabulary.
+        ValueError: if its size was given as a flag, but the texts allow only a smaller vocabulary.
     """
-    report(f"Learning a joint vocabulary of {vocab_size:,} tokens ...")
-    tokenizer = train_tokenizer(_texts(pairs), vocab_size)
-    if len(tokenizer) < vocab_size:
-        message = f"The training text allows a vocabulary of {len(tokenizer):,} tokens, not of {vocab_size:,}"
-        if exact:
-            raise ValueError(f"{message}; set --vocab_size to at most {len(tokenizer)}.")
+    size = config.vocab_size
+    report(f"Learning a joint vocabulary of {size:,} tokens ...")
+    learned = train_tokenizer(_sentences(texts), size - len(tags), model.tokenizer_model, model.normalization)
+    add_tags(learned, tags)
+    if len(learned) < size:
+        message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"
+        if model.vocab_size is not None:
+            raise ValueError(f"{message}; set --vocab_size to at most {len(learned)}.")
         report(f"{message} as in the preset.")
-    return tokenizer
+    return learned
 
 
-def _texts(pairs: Dataset) -> Iterator[str]:
-    for batch in pairs.iter(1000):
-        for column in ("source", "target"):
-            yield from (text for text in batch[column] if text)
+def _sentences(texts: Iterable[Dataset]) -> Iterator[str]:
+    for pairs in texts:
+        for batch in pairs.iter(1000):
+            for column in ("source", "target"):
+                yield from (sentence for sentence in batch[column] if sentence)

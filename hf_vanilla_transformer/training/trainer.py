@@ -15,6 +15,7 @@ from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator
+from ..data.mixture import Mixture
 from ..data.shards import ShardStream
 from ..files import STATE
 from ..inference.precision import has_native_bfloat16
@@ -154,7 +155,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if not hasattr(self.train_dataset, "__len__"):
             return super().get_train_dataloader()
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        sampler = MaxTokensBatchSampler(*token_lengths(self.train_dataset), self.args.max_tokens, seed=seed)
+        if isinstance(self.train_dataset, Mixture):
+            sampler: MaxTokensBatchSampler = self.train_dataset.sampler(seed)
+        else:
+            sampler = MaxTokensBatchSampler(*token_lengths(self.train_dataset), self.args.max_tokens, seed=seed)
         self.remove_callback(SetEpoch)
         self.add_callback(SetEpoch(sampler))
         rows = self._rows(self.train_dataset)

@@ -14,6 +14,7 @@ from transformers import EvalPrediction, Seq2SeqTrainer
 from transformers.trainer_utils import denumpify_detensorize
 
 from ..data.batching import Seq2SeqCollator, TokenRows, batches_by_length, pad
+from ..data.mixture import Mixture
 from ..inference.metrics import Bleu, evaluate_translations, perplexity
 from ..inference.translation import translate_ids
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
@@ -39,6 +40,9 @@ def _original_forward(model: torch.nn.Module) -> Iterator[None]:
 
 def token_lengths(dataset: Any) -> tuple[Sequence[int], Sequence[int]]:
     """Return the number of source tokens and of target tokens of each pair."""
+    if isinstance(dataset, Mixture):
+        source_lengths, target_lengths = dataset.lengths
+        return source_lengths.tolist(), target_lengths.tolist()
     if "source_length" in getattr(dataset, "column_names", ()):
         return dataset["source_length"][:], dataset["target_length"][:]
     sources, targets = zip(*((len(row["input_ids"]), len(row["labels"])) for row in dataset), strict=True)
@@ -143,19 +147,16 @@ class ValidatingTrainer(Seq2SeqTrainer):
         tokenize = self.args.bleu_tokenize
         return Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)["bleu"]
 
-    def score(self) -> dict[str, Any]:
-        """Return BLEU, chrF and TER of the validation text with the model's decoding settings, as `evaluate` does.
-
-        Raises:
-            ValueError: if there are several validation sets.
-        """
-        if isinstance(self.eval_dataset, dict):
-            raise ValueError(
-                "There are several validation sets; score one of them with `vanilla-transformer evaluate`."
-            )
-        predictions, references = self._decode(*self._translate_ids(self._validated_model(), self.eval_dataset))
-        scores = evaluate_translations(predictions, references, self.args.bleu_tokenize)
-        return {"text": "validation text", "sentences": len(predictions), **scores}
+    def score(self) -> list[dict[str, Any]]:
+        """Return the scores of each validation text with the model's decoding settings, as `evaluate` does."""
+        sets: Any = self.eval_dataset
+        named = {f"validation text, {name}": part for name, part in sets.items()} if isinstance(sets, dict) else {}
+        results = []
+        for name, dataset in (named or {"validation text": sets}).items():
+            predictions, references = self._decode(*self._translate_ids(self._validated_model(), dataset))
+            scores = evaluate_translations(predictions, references, self.args.bleu_tokenize)
+            results.append({"text": name, "sentences": len(predictions), **scores})
+        return results
 
     def _translate_ids(self, model: Any, dataset: Any, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:
         """Return the dataset's translations and labels in order, on every process; each process translates a share."""

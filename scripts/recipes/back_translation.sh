@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Back-translation (Sennrich et al. 2016): train a model of the opposite direction, translate monolingual text in the
-# target language with it, and train on the given pairs together with the translated ones.
+# target language with it, and train on the given pairs together with the translated ones, whose sources start with the
+# tag <bt> (Caswell et al. 2019). With SAMPLE=1, translations are sampled instead of greedy (Edunov et al. 2018).
 #
 #   bash scripts/recipes/back_translation.sh data/train data/monolingual.de en de OUT [train flags: --preset tiny ...]
 set -euo pipefail
-[ $# -ge 5 ] || { sed -n '2,5s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 5 ] || { sed -n '2,6s/^# //p' "$0" >&2; exit 2; }
 pairs=$1 text=$2 source=$3 target=$4 out=$5
 shift 5
 for file in "$pairs.$source" "$pairs.$target" "$text"; do
@@ -13,11 +14,11 @@ done
 
 vanilla-transformer train --train_file "$pairs" --source_lang "$target" --target_lang "$source" "$@" \
   --output_dir "$out/backwards"
-if [ ! -e "$out/text.$source" ]; then
-  vanilla-transformer translate "$out/backwards" --num_beams 1 <"$text" >"$out/translations"
-  awk 1 "$pairs.$target" "$text" >"$out/text.$target" # like cat, but ends every file with a newline
-  awk 1 "$pairs.$source" "$out/translations" >"$out/text.$source.unfinished"
-  mv "$out/text.$source.unfinished" "$out/text.$source"
+if [ ! -e "$out/synthetic.$source" ]; then
+  vanilla-transformer translate "$out/backwards" --num_beams 1 ${SAMPLE:+--do_sample --top_k 10} <"$text" \
+    >"$out/synthetic.$source.unfinished"
+  cp "$text" "$out/synthetic.$target"
+  mv "$out/synthetic.$source.unfinished" "$out/synthetic.$source"
 fi
-vanilla-transformer train --train_file "$out/text" --source_lang "$source" --target_lang "$target" "$@" \
-  --output_dir "$out/model"
+vanilla-transformer train --train_file "$pairs" "$out/synthetic" --source_tag "" "<bt>" --source_lang "$source" \
+  --target_lang "$target" "$@" --output_dir "$out/model"

@@ -11,6 +11,7 @@ command again to resume an interrupted study.
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hf_vanilla_transformer.training.arguments import DataArguments, VanillaTran
 from hf_vanilla_transformer.training.presets import TABLE_3, preset
 from hf_vanilla_transformer.training.recipes import parse_arguments
 from hf_vanilla_transformer.training.run import run_train
-from hf_vanilla_transformer.training.text import read_pairs
+from hf_vanilla_transformer.training.text import read_texts
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
@@ -44,8 +45,11 @@ def as_flags(settings: dict[str, Any]) -> list[str]:
 def measure(folder: str, data: DataArguments, args: VanillaTransformerTrainingArguments) -> dict[str, float]:
     """Return perplexity and BLEU of the model in `folder` on the validation text, and its parameters in millions."""
     model, tokenizer = load_model(folder), load(AutoTokenizer, folder)
-    pairs = read_pairs(data, (model.config.source_lang, model.config.target_lang))
-    tokens, _ = tokenize_pairs(pairs["validation"], tokenizer, args.max_tokens, None)
+    languages = (model.config.source_lang, model.config.target_lang)
+    data = replace(data, source_lang=languages[0], target_lang=languages[1])
+    _, (validation,) = read_texts(data, [languages])
+    assert validation.pairs is not None
+    tokens, _ = tokenize_pairs(validation.pairs, tokenizer, args.max_tokens, None)
     metrics = VanillaTransformerTrainer(model, args, eval_dataset=tokens, processing_class=tokenizer).evaluate()
     return {
         "perplexity": metrics["eval_perplexity"],

@@ -115,3 +115,22 @@ def test_a_failure_while_stdin_stays_open_does_not_abort_the_interpreter(saved, 
         process.stdin.close()
     assert "learned positions" in errors
     assert "Fatal Python error" not in errors
+
+
+def test_sampling_is_repeatable_and_differs_between_seeds(saved, capsys, monkeypatch):
+    text = (saved.folder / "test.en").read_bytes()
+    outputs = []
+    for flags in (["--seed", "1"], ["--seed", "1"], ["--seed", "2"], ["--top_k", "1"]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        assert main(["translate", saved.path, "--do_sample", *flags]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != outputs[2]
+    greedy = [" ".join(t.splitlines()) for t in translate(saved.model, saved.tokenizer, saved.sources, num_beams=1)]
+    assert outputs[3].splitlines() == greedy  # only the best token is left
+
+
+def test_sampling_flags_without_effect_are_refused(saved, capsys):
+    assert main(["translate", saved.path, "--top_k", "5"]) == 2
+    assert "--top_k has no effect without --do_sample" in capsys.readouterr().err
+    assert main(["translate", saved.path, "--do_sample", "--backend", "ctranslate2"]) == 2
+    assert "--do_sample requires --backend torch" in capsys.readouterr().err

@@ -9,7 +9,8 @@ from datasets import Dataset
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data import cleaning, readers
 from hf_vanilla_transformer.data.cleaning import Cleaning, describe_drops, tokenize_pairs
-from hf_vanilla_transformer.data.readers import DataError, load_pairs
+from hf_vanilla_transformer.data.formats import DataError
+from hf_vanilla_transformer.data.readers import load_pairs
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 CLEANING = Cleaning(max_sentence_tokens=256, max_length_ratio=4.0)

@@ -4,8 +4,8 @@ import datasets
 import pytest
 from datasets import Dataset
 
+from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.hub_datasets import load_hub_pairs
-from hf_vanilla_transformer.data.readers import DataError
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 

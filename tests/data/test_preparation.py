@@ -14,9 +14,10 @@ from sample_text import CLEANING, LANGUAGES, PAIRS, prepare_sample, rows
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
+from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.hub_datasets import HubRows
 from hf_vanilla_transformer.data.preparation import Preparation, prepare
-from hf_vanilla_transformer.data.readers import DataError, load_pairs
+from hf_vanilla_transformer.data.readers import load_pairs
 from hf_vanilla_transformer.data.shards import load_shards
 
 SCRIPT = str(ROOT / "scripts" / "prepare_data.py")

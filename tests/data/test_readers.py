@@ -10,7 +10,8 @@ import pytest
 from corpora import MULTI30K, NO_MULTI30K
 from datasets import Dataset
 
-from hf_vanilla_transformer.data.readers import DataError, load_pairs
+from hf_vanilla_transformer.data.formats import DataError
+from hf_vanilla_transformer.data.readers import load_pairs
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 

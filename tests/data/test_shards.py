@@ -10,7 +10,7 @@ from small import model_flags
 from torch.utils.data import DataLoader
 
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.readers import DataError
+from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.shards import ShardStream, load_shards
 
 SMALL = [*model_flags(num_encoder_layers=4, num_decoder_layers=4), "--max_tokens", "256"]

@@ -27,9 +27,10 @@ def separate_metrics_cache(tmp_path, monkeypatch):
 
 def test_scores_equal_those_of_sacrebleu():
     result = evaluate_translations(PREDICTIONS, REFERENCES)
-    assert {name: result[name] for name in ("bleu", "chrf", "ter")} == {
+    assert {name: result[name] for name in ("bleu", "chrf", "chrf++", "ter")} == {
         "bleu": sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES]).score,
         "chrf": sacrebleu.corpus_chrf(PREDICTIONS, [REFERENCES]).score,
+        "chrf++": sacrebleu.corpus_chrf(PREDICTIONS, [REFERENCES], word_order=2).score,
         "ter": sacrebleu.corpus_ter(PREDICTIONS, [REFERENCES]).score,
     }
     assert 0 < result["bleu"] < result["chrf"] < 100
@@ -39,6 +40,7 @@ def test_signatures_are_those_of_sacrebleu():
     assert evaluate_translations(PREDICTIONS, REFERENCES)["signatures"] == {
         "bleu": f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{VERSION}",
         "chrf": f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{VERSION}",
+        "chrf++": f"nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no|{VERSION}",
         "ter": f"nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|{VERSION}",
     }
 

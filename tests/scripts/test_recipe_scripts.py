@@ -43,10 +43,11 @@ def test_back_translation_and_distillation_train_on_pairs_and_translations(tmp_p
     ]
     back, distilled = tmp_path / "back", tmp_path / "distilled"
     run_recipe("back_translation", tmp_path / "pairs", tmp_path / "monolingual.de", "en", "de", back, *flags)
-    texts = {language: (back / f"text.{language}").read_text(encoding="utf-8").split("\n") for language in sides}
-    assert texts["de"] == [*sides["de"], ""]
-    assert texts["en"][:60] == sides["en"][:60]
-    assert len(texts["en"]) == 81
+    texts = {language: (back / f"synthetic.{language}").read_text(encoding="utf-8").split("\n") for language in sides}
+    assert texts["de"] == [*sides["de"][60:], ""]
+    assert len(texts["en"]) == 21
+    sources = json.loads((back / "model" / "training.json").read_text())["sources"]
+    assert [(source["name"], source["tag"]) for source in sources] == [("pairs", None), ("synthetic", "<bt>")]
     directions = {
         (config["source_lang"], config["target_lang"])
         for config in (json.loads((back / name / "config.json").read_text()) for name in ("backwards", "model"))

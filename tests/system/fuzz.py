@@ -9,7 +9,8 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["hf_vanilla_transformer.data", "hf_vanilla_transformer.training.recipes"]):
-    from hf_vanilla_transformer.data.readers import DataError, read_rows
+    from hf_vanilla_transformer.data.formats import DataError
+    from hf_vanilla_transformer.data.readers import read_rows
     from hf_vanilla_transformer.training.recipes import read_recipe
 
 TARGET, FOLDER = sys.argv[1], Path(sys.argv[2])

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hf_vanilla_transformer import cli, train_tokenizer, translate
-from hf_vanilla_transformer.data.readers import DataError, read_rows
+from hf_vanilla_transformer.data.formats import DataError
+from hf_vanilla_transformer.data.readers import read_rows
 from hf_vanilla_transformer.training.recipes import read_recipe
 
 FORMATS = [".jsonl", ".tsv", ".csv", ".jsonl.gz", ".tsv.zst", ".parquet"]

@@ -12,21 +12,26 @@ def bit_identical(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
+MIXED = ("--bpe_dropout", "0.1", "--dataloader_num_workers", "2")
 KINDS = {
     "one process": ((), 1),
     "accumulation": (("--gradient_accumulation_steps", "3"), 1),
     "bfloat16": (("--bf16",), 1),
     "two processes": ((), 2),
+    "three sources, BPE dropout, two workers": (("--train_weights", "1", "2", "0.5", *MIXED), 1),
+    "three sources, BPE dropout, two workers, two processes": (("--train_weights", "1", "2", "0.5", *MIXED), 2),
     "streamed": (("--streaming",), 1),
     "streamed, two processes": (("--streaming",), 2),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_run_resumes_and_ends_with_bit_identical_weights(run, undisturbed, prepared, kind):
+def test_a_killed_run_resumes_and_ends_with_bit_identical_weights(run, undisturbed, text, prepared, kind):
     extra, processes = KINDS[kind]
     if "--streaming" in extra:
         extra = (*extra, "--train_file", str(prepared))
+    if "--train_weights" in extra:
+        extra = (*extra, "--train_file", str(text), str(text), str(prepared))
     disturbed = run("run", *extra, processes=processes)
     disturbed.kill_after("checkpoint-14")
     disturbed.kill_after("checkpoint-35")

@@ -6,6 +6,7 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.training.arguments import DataArguments
 from hf_vanilla_transformer.training.record import example_sentence
+from hf_vanilla_transformer.training.text import TokenizedText
 
 
 def test_the_record_of_a_run_reveals_no_private_text_or_paths(train, run_flags, text_flags, tmp_path, monkeypatch):
@@ -31,8 +32,9 @@ def test_the_record_of_a_run_reveals_no_private_text_or_paths(train, run_flags, 
 def test_the_example_on_the_card_comes_from_a_hub_dataset_but_not_from_a_file():
     tokenizer = train_tokenizer(["the dog runs"] * 3, 270)
     rows = [{"input_ids": tokenizer(text).input_ids} for text in ("the dog " * 30, "the dog runs")]
-    assert example_sentence(DataArguments(dataset_name="somebody/text"), tokenizer, rows) == "the dog runs"
-    assert example_sentence(DataArguments(train_file="mine"), tokenizer, rows) == "Hello!"
+    text = TokenizedText(tokenizer, rows)
+    assert example_sentence(DataArguments(dataset_name=["somebody/text"]), text) == "the dog runs"
+    assert example_sentence(DataArguments(train_file=["mine"]), text) == "Hello!"
 
 
 def test_the_example_on_the_card_comes_from_the_built_in_phrases(train, run_flags, tmp_path):

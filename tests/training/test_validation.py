@@ -99,8 +99,11 @@ def test_several_validation_sets_are_reported_by_name(trainer):
     args = VanillaTransformerTrainingArguments(run.args.output_dir, use_cpu=True, **schedule)
     for dataset in (parts, whole.eval_dataset):  # the same arguments can be reused
         VanillaTransformerTrainer(run.model, args, train_dataset=run.train_dataset, eval_dataset=dataset)
-    with pytest.raises(ValueError, match="There are several validation sets"):
-        run.score()
+    scores = run.score()
+    assert [(score["text"], score["sentences"]) for score in scores] == [
+        ("validation text, short", len(parts["short"])),
+        ("validation text, long", len(parts["long"])),
+    ]
     with pytest.raises(ValueError, match=r"must be one of short_loss, short_perplexity, long_loss"):
         trainer(eval_dataset=parts, **{**schedule, "metric_for_best_model": "other_loss"})
 

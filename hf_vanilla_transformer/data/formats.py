@@ -1,0 +1,182 @@
+"""Read parallel text row by row: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst."""
+
+import csv
+import gzip
+import io
+import itertools
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+
+MAX_LINE_BYTES = 1 << 20
+_DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
+COMPRESSIONS = (".gz", ".zst")
+Row = dict[str, str]
+
+
+class DataError(ValueError):
+    """Raised for parallel text that cannot be used; the message says what is wrong, where, and what to do."""
+
+
+def decode_lines(file: BinaryIO, name: str) -> Iterator[str]:
+    """Yield the lines of a binary file, without line endings.
+
+    Only a newline ends a line: a stray U+2028 or form feed must not misalign the two sides of parallel text.
+
+    Args:
+        name: name of the file, for error messages.
+
+    Raises:
+        DataError: if a line is not UTF-8 or is longer than `MAX_LINE_BYTES`.
+    """
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(
+                f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence per line."
+            )
+        try:
+            text = line.rstrip(b"\r\n").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8."
+            ) from None
+        yield text.removeprefix("\ufeff") if number == 1 else text  # skip the byte order mark
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Yield the lines of a file, uncompressed or compressed, as `decode_lines` does.
+
+    Raises:
+        DataError: as `decode_lines`, and if a compressed file is truncated or damaged.
+    """
+    try:
+        with _open(path) as file:
+            yield from decode_lines(file, path)
+    except (EOFError, OSError, zlib.error) as error:
+        if not path.endswith(COMPRESSIONS):
+            raise
+        raise DataError(
+            f"{path} is truncated or not a {Path(path).suffix} file ({error}); download it again."
+        ) from None
+
+
+def _open(path: str) -> BinaryIO:
+    """Open a file for reading, decompressing it if its name ends in .gz or .zst."""
+    if path.endswith(".gz"):
+        return cast(BinaryIO, gzip.open(path))
+    return io.BufferedReader(pa.input_stream(path, compression="zstd")) if path.endswith(".zst") else open(path, "rb")
+
+
+def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+    """Yield line i of the first file together with line i of the second."""
+    source, target = map(read_lines, files)
+    number = 0
+    for number, source_line in enumerate(source, start=1):
+        target_line = next(target, None)
+        if target_line is None:
+            raise _unequal_lengths(files, number + sum(1 for _ in source), number - 1)
+        yield {"source": source_line, "target": target_line}
+    rest = sum(1 for _ in target)
+    if rest:
+        raise _unequal_lengths(files, number, number + rest)
+
+
+def _unequal_lengths(files: tuple[str, ...], source_lines: int, target_lines: int) -> DataError:
+    return DataError(
+        f"{files[0]} has {source_lines} lines but {files[1]} has {target_lines}; they must be aligned line by line."
+    )
+
+
+def _json_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+    """Yield the pairs of lines `{"en": ..., "de": ...}`, alone or under the key "translation"; skip blank lines."""
+    for where, row in _json_objects(files[0]):
+        if isinstance(row.get("translation"), dict):
+            row = row["translation"]
+        yield dict(zip(("source", "target"), _json_texts(where, row, languages), strict=True))
+
+
+def _directed_json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
+    """Yield the pairs of lines `{"source": ..., "target": ..., "source_lang": ..., "target_lang": ...}`.
+
+    Args:
+        languages: the directions that are expected, such as "en-de".
+    """
+    for where, row in _json_objects(files[0]):
+        texts = dict(zip(_DIRECTED_KEYS, _json_texts(where, row, _DIRECTED_KEYS), strict=True))
+        direction = f"{texts['source_lang']}-{texts['target_lang']}"
+        if direction not in languages:
+            raise DataError(f"{where}: the direction {direction} is not among --language_pairs {' '.join(languages)}.")
+        yield texts
+
+
+def _json_objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the file and line of each object, and the object; skip blank lines."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: not valid JSON ({error}).") from None
+        if not isinstance(row, dict):
+            raise DataError(f'{where}: not an object like {{"translation": {{"en": "...", "de": "..."}}}}.')
+        yield where, row
+
+
+def _json_texts(where: str, row: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
+    """Return the texts under `keys` in an object."""
+    texts = []
+    for key in keys:
+        if key not in row:
+            raise DataError(f"{where}: no {key!r} among the keys ({', '.join(row) or 'none'}).")
+        text = row[key] or ""
+        if not isinstance(text, str):
+            raise DataError(f"{where}: the value of {key!r} is not a string.")
+        texts.append(text.encode("utf-8", "replace").decode())  # JSON can escape lone surrogates
+    return texts
+
+
+def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str]) -> Iterator[Row]:
+    """Yield the columns of the two languages from numbered rows, the first of which is the header."""
+    _, header = next(rows, (1, []))
+    for language in languages:
+        if header.count(language) != 1:
+            count = f"{header.count(language)} columns" if language in header else "no column"
+            raise DataError(f"{path} has {count} {language!r}; its columns are {', '.join(header) or 'none'}.")
+    source, target = map(header.index, languages)
+    for number, row in rows:
+        if len(row) != len(header):
+            raise DataError(f"{path}, line {number}: {len(row)} fields, but the header has {len(header)}.")
+        yield {"source": row[source], "target": row[target]}
+
+
+def _tsv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+    """Yield the pairs of tab-separated lines below a header such as `en<TAB>de`. Quotation marks have no meaning."""
+    rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(files[0]), start=1))
+    return _table_rows(files[0], rows, languages)
+
+
+def _csv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+    """Yield the pairs of CSV lines, with the usual quoting, below a header such as `en,de`; skip empty lines."""
+    reader = csv.reader((line + "\n" for line in read_lines(files[0])), strict=True)
+    try:
+        yield from _table_rows(files[0], ((reader.line_num, row) for row in reader if row), languages)
+    except csv.Error as error:
+        raise DataError(f"{files[0]}, line {reader.line_num}: not valid CSV ({error}).") from None
+
+
+READERS: dict[str, Callable[[tuple[str, ...], Any], Iterator[Row]]] = {
+    ".jsonl": _json_rows,
+    "directed .jsonl": _directed_json_rows,
+    ".tsv": _tsv_rows,
+    ".csv": _csv_rows,
+    "moses": _moses_rows,
+}

@@ -1,0 +1,34 @@
+"""Find text in an unexpected language, with py3langid (Lui & Baldwin 2012), whose model is part of its package."""
+
+from functools import cache
+from typing import Any
+
+from ..files import import_extra
+
+MIN_PROBABILITY = 0.9  # of the other language; lower ones are mostly names, numbers and short phrases
+
+
+@cache
+def _identifier() -> Any:
+    langid = import_extra("py3langid.langid", "clean")
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+
+
+def check_known(*languages: str) -> None:
+    """Check that the languages can be identified.
+
+    Raises:
+        ImportError: if py3langid is not installed.
+        ValueError: if it does not know a language.
+    """
+    for language in languages:
+        if language not in _identifier().labels:
+            raise ValueError(
+                f"--filter_language cannot identify {language!r}: name languages by ISO 639-1 codes, such as en."
+            )
+
+
+def is_other_language(text: str, language: str) -> bool:
+    """Return whether `text` is almost certainly in another language than `language` (an ISO 639-1 code)."""
+    found, probability = _identifier().classify(text)
+    return found != language and probability >= MIN_PROBABILITY

@@ -1,0 +1,113 @@
+"""Use the pairs of several sources at different rates, with the same batches in every epoch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .batching import MaxTokensBatchSampler
+
+MIN_GROUP_PAIRS = 8  # drawn or left out of each group of pairs of similar length
+
+
+def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]:
+    """Return weights that make the share of each source proportional to its size ** (1 / temperature).
+
+    The largest source has weight 1. (Arivazhagan et al. 2019, section 3.1.)
+
+    Args:
+        sizes: number of pairs of each source.
+
+    Raises:
+        ValueError: if the temperature is below 1.
+    """
+    if not temperature >= 1.0:
+        raise ValueError(f"sampling_temperature must be at least 1, got {temperature}.")
+    return [(size / max(sizes)) ** (1 / temperature - 1) for size in sizes]
+
+
+class _Draws:
+    """The pairs of one source that each epoch uses: all of them several times, and a changing part once more.
+
+    Args:
+        source, target: lengths of the pairs in tokens (n,).
+        weight: number of times that each pair is used per epoch, on average.
+    """
+
+    def __init__(self, source: np.ndarray, target: np.ndarray, weight: float, generator: np.random.Generator):
+        size, (self.repeats, part) = len(source), (int(weight), weight % 1.0)
+        self.pairs = np.zeros(0, dtype=np.int64)
+        self.place, self.size, self.drawn = self.pairs, self.pairs, self.pairs
+        lengths = [np.tile(source, self.repeats), np.tile(target, self.repeats)]
+        if part * size >= 0.5 or not self.repeats:
+            # Pairs of similar length form groups, and each epoch draws the next few pairs of every group. A slot is
+            # as long as the longest pair of its group, so that every epoch has the same batches.
+            order = np.lexsort((target, source, np.maximum(source, target)))
+            per_group = int(np.ceil(MIN_GROUP_PAIRS / min(part, 1 - part)))
+            bounds = np.arange(0, max(1, size // per_group) * per_group, per_group)
+            ends = np.append(bounds[1:], size)
+            drawn = np.diff(np.floor(part * np.append(0, ends) + 0.5)).astype(np.int64)
+            drawn[-1] += drawn.sum() == 0  # at least one pair per epoch
+            group = np.repeat(np.arange(len(bounds)), ends - bounds)
+            self.pairs = order[np.lexsort((generator.random(size), group))]
+            self.place = np.arange(size) - bounds[group]
+            self.size, self.drawn = (ends - bounds)[group], drawn[group]
+            for side, values in enumerate((source, target)):
+                longest = np.maximum.reduceat(values[order], bounds)
+                lengths[side] = np.concatenate((lengths[side], np.repeat(longest, drawn)))
+        self.source, self.target = lengths  # of each slot
+        self._whole = np.tile(np.arange(size), self.repeats)
+
+    def of_epoch(self, epoch: int) -> np.ndarray:
+        """Return the pair in each slot."""
+        drawn = (self.place - epoch * self.drawn) % np.maximum(self.size, 1) < self.drawn
+        return np.concatenate((self._whole, self.pairs[drawn]))
+
+
+class WeightedBatchSampler(MaxTokensBatchSampler):
+    """Batches of at most `max_tokens` tokens from several sources, each used `weight` times its size per epoch.
+
+    A weight of 3 uses each pair three times, a weight of 0.5 half of the pairs, and the other half in the next epoch.
+    The pairs are numbered from source to source. Yields the numbers `epoch * len(source_lengths) + pair`, so that
+    what reads the pairs knows the epoch, also in worker processes.
+
+    Args:
+        source_lengths, target_lengths: maximum number of tokens of each pair in any epoch.
+        sizes: number of pairs of each source.
+        weights: number of times that each source is used per epoch.
+
+    The other arguments are those of `MaxTokensBatchSampler`.
+
+    Raises:
+        ValueError: as `MaxTokensBatchSampler`, and if a weight is not positive.
+    """
+
+    def __init__(
+        self,
+        source_lengths: Sequence[int],
+        target_lengths: Sequence[int],
+        max_tokens: int,
+        sizes: Sequence[int],
+        weights: Sequence[float],
+        seed: int = 0,
+    ):
+        for weight in weights:
+            if not 0.0 < weight < float("inf"):
+                raise ValueError(f"The weights of sources must be positive numbers, got {weight}.")
+        source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
+        self.offsets, self.num_pairs = np.cumsum([0, *sizes[:-1]]), len(source)
+        self._draws = [
+            _Draws(
+                source[start : start + size], target[start : start + size], weight, np.random.default_rng((seed, i))
+            )
+            for i, (start, size, weight) in enumerate(zip(self.offsets, sizes, weights, strict=True))
+        ]
+        source, target = (
+            np.concatenate([getattr(draws, side) for draws in self._draws]) for side in ("source", "target")
+        )
+        super().__init__(source.tolist(), target.tolist(), max_tokens, seed)
+
+    def __iter__(self):
+        parts = [start + draws.of_epoch(self.epoch) for start, draws in zip(self.offsets, self._draws, strict=True)]
+        pairs = np.concatenate(parts) + self.epoch * self.num_pairs
+        for slots in super().__iter__():
+            yield pairs[slots].tolist()

@@ -1,0 +1,87 @@
+"""Tags at the start of a source: the target language (Johnson et al. 2017), or the kind of text (Caswell et al. 2019).
+
+A tag is a special token, so no text can produce it.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TAG = re.compile(r"<[^\s<>]+>")
+
+
+def parse_language_pair(pair: str) -> tuple[str, str]:
+    """Return source and target language of a pair such as "en-de".
+
+    Raises:
+        ValueError: if it is not of this form, or the languages are the same.
+    """
+    source, _, target = pair.partition("-")
+    if not source or not target or "-" in target or source == target:
+        raise ValueError(f"{pair!r} is not a language pair: give two different languages, such as en-de.")
+    return source, target
+
+
+def language_tag(target_lang: str) -> str:
+    """Return the tag for a target language, as `VanillaTransformerConfig.language_tag` does."""
+    return f"<2{target_lang}>"
+
+
+def add_tags(tokenizer: "PreTrainedTokenizerBase", tags: Iterable[str]) -> list[str]:
+    """Add those of `tags` that `tokenizer` lacks as special tokens, and return them.
+
+    Raises:
+        ValueError: if a tag does not have the form <...>, or is already a token that texts can contain.
+    """
+    special, vocabulary = set(special_tokens(tokenizer)), tokenizer.get_vocab()
+    named = _named_tokens(tokenizer)
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise ValueError(f"{tag!r} cannot be a tag: tags have the form <...>, without spaces, such as <bt>.")
+        if tag in named:
+            raise ValueError(f"{tag} cannot be a tag: the tokenizer uses it already.")
+        if tag in vocabulary and tag not in special:
+            raise ValueError(f"{tag} cannot be a tag: it is an ordinary token of the tokenizer.")
+    missing = [tag for tag in dict.fromkeys(tags) if tag not in special]
+    if missing:
+        tokenizer.add_special_tokens({"extra_special_tokens": missing}, replace_extra_special_tokens=False)
+        tokenizer.split_special_tokens = True  # in a text, a tag is ordinary characters
+    return missing
+
+
+def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> list[str]:
+    """Return all special tokens, those added as tags included."""
+    return [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+
+
+def _named_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
+    """Return the special tokens with a role, such as `</s>`."""
+    return {str(token) for token in tokenizer.special_tokens_map.values() if not isinstance(token, list)}
+
+
+def prefix_ids(
+    config: Any,
+    tokenizer: "PreTrainedTokenizerBase",
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    tag: str | None = None,
+) -> list[int]:
+    """Return the token ids with which a source starts: the tag of the target language, if there are tags, and `tag`.
+
+    Args:
+        config: configuration of the model.
+
+    Raises:
+        ValueError: if the model lacks the target language or the tag.
+    """
+    find = getattr(config, "language_tag", None)
+    tags = [find(source_lang, target_lang) if find else None, tag]
+    known = special_tokens(tokenizer)
+    for given in filter(None, tags):
+        if given not in known:
+            others = [token for token in known if token not in _named_tokens(tokenizer)]
+            raise ValueError(f"This model has no tag {given}; it has {', '.join(others) or 'none'}.")
+    return tokenizer.convert_tokens_to_ids([given for given in tags if given])  # type: ignore[return-value]

@@ -1,0 +1,109 @@
+"""BPE dropout against the published algorithm, written out here without caches or seeds."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
+from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.tags import add_tags
+
+TEXTS = [text for phrase in splits()["train"][:2000] for text in (phrase.en, phrase.de)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(TEXTS, 600)
+
+
+def ids_of(tokenizer, text: str) -> np.ndarray:
+    return np.array(tokenizer(text)["input_ids"], dtype=np.int32)
+
+
+def test_without_dropout_the_segmentation_is_that_of_the_tokenizer(tokenizer):
+    dropout = BpeDropout(tokenizer, 0.0, seed=0)
+    for text in [*TEXTS[:200], "Zwölf, 3.14 naïve Wörter!?", "", " a  b "]:
+        ids = ids_of(tokenizer, text)
+        assert dropout(ids, 1, 2).tolist() == ids.tolist()
+
+
+def test_dropout_changes_the_tokens_but_not_the_text(tokenizer):
+    dropout = BpeDropout(tokenizer, 0.3, seed=0)
+    changed = 0
+    for number, text in enumerate(TEXTS[:200]):
+        ids = dropout(ids_of(tokenizer, text), number)
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+        assert ids[-1] == tokenizer.eos_token_id
+        changed += ids.tolist() != tokenizer(text)["input_ids"]
+    assert changed > 150
+
+
+def reference_length(word: str, ranks: dict, p: float, generator: np.random.Generator) -> int:
+    """Algorithm 1 of Provilkov et al. 2020: drop each possible merge with probability p, then apply the best left."""
+    symbols = list(word)
+    while True:
+        pairs = [(ranks[pair], i) for i in range(len(symbols) - 1) if (pair := tuple(symbols[i : i + 2])) in ranks]
+        pairs = [pair for pair in pairs if generator.random() >= p]
+        if not pairs:
+            return len(symbols)
+        i = min(pairs)[1]
+        symbols = [*symbols[:i], symbols[i] + symbols[i + 1], *symbols[i + 2 :]]
+
+
+def test_words_grow_as_in_the_published_algorithm(tokenizer):
+    dropout, generator = BpeDropout(tokenizer, 0.1, seed=0), np.random.default_rng(0)
+    words = sorted({word for text in TEXTS for word in text.split()})[:300]
+    ours = reference = 0
+    for word in words:
+        ids = ids_of(tokenizer, word)[:-1]
+        text = "".join(tokenizer.convert_ids_to_tokens(ids.tolist()))
+        ours += sum(len(dropout.segment(tuple(ids.tolist()), variant)) for variant in range(64))
+        reference += sum(reference_length(text, dropout.ranks, 0.1, generator) for _ in range(64))
+    assert ours / reference == pytest.approx(1.0, abs=0.02)
+    assert ours > 64 * sum(len(ids_of(tokenizer, word)) - 1 for word in words)
+
+
+def test_segmentations_depend_on_the_seed_and_the_key_only(tokenizer):
+    ids = ids_of(tokenizer, TEXTS[0] + " " + TEXTS[1])
+    dropout = BpeDropout(tokenizer, 0.3, seed=1)
+    first = dropout(ids, 3, 7).tolist()
+    dropout(ids, 4, 7)
+    assert dropout(ids, 3, 7).tolist() == first
+    assert pickle.loads(pickle.dumps(dropout))(ids, 3, 7).tolist() == first
+    others = [BpeDropout(tokenizer, 0.3, seed=2)(ids, 3, 7), dropout(ids, 4, 7), dropout(ids, 3, 8)]
+    assert all(other.tolist() != first for other in others)
+
+
+def test_another_process_draws_the_same_segmentations(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    code = f"""if True:
+        import numpy as np
+        from transformers import AutoTokenizer
+        from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
+        tokenizer = AutoTokenizer.from_pretrained({str(tmp_path)!r})
+        ids = np.array(tokenizer({TEXTS[5]!r})["input_ids"])
+        print(BpeDropout(tokenizer, 0.3, seed=1)(ids, 3, 7).tolist())"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    expected = BpeDropout(tokenizer, 0.3, seed=1)(ids_of(tokenizer, TEXTS[5]), 3, 7).tolist()
+    assert output.strip() == str(expected)
+
+
+def test_tags_are_never_segmented(tokenizer):
+    tagged = train_tokenizer(TEXTS, 600)
+    add_tags(tagged, ["<2de>"])
+    ids = np.array([tagged.convert_tokens_to_ids("<2de>"), *tagged(TEXTS[0])["input_ids"]])
+    for number in range(20):
+        assert BpeDropout(tagged, 0.5, seed=0)(ids, number)[0] == ids[0]
+
+
+def test_other_vocabularies_and_probabilities_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="this tokenizer is Unigram"):
+        BpeDropout(train_tokenizer(TEXTS, 400, "unigram"), 0.1, seed=0)
+    for probability in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="must be in"):
+            BpeDropout(tokenizer, probability, seed=0)

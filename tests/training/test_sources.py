@@ -1,0 +1,247 @@
+"""Training on several sources and in several directions, from the command line to the saved model."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from accelerate.data_loader import BatchSamplerShard
+from small import write_phrases
+from transformers import AutoTokenizer, pipeline
+
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer, translate
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.mixture import Mixture
+from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.data.tags import special_tokens
+
+PHRASES = splits()["train"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def texts(tmp_path) -> dict[str, str]:
+    """Three texts, as a Moses pair, JSON lines, and a prepared folder; the last with the vocabulary that all share."""
+    moses = write_phrases(tmp_path / "a", PHRASES[:150])
+    rows = [{"en": phrase.en, "de": phrase.de} for phrase in PHRASES[150:250]]
+    lines = tmp_path / "b.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_phrases(tmp_path / "c", PHRASES[250:450])
+    prepare([str(tmp_path / "c")], Preparation(("en", "de"), vocab_size=400), str(tmp_path / "prepared"), processes=1)
+    return {"moses": str(moses), "jsonl": str(lines), "prepared": str(tmp_path / "prepared")}
+
+
+@pytest.fixture
+def directed(tmp_path) -> str:
+    """JSON lines that name their languages: 60 pairs from English and 40 from German."""
+    rows = [
+        {"source": phrase.en, "target": phrase.de, "source_lang": "en", "target_lang": "de"} for phrase in PHRASES[:60]
+    ]
+    rows += [
+        {"source": phrase.de, "target": phrase.en, "source_lang": "de", "target_lang": "en"}
+        for phrase in PHRASES[60:100]
+    ]
+    file = tmp_path / "directed.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+@pytest.fixture
+def bidirectional(train, run_flags, directed, tmp_path):
+    """A function that trains a model in both directions and returns its folder."""
+
+    def run(*more: str) -> str:
+        flags = ["--train_file", directed, "--language_pairs", "en-de", "de-en", "--vocab_size", "400", *more]
+        train(*run_flags(tmp_path / "both", *flags))
+        return str(tmp_path / "both")
+
+    return run
+
+
+def test_sources_of_all_formats_are_used_by_weight_on_one_and_two_processes(train, run_flags, texts, tmp_path, capfd):
+    flags = ["--train_file", *texts.values(), "--train_weights", "1", "2", "0.5", "--bpe_dropout", "0.1"]
+    run = train(*run_flags(tmp_path / "run", *flags, "--max_tokens", "128"))
+    mixture = run.train_dataset
+    assert isinstance(mixture, Mixture)
+    sizes = mixture.sizes
+    assert sizes == [150, 100, 200]
+    for processes in (1, 2):
+        sampler = mixture.sampler(seed=run.args.seed)
+        for epoch in (0, 1):
+            sampler.set_epoch(epoch)
+            shards = [BatchSamplerShard(sampler, processes, i, even_batches=False) for i in range(processes)]
+            used: Counter[int] = Counter()
+            for number in (number for shard in shards for batch in shard for number in batch):
+                pair = number % len(mixture)
+                used[0 if pair < 150 else 1 if pair < 250 else 2] += 1
+            assert [used[i] for i in range(3)] == [150, 200, 100]
+    printed = capfd.readouterr().err
+    assert "train, a en-de: 150 of 150 pairs; dropped: none" in printed
+    record = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert [(source["name"], source["pairs"], source["weight"]) for source in record["sources"]] == [
+        ("a", 150, 1.0),
+        ("b.jsonl", 100, 2.0),
+        ("prepared", 200, 0.5),
+    ]
+    assert "| b.jsonl | en-de | 100 | none | 2.0 |" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_temperature_uses_the_largest_source_once(train, run_flags, texts, tmp_path):
+    flags = ["--train_file", texts["moses"], texts["jsonl"], "--sampling_temperature", "2", "--vocab_size", "400"]
+    mixture = train(*run_flags(tmp_path / "run", *flags)).train_dataset
+    assert [source.weight for source in mixture.sources] == pytest.approx(
+        [1.0, (mixture.sizes[1] / mixture.sizes[0]) ** -0.5]
+    )
+
+
+def test_one_plain_source_trains_as_before(train, run_flags, texts, tmp_path):
+    run = train(*run_flags(tmp_path / "run", "--train_file", texts["moses"], "--vocab_size", "400"))
+    assert not isinstance(run.train_dataset, Mixture)
+    settings = (tmp_path / "run" / "settings.yaml").read_text()
+    assert f"train_file: {texts['moses']}" in settings
+
+
+def test_a_model_of_two_directions_translates_both(bidirectional, texts, tmp_path, capsys, caplog):
+    folder = bidirectional("--validation_file", texts["moses"], "--eval_strategy", "steps", "--eval_steps", "2")
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model.config.language_pairs == ["en-de", "de-en"]
+    assert (model.config.source_lang, model.config.target_lang) == (None, None)
+    assert special_tokens(tokenizer)[-2:] == ["<2de>", "<2en>"]
+    assert len(tokenizer) == model.config.vocab_size == 400
+    log = json.loads((tmp_path / "both" / "trainer_state.json").read_text())["log_history"]
+    assert {key for entry in log for key in entry if key.endswith("bleu")} == {"eval_en-de_bleu", "eval_de-en_bleu"}
+    assert "en to de, de to en" in (tmp_path / "both" / "README.md").read_text()
+    record = json.loads((tmp_path / "both" / "training.json").read_text())
+    assert [score["text"] for score in record["scores"]] == ["validation text, en-de", "validation text, de-en"]
+
+    text = PHRASES[0].en
+    expected = translate(model, tokenizer, [text], source_lang="en", target_lang="de")[0]
+    ids = tokenizer.convert_tokens_to_ids(["<2de>"]) + tokenizer(text)["input_ids"]
+    from torch import tensor
+
+    assert tokenizer.decode(model.generate(tensor([ids]))[0], skip_special_tokens=True) == expected
+    translator = pipeline("translation", model=folder, src_lang="en", tgt_lang="de")
+    assert translator(text)[0]["translation_text"] == expected
+    assert translator([text, text], batch_size=2) == [{"translation_text": expected}] * 2
+    assert caplog.records == []
+    with pytest.raises(ValueError, match="it has de, en"):
+        translator(text, tgt_lang="fr")
+    capsys.readouterr()
+    main(
+        [
+            "evaluate",
+            folder,
+            "--test_file",
+            texts["moses"],
+            texts["moses"],
+            "--source_lang",
+            "de",
+            "--target_lang",
+            "en",
+        ]
+    )
+    results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(result["text"], result["direction"]) for result in results] == [("a", "de-en")] * 2
+    assert {"bleu", "chrf", "chrf++", "ter"} <= results[0].keys()
+    assert main(["evaluate", folder, "--test_file", texts["moses"]]) == 2
+    assert "The languages are unknown" in capsys.readouterr().err
+
+
+def test_the_pipeline_of_a_saved_folder_knows_the_languages_without_the_package(bidirectional):
+    folder = bidirectional()
+    expected = pipeline("translation", model=folder)(PHRASES[0].en, src_lang="en", tgt_lang="de")
+    code = f"""if True:
+        import sys
+        sys.modules["hf_vanilla_transformer"] = None
+        from transformers import pipeline
+        translator = pipeline("translation", model={folder!r}, trust_remote_code=True)
+        print(translator({PHRASES[0].en!r}, src_lang="en", tgt_lang="de"))"""
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert output.stdout.strip() == str(expected), output.stderr[-2000:]
+
+
+def test_fine_tuning_onto_new_languages_adds_their_tags(train, run_flags, texts, tmp_path, capfd):
+    flags = ["--train_file", texts["moses"], "--vocab_size", "400"]
+    train(*run_flags(tmp_path / "first", *flags))
+    more = ["--model_name_or_path", str(tmp_path / "first"), "--lr_scheduler_type", "constant"]
+    more += ["--train_file", texts["moses"], texts["moses"], "--language_pairs", "en-de", "de-en", "--max_steps", "1"]
+    flags = [word for word in run_flags(tmp_path / "second") if word not in ("--preset", "tiny")]
+    for name in ("d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff"):
+        at = flags.index(f"--{name}")
+        del flags[at : at + 2]
+    train(*flags, *more)
+    assert "Added the tags <2de> <2en>" in capfd.readouterr().err
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "second")
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "second")
+    assert model.config.vocab_size == len(tokenizer) == 402
+    assert model.model.shared.weight.shape[0] == model.lm_head.weight.shape[0] == 402
+    assert tokenizer.convert_tokens_to_ids(["<2de>", "<2en>"]) == [400, 401]
+    assert train(*flags, *more) is None  # the run is finished
+
+
+def test_a_tag_marks_the_sources_of_one_text(train, run_flags, texts, tmp_path, capsys, monkeypatch):
+    flags = ["--train_file", texts["moses"], texts["jsonl"], "--source_tag", "", "<bt>", "--vocab_size", "400"]
+    run = train(*run_flags(tmp_path / "run", *flags))
+    tag = AutoTokenizer.from_pretrained(tmp_path / "run").convert_tokens_to_ids("<bt>")
+    size = run.train_dataset.sizes[0]
+    tagged = [
+        bool(run.train_dataset[i]["input_ids"][0] == tag) for i in (0, size - 1, size, len(run.train_dataset) - 1)
+    ]
+    assert tagged == [False, False, True, True]
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--test_file", texts["moses"], "--tag", "<other>"]) == 1
+    assert "no tag <other>; it has <bt>" in capsys.readouterr().err
+    main(["evaluate", str(tmp_path / "run"), "--test_file", texts["moses"], "--tag", "<bt>"])
+    assert json.loads(capsys.readouterr().out)["sentences"] == 150
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--train_weights", "1", "2"], "--train_weights has 2 values for 3 sources"),
+        (["--source_tag", "<a>", "<b>"], "--source_tag has 2 values for 3 sources"),
+        (["--language_pairs", "en-de", "de-en"], "--language_pairs has 2 values for 3 sources"),
+        (["--validation_file", "x", "y"], "--validation_file has 2 values for 3 sources"),
+        (["--source_tag", "bt"], "'bt' cannot be a tag"),
+        (["--source_tag", "<unk>"], "<unk> cannot be a tag"),
+        (["--streaming"], "--streaming reads a single prepared folder"),
+        (["--language_pairs", "en-fr"], "There is no file"),
+    ],
+)
+def test_flags_that_do_not_fit_the_sources_are_refused(train, run_flags, texts, tmp_path, flags, message):
+    with pytest.raises(ValueError, match=message):
+        train(*run_flags(tmp_path / "run", "--train_file", *texts.values(), *flags))
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_line_with_another_direction_is_named(train, run_flags, directed, tmp_path):
+    with open(directed, "a") as file:
+        file.write('{"source": "a", "target": "b", "source_lang": "en", "target_lang": "nl"}\n')
+    with pytest.raises(ValueError, match=r"directed.jsonl, line 101: the direction en-nl is not among"):
+        train(*run_flags(tmp_path / "run", "--train_file", directed, "--language_pairs", "en-de", "de-en"))
+
+
+def test_a_prepared_folder_with_another_vocabulary_is_refused(train, run_flags, texts, tmp_path):
+    train_tokenizer([phrase.en for phrase in PHRASES], 300).save_pretrained(tmp_path / "other")
+    write_phrases(tmp_path / "d", PHRASES[:100])
+    prepare([str(tmp_path / "d")], Preparation(("en", "de"), vocab_size=300), str(tmp_path / "second"), processes=1)
+    with pytest.raises(ValueError, match="second was prepared with another vocabulary"):
+        train(*run_flags(tmp_path / "run", "--train_file", texts["prepared"], str(tmp_path / "second")))
+
+
+@pytest.mark.parametrize("normalization", ["none", "nfkc"])
+def test_a_unigram_vocabulary_trains(train, run_flags, texts, tmp_path, normalization):
+    flags = ["--train_file", texts["moses"], "--tokenizer_model", "unigram", "--vocab_size", "350"]
+    train(*run_flags(tmp_path / "run", *flags, "--normalization", normalization))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert json.loads(tokenizer.backend_tokenizer.to_str())["model"]["type"] == "Unigram"
+    text = "Ein ﬁnger, naïve Wörter 漢字!"
+    expected = text if normalization == "none" else text.replace("ﬁ", "fi")
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == expected
