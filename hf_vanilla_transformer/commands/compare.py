@@ -30,7 +30,10 @@ def run(args: argparse.Namespace) -> None:
     systems = (args.a, args.b)
     files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
     models = {name: load_models([name], dtype=args.dtype) for name in systems if name not in files}
-    text = read_text(args, common_languages({name: model for name, (model, _) in models.items()}))
+    languages: tuple[str | None, str | None] = (args.source_lang, args.target_lang)
+    if not all(languages):  # otherwise models of one direction and of several can be compared
+        languages = common_languages({name: model for name, (model, _) in models.items()})
+    text = read_text(args, languages)
     for name, lines in files.items():  # checked before the slow translation
         if len(lines) != len(text.sources):
             raise ValueError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")

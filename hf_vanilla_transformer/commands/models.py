@@ -86,6 +86,10 @@ def common_languages(models: dict[str, Any]) -> tuple[str | None, str | None]:
     if len(set(languages.values())) > 1:
         directions = "; ".join(f"{name}: {source} to {target}" for name, (source, target) in languages.items())
         raise ValueError(f"The models have different languages: {directions}.")
+    pairs = {name: ", ".join(getattr(model.config, "language_pairs", None) or ()) for name, model in models.items()}
+    if len(set(pairs.values())) > 1:
+        directions = "; ".join(f"{name}: {known or 'a single direction'}" for name, known in pairs.items())
+        raise ValueError(f"The models have different directions: {directions}.")
     return next(iter(languages.values()), (None, None))
 
 

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # the terminal's encoding may lack characters
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
-        for lines in _chunks(decode_lines(_standard_input(), "standard input")):
+        for lines in _chunks(decode_lines(_standard_input(), "standard input"), wait=args.do_sample):
             translations = translate(model, tokenizer, lines, args.max_tokens, progress=bar.update, **settings)
             for translation in translations:
                 print(" ".join(translation.splitlines()))  # one line of output per line of input
@@ -61,8 +61,12 @@ def _sampling(args: argparse.Namespace) -> dict[str, Any]:
     return {"do_sample": True, "num_beams": args.num_beams or 1, "top_k": args.top_k or 0}
 
 
-def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the lines that have arrived so far, at least one and at most `MAX_LINES` at a time."""
+def _chunks(lines: Iterable[str], wait: bool) -> Iterator[list[str]]:
+    """Yield the lines that have arrived so far, at least one and at most `MAX_LINES` at a time.
+
+    Args:
+        wait: wait for `MAX_LINES` lines or the end, so that sampling does not depend on when lines arrive.
+    """
     queue: Queue[str | BaseException | None] = Queue(MAX_LINES)
 
     def read() -> None:
@@ -80,7 +84,7 @@ def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
         item = queue.get()
         while isinstance(item, str):
             chunk.append(item)
-            if len(chunk) == MAX_LINES or queue.empty():
+            if len(chunk) == MAX_LINES or (queue.empty() and not wait):
                 break
             item = queue.get()
         if chunk:

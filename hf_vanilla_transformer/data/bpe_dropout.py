@@ -7,6 +7,7 @@ process and after a resume.
 import itertools
 import json
 import random
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 VARIANTS = 64  # random segmentations of each word, which are cached
-CACHED_SEGMENTATIONS = 1_000_000
+CACHED_SEGMENTATIONS = 200_000
+LONGEST_CACHED_WORD = 16  # in tokens; longer ones, as in text without spaces, rarely occur twice
 WORD_STARTS = ("\u0120", "\u2581")  # how a token begins that starts a word: byte-level BPE, SentencePiece
+
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how SentencePiece writes a byte of an unknown character
 
 
 class BpeDropout:
     """Replace the token ids of a text by those of a random segmentation.
 
     While a word is being merged, each possible merge is left out with probability `probability` at each step
-    (algorithm 1 of the paper). Special tokens stay as they are.
+    (algorithm 1 of the paper). Special tokens, and the bytes of unknown characters, stay as they are.
 
     Args:
         tokenizer: a byte-pair encoding whose words begin with a mark for the space.
@@ -51,12 +56,12 @@ class BpeDropout:
         merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
         self.ranks = {tuple(merge): rank for rank, merge in enumerate(merges)}
         self.tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        special = np.zeros(len(tokenizer), dtype=bool)
-        special[tokenizer.all_special_ids] = True
+        special = np.array([_BYTE.fullmatch(token) is not None for token in self.tokens])
+        special[list(tokenizer.added_tokens_decoder)] = True
         starts = np.array([token.startswith(WORD_STARTS) for token in self.tokens])
         if not starts.any():
             raise ValueError("BPE dropout needs a tokenizer that marks where words start, and this one does not.")
-        self._is_special, self._is_start = special, starts | special
+        self._is_fixed, self._is_start = special, starts | special
         self._segment = lru_cache(CACHED_SEGMENTATIONS)(self.segment)
 
     def __getstate__(self) -> dict:
@@ -69,7 +74,7 @@ class BpeDropout:
     def segment(self, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
         """Return the token ids of segmentation number `variant` of a word, given by any of its segmentations."""
         text = "".join(self.tokens[token] for token in word)
-        if self._is_special[word[0]] or any(character not in self.vocabulary for character in text):
+        if self._is_fixed[list(word)].any() or any(character not in self.vocabulary for character in text):
             return word
         generator = random.Random(f"{self.seed} {variant} {text}")
         symbols = list(text)
@@ -91,11 +96,12 @@ class BpeDropout:
             key: what the segmentation depends on besides the seed, such as the epoch and the number of the pair.
         """
         starts = self._is_start[ids]
-        starts[1:] |= self._is_special[ids[:-1]]
+        starts[1:] |= self._is_fixed[ids[:-1]]
         starts[:1] = True
         places, tokens = np.flatnonzero(starts).tolist(), ids.tolist()
         variants = np.random.default_rng((self.seed, *key)).integers(VARIANTS, size=len(places)).tolist()
         segmented: list[int] = []
         for start, end, variant in zip(places, [*places[1:], len(tokens)], variants, strict=True):
-            segmented += self._segment(tuple(tokens[start:end]), variant)
+            segment = self._segment if end - start <= LONGEST_CACHED_WORD else self.segment
+            segmented += segment(tuple(tokens[start:end]), variant)
         return np.array(segmented, dtype=ids.dtype)

@@ -35,16 +35,15 @@ class TokenSource:
 
 
 class Mixture(TorchDataset):
-    """The pairs of several sources, for batches from `sampler`.
+    """The pairs of several sources, for batches from `sampler`, which must have been called before pairs are read.
 
     Args:
         sources: the sources.
-        max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
         dropout: segments the words anew whenever a pair is used; None to use the ids of `sources`.
     """
 
-    def __init__(self, sources: Sequence[TokenSource], max_tokens: int, dropout: BpeDropout | None = None):
-        self.sources, self.max_tokens, self.dropout = sources, max_tokens, dropout
+    def __init__(self, sources: Sequence[TokenSource], dropout: BpeDropout | None = None):
+        self.sources, self.dropout, self.max_tokens = sources, dropout, 0
         self.sizes = [len(source.tokens) for source in sources]
         self._rows = [TokenRows(source.tokens) for source in sources]
         self._starts = np.cumsum([0, *self.sizes])
@@ -54,15 +53,13 @@ class Mixture(TorchDataset):
 
     @cached_property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of source tokens and of target tokens for which a batch needs room, of each pair."""
+        """Return the number of source tokens and of target tokens of each pair, tags included, without dropout."""
         sides = []
         for name in ("source_length", "target_length"):
             extra = [len(source.prefix) if name == "source_length" else 0 for source in self.sources]
             columns = [np.asarray(source.tokens.with_format("numpy")[name][:]) for source in self.sources]
             parts = [column + more for column, more in zip(columns, extra, strict=True)]
-            needed = np.concatenate(parts)
-            grown = np.ceil(needed * self._growth).astype(np.int64)
-            sides.append(np.maximum(needed, np.minimum(grown, self.max_tokens)))
+            sides.append(np.concatenate(parts).astype(np.int64))
         return sides[0], sides[1]
 
     @cached_property
@@ -75,10 +72,17 @@ class Mixture(TorchDataset):
         growths = [len(self.dropout(side, number)) / len(side) for number, side in enumerate(ids)]
         return max(1.0, float(np.quantile(growths, GROWTH_QUANTILE)))
 
-    def sampler(self, seed: int) -> WeightedBatchSampler:
-        """Return the sampler of the batches of every epoch."""
+    def sampler(self, max_tokens: int, seed: int) -> WeightedBatchSampler:
+        """Return the sampler of the batches of every epoch, with room for the growth of sentences by dropout.
+
+        Args:
+            max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
+            seed: seed of the order of the pairs.
+        """
+        self.max_tokens = max_tokens
         weights = [source.weight for source in self.sources]
-        source, target = (side.tolist() for side in self.lengths)
+        grown = (np.minimum(np.ceil(side * self._growth), max_tokens).astype(np.int64) for side in self.lengths)
+        source, target = (np.maximum(*sides).tolist() for sides in zip(self.lengths, grown, strict=True))
         return WeightedBatchSampler(source, target, self.max_tokens, self.sizes, weights, seed)
 
     def _read(self, pairs: np.ndarray) -> list[dict[str, np.ndarray]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+LANGUAGE_TAG = "<2"  # start of the tags of target languages
 _TAG = re.compile(r"<[^\s<>]+>")
 
 
@@ -80,8 +81,9 @@ def prefix_ids(
     find = getattr(config, "language_tag", None)
     tags = [find(source_lang, target_lang) if find else None, tag]
     known = special_tokens(tokenizer)
+    named = _named_tokens(tokenizer)
     for given in filter(None, tags):
-        if given not in known:
-            others = [token for token in known if token not in _named_tokens(tokenizer)]
+        if given not in known or given in named or (given == tag and given.startswith(LANGUAGE_TAG)):
+            others = [token for token in known if token not in named and not token.startswith(LANGUAGE_TAG)]
             raise ValueError(f"This model has no tag {given}; it has {', '.join(others) or 'none'}.")
     return tokenizer.convert_tokens_to_ids([given for given in tags if given])  # type: ignore[return-value]

@@ -2,6 +2,7 @@
 
 import logging
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -24,6 +25,12 @@ _CUSTOM_PIPELINES = {
         "type": "text",
     }
 }
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Log a warning, the same one only once per process."""
+    logger.warning(message)
 
 
 @strict
@@ -164,6 +171,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             ValueError: If the model has no tag for the target language, or has several and none is given.
         """
         if not self.language_pairs:
+            if target_lang is not None and self.target_lang is not None and target_lang != self.target_lang:
+                _warn_once(f"This model translates into {self.target_lang} only, whatever the target language given.")
             return None
         targets = dict.fromkeys(pair.split("-")[1] for pair in self.language_pairs)
         if target_lang is None and len(targets) > 1:
@@ -172,9 +181,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if target_lang not in targets:
             raise ValueError(f"This model has no tag for the language {target_lang!r}; it has {', '.join(targets)}.")
         if source_lang is not None and f"{source_lang}-{target_lang}" not in self.language_pairs:
-            logger.warning(
-                "This model was not trained to translate from %s to %s, only %s; the quality may be low.",
-                *(source_lang, target_lang, ", ".join(self.language_pairs)),
+            _warn_once(
+                f"This model was not trained to translate from {source_lang} to {target_lang}, only "
+                f"{', '.join(self.language_pairs)}; the quality may be low."
             )
         return f"<2{target_lang}>"
 

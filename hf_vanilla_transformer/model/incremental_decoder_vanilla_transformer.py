@@ -40,7 +40,8 @@ class PackedLinear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, rows: int, relu: bool = False):
         self.weight, self.bias, self.relu = weight, bias, relu
-        self.is_packed = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
+        on_cpu = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
+        self.is_packed = on_cpu and not torch.is_autocast_enabled("cpu")  # which would change the inputs' dtype
         if weight.dtype == torch.bfloat16:
             self.is_packed = self.is_packed and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         else:
@@ -124,12 +125,12 @@ class _CachedLayer:
         self._append(self.key, key, used)
         self._append(self.value, value, used)
         output = self.out(self._attend(query, self.key, self.value, mask))
-        x = layer.self_attn_layer_norm(output.add_(x))
+        x = layer.self_attn_layer_norm(x + output)
         query = self._split_heads(self.cross_query(x))
         output = self.cross_out(self._attend(query, self.cross_key, self.cross_value, cross_mask))
-        x = layer.encoder_attn_layer_norm(output.add_(x))
+        x = layer.encoder_attn_layer_norm(x + output)
         output = self.fc2(self.activation_fn(self.fc1(x)))
-        return layer.final_layer_norm(output.add_(x))
+        return layer.final_layer_norm(x + output)
 
     def keep(self, rows: torch.Tensor):
         """Keep only the sentences `rows` (indices into the batch)."""

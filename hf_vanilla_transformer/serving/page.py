@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoTokenizer
 
+from ..data.tags import prefix_ids
 from ..files import import_extra
 from ..inference.precision import resolve_dtype
 from ..model.loading import load, load_model
@@ -49,9 +50,18 @@ class Explorer:
         number_format = resolve_dtype(dtype, torch.device("cpu"))
         self.model = load_model(name, attn_implementation="eager", dtype=number_format).eval()
         self.tokenizer = load(AutoTokenizer, name)
+        pairs = self.model.config.language_pairs or ()
+        self.target_langs = list(dict.fromkeys(pair.split("-")[1] for pair in pairs))  # none for a single direction
+
+    def _source_ids(self, text: str, target_lang: str | None) -> torch.Tensor:
+        """Return the token ids of a source (1, S), with the tag of the target language if the model has tags."""
+        prefix = prefix_ids(self.model.config, self.tokenizer, target_lang=target_lang)
+        return torch.tensor([[*prefix, *self.tokenizer(text, verbose=False)["input_ids"]]])
 
     @torch.inference_mode()
-    def translate(self, text: str, num_beams: int, alpha: float) -> list[tuple[float, str, list[int]]]:
+    def translate(
+        self, text: str, num_beams: int, alpha: float, target_lang: str | None = None
+    ) -> list[tuple[float, str, list[int]]]:
         """Return the n best translations as (score, text, token ids), best first; n is `num_beams`.
 
         The score is the log-probability; with more than one beam, it is divided by the length penalty.
@@ -60,6 +70,7 @@ class Explorer:
             text: the source sentence.
             num_beams: beam size; 1 for greedy search.
             alpha: length penalty of beam search (section 6.1).
+            target_lang: the target language, for a model that has several.
 
         Raises:
             ValueError: if the text is blank or too long; the message is shown to the user of the page.
@@ -70,12 +81,13 @@ class Explorer:
             raise ValueError(
                 f"The text has {len(text):,} characters, but the limit is {MAX_CHARACTERS:,}. Try a shorter sentence."
             )
-        inputs = self.tokenizer(text, return_tensors="pt", verbose=False)
-        length = inputs["input_ids"].shape[1]
+        source = self._source_ids(text, target_lang)
+        length = source.shape[1]
         if length > MAX_TOKENS:
             raise ValueError(f"The text has {length} tokens, but the limit is {MAX_TOKENS}. Try a shorter sentence.")
         outputs = self.model.generate(
-            **inputs,
+            source,
+            attention_mask=torch.ones_like(source),
             num_beams=num_beams,
             num_return_sequences=num_beams,
             length_penalty=alpha if num_beams > 1 else None,
@@ -96,18 +108,19 @@ class Explorer:
         return list(zip(scores, texts, sequences, strict=True))
 
     @torch.inference_mode()
-    def attention(self, text: str, target: list[int]) -> dict[str, Any]:
+    def attention(self, text: str, target: list[int], target_lang: str | None = None) -> dict[str, Any]:
         """Return all attention weights of the model for the source `text` and the output `target`.
 
         Args:
             text: the source sentence.
             target: the token ids of a translation, from the decoder start token to `</s>`.
+            target_lang: the target language, for a model that has several.
 
         Returns:
             "weights": for "encoder", "decoder" and "cross", the weights (layers, heads, queries, keys);
             "tokens": the text of each token of the "source" and the "target".
         """
-        source = self.tokenizer(text, return_tensors="pt")["input_ids"]
+        source = self._source_ids(text, target_lang)
         outputs = self.model(input_ids=source, decoder_input_ids=torch.tensor([target[:-1]]), output_attentions=True)
         weights = {kind: torch.stack(outputs[name]).squeeze(1).float() for kind, (name, _, _) in _KINDS.items()}
         tokens = {"source": self._token_labels(source[0].tolist()), "target": self._token_labels(target[:-1])}
@@ -141,14 +154,16 @@ def _event_handlers(gr: ModuleType, explorer: Explorer) -> tuple[Callable[..., t
         explorer: the model.
     """
 
-    def translate(text: str, num_beams: int, alpha: float) -> tuple[str, str, dict[str, Any]]:
+    def translate(
+        text: str, num_beams: int, alpha: float, target_lang: str | None = None
+    ) -> tuple[str, str, dict[str, Any]]:
         try:
-            candidates = explorer.translate(text, int(num_beams), alpha)
+            candidates = explorer.translate(text, int(num_beams), alpha, target_lang)
         except ValueError as error:
             raise gr.Error(str(error), title="Cannot translate") from None
         rows = "".join(_ROW.format(f"{score:.3f}", escape(translation)) for score, translation, _ in candidates)
         _, best, ids = candidates[0]
-        return best, _TABLE.format(rows), explorer.attention(text, ids)
+        return best, _TABLE.format(rows), explorer.attention(text, ids, target_lang)
 
     def show(attention: dict[str, Any] | None, kind: str, layer: int, head: int) -> Any:
         if attention is None:  # nothing has been translated yet
@@ -188,6 +203,8 @@ def build_page(name: str, dtype: str = "float32") -> Any:
                 source = gr.Textbox(label=label, lines=3, max_lines=8, max_length=MAX_CHARACTERS)
                 num_beams = gr.Slider(1, 10, defaults.num_beams or 1, step=1, label="Beam size (translations shown)")
                 alpha = gr.Slider(0, 2, defaults.length_penalty, step=0.1, label="Length penalty (alpha)")
+                targets = explorer.target_langs
+                target_lang = gr.Dropdown(targets, label="Target language", visible=len(targets) > 1)
                 button = gr.Button("Translate", variant="primary")
             with gr.Column():
                 best = gr.Textbox(label=f"Translation ({config.target_lang or 'any language'})", lines=3)
@@ -205,7 +222,8 @@ def build_page(name: str, dtype: str = "float32") -> Any:
         attention = gr.State()
         selection = [attention, kind, layer, head]
         for event in (button.click, source.submit):
-            event(translate, [source, num_beams, alpha], [best, table, attention]).success(show, selection, plot)
+            inputs = [source, num_beams, alpha, target_lang]
+            event(translate, inputs, [best, table, attention]).success(show, selection, plot)
         for control in (kind, layer, head):
             control.change(show, selection, plot, show_progress="hidden")
     return page

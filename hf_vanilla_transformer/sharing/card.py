@@ -59,9 +59,11 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
     scores, license = details.scores or training.get("scores") or [], details.license or training.get("license")
     scores = [scores] if isinstance(scores, dict) else scores  # as recorded by earlier versions
     title = (details.name or folder.resolve().name).split("/")[-1]
-    directions = getattr(config, "language_pairs", None) or [f"{config.source_lang}-{config.target_lang}"]
-    directions = [direction for direction in directions if "None" not in direction]
-    languages = dict.fromkeys(language for direction in directions for language in direction.split("-"))
+    pairs = [tuple(pair.split("-")) for pair in getattr(config, "language_pairs", None) or ()]
+    pairs = pairs or [(config.source_lang, config.target_lang)]
+    pairs = [pair for pair in pairs if all(pair)]
+    languages = dict.fromkeys(language for pair in pairs for language in pair)
+    directions = ", ".join(map(" to ".join, pairs))
     validation = training.get("validation", [])
     return ModelCard.from_template(
         ModelCardData(
@@ -73,16 +75,15 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             datasets=training.get("dataset_name"),
             metrics=["bleu", "chrf"] if scores else None,
             model_name=title,
-            eval_results=[result for part in scores for result in _eval_results(part, directions)] or None,
+            eval_results=[result for part in scores for result in _eval_results(part, pairs)] or None,
         ),
         template_str=_read_template(),
         name=title,
         location=json.dumps(details.name or str(folder)),
         repository=details.name or folder,
-        languages=", ".join(direction.replace("-", " to ") for direction in directions)
-        or "from one language to another",
-        multilingual=len(directions) > 1,
-        target_lang=json.dumps(directions[0].split("-")[1] if directions else None),
+        languages=directions or "from one language to another",
+        multilingual=len(pairs) > 1,
+        target_lang=json.dumps(pairs[0][1] if pairs else None),
         sinusoidal=config.position_embedding == "sinusoidal",
         parameters=f"{_count_parameters(folder):,}",
         config=config,
@@ -91,15 +92,22 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         settings=yaml.safe_dump(training.get("settings", {}), sort_keys=False, allow_unicode=True).strip(),
         time=_format_duration(training.get("seconds", 0)),
         license=license,
-        validation=validation[::-1][:: max(1, len(validation) // 10)][::-1],  # about ten rows, including the last
+        validation=_about_ten_updates(validation),
         example=json.dumps(training.get("example", "Hello!"), ensure_ascii=False),
         scores=[{**part, "metrics": _score_rows(part)} for part in scores],
     )
 
 
-def _eval_results(scores: dict[str, Any], directions: list[str]) -> list[EvalResult]:
+def _about_ten_updates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of about ten of the updates after which there was a validation, including the last."""
+    updates = list(dict.fromkeys(row["updates"] for row in rows))
+    chosen = set(updates[::-1][:: max(1, len(updates) // 10)])
+    return [row for row in rows if row["updates"] in chosen]
+
+
+def _eval_results(scores: dict[str, Any], pairs: list[tuple[str, ...]]) -> list[EvalResult]:
     """Return the scores on one text in the format of the Hub's model index."""
-    direction = scores.get("direction") or ", ".join(directions) or "None-None"
+    direction = scores.get("direction") or ", ".join(map("-".join, pairs)) or "None-None"
     return [
         EvalResult(
             task_type="translation",

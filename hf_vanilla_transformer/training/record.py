@@ -62,7 +62,10 @@ def training_record(
         "validation": validation,
     }
     if validation and args.eval_bleu:
-        record["scores"] = trainer.score()
+        scores = trainer.score()
+        for score, direction in zip(scores, text.directions.values(), strict=True):
+            score["direction"] = direction
+        record["scores"] = scores
     return record
 
 

@@ -118,6 +118,9 @@ class _Run:
         prepared = next((source.file for source in text_sources(data) if source.is_prepared), None)
         if data.streaming and not prepared:
             raise ValueError("--streaming reads a folder made by scripts/prepare_data.py; give one as --train_file.")
+        given = prepared or self.model.tokenizer_name or pretrained
+        if given and (self.model.tokenizer_model, self.model.normalization) != ("bpe", "none"):
+            raise ValueError(f"--tokenizer_model and --normalization have no effect: {given} has its own tokenizer.")
         if resumes:
             tokenizer_path: str | None = self.folder
         else:
@@ -197,7 +200,7 @@ class _Run:
         if self.args.process_index == 0:
             write_record(self.folder, record)
             write_card(self.folder)
-        metric = str(self.args.metric_for_best_model).removeprefix("eval_")
+        metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
         for log in state.log_history:
             if state.best_metric is not None and log.get(f"eval_{metric}") == state.best_metric:
                 self._report(f"Best {metric}: {state.best_metric:.4g}, after {log['step']:,} updates")

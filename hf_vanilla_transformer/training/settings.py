@@ -54,7 +54,8 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, Dat
             )
         given, data = [f"{data.source_lang}-{data.target_lang}"], replace(data, source_lang=None, target_lang=None)
     pairs = list(dict.fromkeys([*(config.language_pairs or ()), *map("-".join, map(parse_language_pair, given))]))
-    if len(pairs) > 1:
+    own = f"{config.source_lang}-{config.target_lang}"
+    if len(pairs) > 1 or config.language_pairs or (model.model_name_or_path and pairs and pairs != [own]):
         config.language_pairs = pairs
         sources, targets = ({parse_language_pair(pair)[side] for pair in pairs} for side in (0, 1))
         config.source_lang = sources.pop() if len(sources) == 1 else None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..data.shards import is_prepared
-from ..data.tags import language_tag, parse_language_pair
+from ..data.tags import LANGUAGE_TAG, language_tag, parse_language_pair
 from .arguments import DataArguments
 
 _Value = TypeVar("_Value")
@@ -109,6 +109,13 @@ def _source_languages(data: DataArguments, files: Sequence[str], count: int) -> 
 
 
 def all_tags(config: Any, sources: Sequence[TextSource]) -> list[str]:
-    """Return every tag that the sources of a run need, those of the target languages first."""
+    """Return every tag that the sources of a run need, those of the target languages first.
+
+    Raises:
+        ValueError: if the tag of a source is that of a language.
+    """
+    for source in sources:
+        if source.tag and source.tag.startswith(LANGUAGE_TAG):
+            raise ValueError(f"--source_tag {source.tag}: tags that start with <2 are those of target languages.")
     targets = [parse_language_pair(pair)[1] for pair in config.language_pairs or ()]
     return list(dict.fromkeys([*map(language_tag, targets), *(source.tag for source in sources if source.tag)]))

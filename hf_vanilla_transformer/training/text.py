@@ -17,7 +17,7 @@ from ..data.mixture import Mixture, TokenSource
 from ..data.phrases import splits
 from ..data.readers import load_directed_pairs, load_pairs
 from ..data.sampling import temperature_weights
-from ..data.shards import ShardStream, check_prepared_languages, is_prepared, load_shards
+from ..data.shards import ShardStream, check_prepared_languages, is_prepared, load_shards, read_manifest
 from ..data.tags import add_tags, parse_language_pair, prefix_ids
 from ..data.tokenizer import adapt_tokenizer, train_tokenizer
 from ..model.loading import load
@@ -52,14 +52,14 @@ class TokenizedText:
         train: rows for `VanillaTransformerTrainer`.
         validation: a dataset, or several by name; None if there is no validation text.
         sources: what the card says about each source of training text.
-        added_tags: tags that the given tokenizer lacked.
+        directions: the direction of each validation text by name.
     """
 
     tokenizer: PreTrainedTokenizerBase
     train: Any = None
     validation: Any = None
     sources: list[dict[str, Any]] = field(default_factory=list)
-    added_tags: list[str] = field(default_factory=list)
+    directions: dict[str, str] = field(default_factory=dict)
 
     @property
     def num_pairs(self) -> int:
@@ -162,17 +162,24 @@ def tokenize_text(
     """
     directions = language_pairs(data) or [(config.source_lang, config.target_lang)]
     tags = all_tags(config, text_sources(data))
+    if data.bpe_dropout and model.tokenizer_model != "bpe":
+        raise ValueError("--bpe_dropout needs --tokenizer_model bpe.")
     with args.main_process_first(desc="reading the text"):
         training, validation = read_texts(data, directions)
+        if data.filter_language:
+            check_known(*(language for text in training for language in text.languages))
         if args.process_index == 0 and not tokenizer_path:
             tokenizer = _learn_tokenizer([text.pairs for text in training if text.pairs], model, config, tags, report)
             tokenizer.save_pretrained(str(args.output_dir))
         tokenizer = load(AutoTokenizer, tokenizer_path or str(args.output_dir))
         adapt_tokenizer(tokenizer, tokenizer_path or "just learned")
-        result = TokenizedText(tokenizer, added_tags=add_tags(tokenizer, tags))
+        add_tags(tokenizer, tags)
+        result = TokenizedText(tokenizer)
         text = _Tokenizing(data, args, config, tokenizer, report)
         result.train, result.sources = text.training(training)
         result.validation = text.validation(validation)
+        names = _names(validation) if len(validation) > 1 else ["" for _ in validation]
+        result.directions = {name: "-".join(each.languages) for name, each in zip(names, validation, strict=True)}
     return result
 
 
@@ -215,7 +222,7 @@ class _Tokenizing:
             dropout = BpeDropout(self.tokenizer, self.data.bpe_dropout, self.seed)
         if dropout is None and len(sources) == 1 and not sources[0].prefix and sources[0].weight == 1.0:
             return sources[0].tokens, counts
-        return Mixture(sources, self.args.max_tokens, dropout), counts
+        return Mixture(sources, dropout), counts
 
     def validation(self, texts: list[Text]) -> Any:
         """Return the validation text, or several by name, or None."""
@@ -235,8 +242,6 @@ class _Tokenizing:
         data, pairs = self.data, text.pairs
         assert pairs is not None
         languages = text.languages if data.filter_language else None
-        if languages:
-            check_known(*languages)
         cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio, languages) if clean else None
         tokens, drops = tokenize_pairs(pairs, self.tokenizer, self.args.max_tokens - len(prefix), cleaning)
         self.report(f"{name}: {len(tokens):,} of {len(pairs):,} pairs; dropped: {describe_drops(drops)}")
@@ -247,7 +252,7 @@ class _Tokenizing:
         self._check_prepared(folder, text.languages)
         tokens = load_shards(folder)
         self.report(f"{name}: {len(tokens):,} prepared pairs")
-        return tokens, _count(text, len(tokens))
+        return tokens, _count_prepared(text, folder)
 
     def _check_prepared(self, folder: str, languages: Languages) -> None:
         """Check that a prepared folder has these languages, and the tokens of this run's tokenizer.
@@ -256,6 +261,10 @@ class _Tokenizing:
             ValueError: if it does not.
         """
         check_prepared_languages(folder, languages)
+        if self.data.filter_language:
+            raise ValueError(
+                f"{folder} is already cleaned: give --filter_language to scripts/prepare_data.py instead."
+            )
         if not load(AutoTokenizer, folder).get_vocab().items() <= self.tokenizer.get_vocab().items():
             raise ValueError(f"{folder} was prepared with another vocabulary; prepare it with this run's tokenizer.")
 
@@ -267,12 +276,19 @@ class _Tokenizing:
         stream = ShardStream(folder, self.args.max_tokens, self.seed, self.args.process_index, self.args.world_size)
         self._check_prepared(folder, text.languages)
         self.report(f"train: {stream.pairs:,} prepared pairs")
-        return stream, [_count(text, stream.pairs)]
+        about = {"direction": "-".join(text.languages), "tag": None, "weight": 1.0}
+        return stream, [{**_count_prepared(text, folder), **about}]
 
 
 def _count(text: Text, used: int, read: int | None = None, drops: Counter[str] | None = None) -> dict[str, Any]:
     """Return what the card says about the pairs of a text."""
     return {"name": text.source.name, "pairs": used, "read": read, "dropped": dict(drops or {})}
+
+
+def _count_prepared(text: Text, folder: str) -> dict[str, Any]:
+    """Return what the card says about the pairs of a prepared folder."""
+    manifest = read_manifest(folder)
+    return _count(text, manifest["pairs"], manifest.get("read"), Counter(manifest.get("drops") or {}))
 
 
 def _describe(text: Text) -> str:

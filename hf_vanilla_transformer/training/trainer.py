@@ -156,7 +156,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             return super().get_train_dataloader()
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         if isinstance(self.train_dataset, Mixture):
-            sampler: MaxTokensBatchSampler = self.train_dataset.sampler(seed)
+            sampler: MaxTokensBatchSampler = self.train_dataset.sampler(self.args.max_tokens, seed)
         else:
             sampler = MaxTokensBatchSampler(*token_lengths(self.train_dataset), self.args.max_tokens, seed=seed)
         self.remove_callback(SetEpoch)

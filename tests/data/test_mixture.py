@@ -30,7 +30,7 @@ def sources(tokenizer) -> list[TokenSource]:
 
 
 def test_pairs_are_those_of_the_sources_with_their_prefix(sources):
-    mixture = Mixture(sources, 256)
+    mixture = Mixture(sources)
     assert len(mixture) == len(sources[0].tokens) + len(sources[1].tokens)
     numbers = [len(mixture) - 1, 0, len(sources[0].tokens), 3]
     rows = mixture.__getitems__([5 * len(mixture) + number for number in numbers])  # the epoch changes nothing
@@ -44,8 +44,8 @@ def test_pairs_are_those_of_the_sources_with_their_prefix(sources):
 
 
 def test_batches_with_dropout_fit_and_differ_between_epochs_only(sources, tokenizer):
-    mixture = Mixture(sources, 256, BpeDropout(tokenizer, 0.2, seed=3))
-    sampler, collate, plain = mixture.sampler(seed=1), Seq2SeqCollator(0, 1), Mixture(sources, 256)
+    mixture = Mixture(sources, BpeDropout(tokenizer, 0.2, seed=3))
+    sampler, collate, plain = mixture.sampler(256, seed=1), Seq2SeqCollator(0, 1), Mixture(sources)
     texts: list[dict[int, list[int]]] = []
     for epoch in (0, 1):
         sampler.set_epoch(epoch)
@@ -68,7 +68,7 @@ def test_batches_with_dropout_fit_and_differ_between_epochs_only(sources, tokeni
 
 
 def test_dropout_is_rarely_given_up_for_lack_of_room(sources, tokenizer, monkeypatch):
-    mixture = Mixture(sources, 256, BpeDropout(tokenizer, 0.1, seed=3))
+    mixture = Mixture(sources, BpeDropout(tokenizer, 0.1, seed=3))
     kept: list[bool] = []
     original = Mixture._drop
 
@@ -78,6 +78,6 @@ def test_dropout_is_rarely_given_up_for_lack_of_room(sources, tokenizer, monkeyp
         return result
 
     monkeypatch.setattr(Mixture, "_drop", drop)
-    for numbers in mixture.sampler(seed=1):
+    for numbers in mixture.sampler(256, seed=1):
         mixture.__getitems__(numbers)
     assert np.mean(kept) > 0.98

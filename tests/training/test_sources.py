@@ -72,7 +72,7 @@ def test_sources_of_all_formats_are_used_by_weight_on_one_and_two_processes(trai
     sizes = mixture.sizes
     assert sizes == [150, 100, 200]
     for processes in (1, 2):
-        sampler = mixture.sampler(seed=run.args.seed)
+        sampler = mixture.sampler(128, seed=run.args.seed)
         for epoch in (0, 1):
             sampler.set_epoch(epoch)
             shards = [BatchSamplerShard(sampler, processes, i, even_batches=False) for i in range(processes)]
