@@ -116,6 +116,15 @@ def _directed_json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> I
         yield texts
 
 
+def names_languages(path: str) -> bool:
+    """Return whether a file is JSON lines whose first object names its languages, for `_directed_json_rows`."""
+    name = path[: -len(Path(path).suffix)] if path.endswith(COMPRESSIONS) else path
+    if not name.endswith(".jsonl") or not Path(path).is_file():
+        return False
+    _, row = next(_json_objects(path), ("", {}))
+    return "source_lang" in row and "target_lang" in row
+
+
 def _json_objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the file and line of each object, and the object; skip blank lines."""
     for number, line in enumerate(read_lines(path), start=1):

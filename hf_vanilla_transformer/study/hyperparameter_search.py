@@ -63,11 +63,12 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
     done = [trial for trial in study.trials if trial.state.is_finished() and trial.value is not None]
     if len(done) < tuning.trials:
         trainer = experiment.trainer(_SearchTrainer)
+        metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")  # of several texts, the first one's
         trainer.tokens = args.max_tokens * args.max_steps
         try:
             trainer.hyperparameter_search(
                 hp_space=_SearchSpace(experiment),
-                compute_objective=lambda metrics: metrics[f"eval_{experiment.measure}"],
+                compute_objective=lambda metrics: metrics[f"eval_{metric}"],
                 n_trials=tuning.trials - len(done),
                 direction=direction,
                 backend="optuna",

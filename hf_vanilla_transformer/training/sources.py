@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..data.formats import names_languages
 from ..data.shards import is_prepared
 from ..data.tags import LANGUAGE_TAG, language_tag, parse_language_pair
 from .arguments import DataArguments
@@ -97,15 +98,17 @@ def text_sources(data: DataArguments) -> list[TextSource]:
 
 
 def _source_languages(data: DataArguments, files: Sequence[str], count: int) -> list[Languages | None]:
-    """Return the languages of each source."""
+    """Return the languages of each source, None for JSON lines that name their own."""
     if not data.language_pairs:
         assert data.source_lang is not None
         assert data.target_lang is not None
         return [(data.source_lang, data.target_lang)] * count
     pairs = [parse_language_pair(pair) for pair in data.language_pairs]
-    if len(pairs) not in (1, count) and len(files) == count and all(".jsonl" in Path(file).name for file in files):
-        return [None] * count  # JSON lines can name their own
-    return list(for_each("language_pairs", pairs, count, pairs[0]))
+    directed = [names_languages(file) for file in files] + [False] * (count - len(files))
+    if len(pairs) not in (1, count) and all(directed):
+        return [None] * count
+    languages = for_each("language_pairs", pairs, count, pairs[0])
+    return [None if own else pair for own, pair in zip(directed, languages, strict=True)]
 
 
 def all_tags(config: Any, sources: Sequence[TextSource]) -> list[str]:

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.bpe_dropout import BpeDropout
 from ..data.cleaning import Cleaning, describe_drops, tokenize_pairs
+from ..data.formats import names_languages
 from ..data.hub_datasets import load_hub_pairs
 from ..data.language_filter import check_known
 from ..data.mixture import Mixture, TokenSource
@@ -96,9 +97,7 @@ def _validation_sources(
     """Return the validation files: one for each source, or one for every direction."""
     files = data.validation_file or []
     if len(files) == 1:
-        languages: list[Languages | None] = [*directions]
-        if ".jsonl" in Path(files[0]).name and all(source.languages is None for source in sources):
-            languages = [None]
+        languages: list[Languages | None] = [None] if names_languages(files[0]) else [*directions]
         files = files * len(languages)
     elif len(files) == len(sources):
         languages = [source.languages for source in sources]

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from hf_vanilla_transformer import train_tokenizer
@@ -107,3 +108,16 @@ def test_other_vocabularies_and_probabilities_are_refused(tokenizer):
     for probability in (-0.1, 1.0, float("nan")):
         with pytest.raises(ValueError, match="must be in"):
             BpeDropout(tokenizer, probability, seed=0)
+
+
+def test_bytes_of_unknown_characters_stay_as_they_are():
+    merges = [("\u2581", "a"), ("a", "b"), ("\u2581a", "b")]
+    symbols = ["<unk>", "<pad>", "</s>", "\u2581", "a", "b", "<0xC3>", "<0xA9>", "<", "0", "x", "C", "3", ">"]
+    symbols += ["".join(merge) for merge in merges]
+    model = models.BPE({token: i for i, token in enumerate(symbols)}, merges, byte_fallback=True, unk_token="<unk>")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), eos_token="</s>", pad_token="<pad>")
+    ids = np.array(tokenizer.convert_tokens_to_ids(["\u2581ab", "<0xC3>", "<0xA9>", "\u2581ab", "</s>"]))
+    seen = {tuple(tokenizer.convert_ids_to_tokens(BpeDropout(tokenizer, 0.5, 0)(ids, i))) for i in range(40)}
+    assert len(seen) > 1
+    assert all("".join(tokens) == "\u2581ab<0xC3><0xA9>\u2581ab</s>" for tokens in seen)
+    assert all("<0xC3>" in tokens and "<" not in tokens for tokens in seen)

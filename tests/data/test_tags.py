@@ -61,7 +61,7 @@ def test_unknown_languages_and_tags_are_refused_with_those_that_there_are(tokeni
         prefix_ids(config, tokenizer, "en", "nl")
     with pytest.raises(ValueError, match="translates into de, fr, en: choose one"):
         prefix_ids(config, tokenizer)
-    with pytest.raises(ValueError, match="no tag <bt>; it has <2de>, <2fr>, <2en>"):
+    with pytest.raises(ValueError, match="no tag <bt>; it has none"):
         prefix_ids(config, tokenizer, "en", "de", "<bt>")
 
 
@@ -69,6 +69,15 @@ def test_a_direction_that_was_not_trained_is_allowed_with_a_warning(tokenizer, c
     add_tags(tokenizer, ["<2de>", "<2fr>", "<2en>"])
     config = VanillaTransformerConfig(vocab_size=len(tokenizer), language_pairs=PAIRS)
     assert prefix_ids(config, tokenizer, "de", "fr") == tokenizer.convert_tokens_to_ids(["<2fr>"])
+    prefix_ids(config, tokenizer, "de", "fr")  # warns only once
     assert [record.getMessage() for record in caplog.records] == [
         "This model was not trained to translate from de to fr, only en-de, en-fr, de-en; the quality may be low."
     ]
+
+
+def test_tags_with_another_role_are_no_tags_of_text(tokenizer):
+    add_tags(tokenizer, ["<2de>", "<2fr>", "<2en>", "<bt>"])
+    config = VanillaTransformerConfig(vocab_size=len(tokenizer), language_pairs=PAIRS)
+    for tag in ("<pad>", "</s>", "<2fr>"):
+        with pytest.raises(ValueError, match=f"no tag {tag}; it has <bt>"):
+            prefix_ids(config, tokenizer, "en", "de", tag)

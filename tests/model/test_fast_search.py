@@ -143,6 +143,18 @@ def test_search_with_packed_weights_equals_the_one_of_transformers(small_model, 
     assert len(packed) == (1 + 6 * layers if torch.backends.mkldnn.is_available() else 0)
 
 
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_search_under_autocast_equals_the_one_of_transformers(small_model, sources, searches, num_beams, monkeypatch):
+    monkeypatch.setattr(incremental_decoder, "MIN_PACKED_ELEMENTS", 0)
+    model = with_varied_lengths(small_model(lm_head_bias=True))
+    with torch.autocast("cpu", torch.bfloat16):
+        output = model.generate(**sources, num_beams=num_beams)
+        expected = reference(model, **sources, num_beams=num_beams)
+    assert len(searches) == 1
+    width = min(output.shape[1], expected.shape[1])
+    assert (output[:, :width] == expected[:, :width]).float().mean() > 0.8  # rounding may change some tokens
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.04)])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("biased", [False, True])

@@ -1,13 +1,14 @@
 """Training on several sources and in several directions, from the command line to the saved model."""
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
 
 import pytest
 from accelerate.data_loader import BatchSamplerShard
-from small import write_phrases
+from small import write_moses, write_phrases
 from transformers import AutoTokenizer, pipeline
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer, translate
@@ -16,6 +17,7 @@ from hf_vanilla_transformer.data.mixture import Mixture
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.preparation import Preparation, prepare
 from hf_vanilla_transformer.data.tags import special_tokens
+from hf_vanilla_transformer.training.recipes import parse_arguments
 
 PHRASES = splits()["train"]
 
@@ -90,6 +92,16 @@ def test_sources_of_all_formats_are_used_by_weight_on_one_and_two_processes(trai
         ("prepared", 200, 0.5),
     ]
     assert "| b.jsonl | en-de | 100 | none | 2.0 |" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_lines_that_name_their_languages_mix_with_other_texts(train, run_flags, directed, texts, tmp_path):
+    flags = ["--train_file", directed, texts["moses"], "--language_pairs", "en-de", "de-en", "--vocab_size", "400"]
+    mixture = train(*run_flags(tmp_path / "run", *flags, "--validation_file", directed)).train_dataset
+    assert [source.name for source in mixture.sources] == [
+        "train, directed.jsonl en-de",
+        "train, directed.jsonl de-en",
+        "train, a de-en",
+    ]
 
 
 def test_a_temperature_uses_the_largest_source_once(train, run_flags, texts, tmp_path):
@@ -213,12 +225,50 @@ def test_a_tag_marks_the_sources_of_one_text(train, run_flags, texts, tmp_path, 
         (["--source_tag", "<unk>"], "<unk> cannot be a tag"),
         (["--streaming"], "--streaming reads a single prepared folder"),
         (["--language_pairs", "en-fr"], "There is no file"),
+        (["--source_tag", "<2de>"], "tags that start with <2 are those of target languages"),
+        (["--bpe_dropout", "0.1", "--streaming"], "--streaming reads a single prepared folder"),
+        (["--tokenizer_model", "unigram"], "has its own tokenizer"),
+        (["--filter_language"], "is already clean"),
     ],
 )
 def test_flags_that_do_not_fit_the_sources_are_refused(train, run_flags, texts, tmp_path, flags, message):
     with pytest.raises(ValueError, match=message):
         train(*run_flags(tmp_path / "run", "--train_file", *texts.values(), *flags))
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--language_pairs", "en-de", "--source_lang", "en"], "give either --language_pairs or"),
+        (["--train_weights", "1", "--sampling_temperature", "2"], "give either --train_weights or"),
+        (["--train_weights", "0"], "must be positive numbers"),
+        (["--train_weights", "nan"], "must be positive numbers"),
+        (["--sampling_temperature", "0.5"], "must be at least 1"),
+        (["--bpe_dropout", "1"], r"must be in \[0, 1\)"),
+        (["--filter_language", "--no_clean"], "part of cleaning"),
+        (["--tokenizer_model", "wordpiece"], "must be one of bpe, unigram"),
+        (["--normalization", "nfd"], "must be one of none, nfkc"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(run_flags, tmp_path, capsys, flags, message):
+    with pytest.raises(SystemExit) as stop:
+        parse_arguments(run_flags(tmp_path / "run", *flags))
+    assert stop.value.code == 2
+    assert re.search(message, capsys.readouterr().err, re.IGNORECASE)
+
+
+def test_unigram_vocabularies_and_unknown_languages_are_refused_before_anything_is_learned(
+    train, run_flags, texts, tmp_path
+):
+    write_moses(tmp_path / "a", eng=[phrase.en for phrase in PHRASES[:150]])
+    for flags, message in (
+        (["--bpe_dropout", "0.1", "--tokenizer_model", "unigram"], "needs --tokenizer_model bpe"),
+        (["--filter_language", "--source_lang", "eng", "--target_lang", "de"], "cannot identify 'eng'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(*run_flags(tmp_path / "run", "--train_file", texts["moses"], *flags))
+        assert not (tmp_path / "run" / "tokenizer.json").exists()
 
 
 def test_a_line_with_another_direction_is_named(train, run_flags, directed, tmp_path):
