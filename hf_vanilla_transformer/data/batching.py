@@ -60,14 +60,23 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
                 "the pair or raise max_tokens."
             )
         self.seed, self.epoch, self.shuffle = seed, 0, shuffle
+        self._order, self._buckets, longest = self._sort(source, target, max_tokens)
+        self._starts = self._batch_starts(longest, max_tokens)
+
+    @staticmethod
+    def _sort(source: np.ndarray, target: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sort pairs by their rounded-up lengths.
+
+        Returns:
+            The order, one number per pair of rounded lengths in this order, and the longer side in this order.
+        """
         source, target = np.minimum(_round_up(source), max_tokens), np.minimum(_round_up(target), max_tokens)
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
         # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
         longest = np.maximum(source, target)
         _, rank = np.unique(longest, return_inverse=True)
-        self._order = np.lexsort((np.where(rank % 2, target - source, source - target), longest))
-        self._buckets = (target * (max_tokens + 1) + source)[self._order]  # one number per pair of rounded lengths
-        self._starts = self._batch_starts(longest[self._order], max_tokens)
+        order = np.lexsort((np.where(rank % 2, target - source, source - target), longest))
+        return order, (target * (max_tokens + 1) + source)[order], longest[order]
 
     @staticmethod
     def _batch_starts(longest: np.ndarray, max_tokens: int) -> np.ndarray:

@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,17 @@ WORD_STARTS = ("\u0120", "\u2581")  # how a token begins that starts a word: byt
 
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how SentencePiece writes a byte of an unknown character
+
+
+_Segments = tuple[list[tuple[int, ...]], np.ndarray]
+
+
+def _scramble(state: np.ndarray) -> np.ndarray:
+    """Return well-mixed 64-bit numbers, by the generator SplitMix64 (Steele et al. 2014, figure 17)."""
+    state = state + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
 
 
 class BpeDropout:
@@ -89,19 +101,39 @@ class BpeDropout:
             _, i = min(merges)
             symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
 
-    def __call__(self, ids: np.ndarray, *key: int) -> np.ndarray:
-        """Return other token ids (T',) of the text whose token ids are `ids` (T,).
-
-        Args:
-            key: what the segmentation depends on besides the seed, such as the epoch and the number of the pair.
-        """
+    def _segments(self, rows: Sequence[np.ndarray], key: tuple[np.ndarray | int, ...]) -> _Segments:
+        """Return the random segmentation of every word of the rows, and where the words of each row start."""
+        ids, row_starts = np.concatenate(rows), np.cumsum([0, *map(len, rows[:-1])])
         starts = self._is_start[ids]
         starts[1:] |= self._is_fixed[ids[:-1]]
-        starts[:1] = True
-        places, tokens = np.flatnonzero(starts).tolist(), ids.tolist()
-        variants = np.random.default_rng((self.seed, *key)).integers(VARIANTS, size=len(places)).tolist()
-        segmented: list[int] = []
-        for start, end, variant in zip(places, [*places[1:], len(tokens)], variants, strict=True):
-            segment = self._segment if end - start <= LONGEST_CACHED_WORD else self.segment
-            segmented += segment(tuple(tokens[start:end]), variant)
-        return np.array(segmented, dtype=ids.dtype)
+        starts[row_starts] = True
+        places, tokens = np.flatnonzero(starts), ids.tolist()
+        first_words = np.searchsorted(places, row_starts)
+        words = np.diff(first_words, append=len(places))
+        within = np.arange(len(places)) - np.repeat(first_words, words)
+        state = np.zeros(len(rows), np.uint64)
+        for part in (self.seed, *key):
+            state = _scramble(state + np.asarray(part).astype(np.uint64))
+        variants = (_scramble(np.repeat(state, words) + within.astype(np.uint64)) % np.uint64(VARIANTS)).tolist()
+        bounds = itertools.pairwise([*places.tolist(), len(tokens)])
+        return [
+            (self._segment if end - start <= LONGEST_CACHED_WORD else self.segment)(tuple(tokens[start:end]), variant)
+            for (start, end), variant in zip(bounds, variants, strict=True)
+        ], first_words
+
+    def lengths(self, rows: Sequence[np.ndarray], *key: np.ndarray | int) -> np.ndarray:
+        """Return the number of tokens of each text that `__call__` returns for the same arguments."""
+        segments, first_words = self._segments(rows, key)
+        return np.add.reduceat(np.fromiter(map(len, segments), np.int64, len(segments)), first_words)
+
+    def __call__(self, rows: Sequence[np.ndarray], *key: np.ndarray | int) -> list[np.ndarray]:
+        """Return other token ids of each text.
+
+        Args:
+            rows: token ids of each text (T_i,), for n > 0 texts of at least one token each.
+            key: what the segmentations depend on besides the seed, such as the number of each text (n,) and the epoch.
+        """
+        segments, first_words = self._segments(rows, key)
+        bounds = itertools.pairwise([*first_words.tolist(), len(segments)])
+        chain = itertools.chain.from_iterable
+        return [np.array(list(chain(segments[start:end])), dtype=rows[0].dtype) for start, end in bounds]

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset as TorchDataset
+from tqdm import tqdm
 
 from .batching import TokenRows
 from .bpe_dropout import BpeDropout
 from .sampling import WeightedBatchSampler
 
-SAMPLED_PAIRS = 1000  # on which the growth of sentences by BPE dropout is measured
-GROWTH_QUANTILE = 0.9  # share of the sampled sentences that grow by no more than batches leave room for
+PAIRS_PER_BLOCK = 10_000  # measured at once before an epoch with BPE dropout
+SIDES = ("input_ids", "labels")
 DRAWS = 4  # segmentations tried for a sentence before it is used without dropout
 
 
@@ -62,28 +63,32 @@ class Mixture(TorchDataset):
             sides.append(np.concatenate(parts).astype(np.int64))
         return sides[0], sides[1]
 
-    @cached_property
-    def _growth(self) -> float:
-        """Return the factor by which BPE dropout lengthens all but the longest of the sampled sentences."""
-        if self.dropout is None or not len(self):
-            return 1.0
-        numbers = np.linspace(0, len(self) - 1, min(SAMPLED_PAIRS, len(self))).astype(np.int64)
-        ids = [row[name] for row in self._read(numbers) for name in ("input_ids", "labels")]
-        growths = [len(self.dropout(side, number)) / len(side) for number, side in enumerate(ids)]
-        return max(1.0, float(np.quantile(growths, GROWTH_QUANTILE)))
+    def lengths_in_epoch(self, epoch: int, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lengths (n,) of the source and of the target of some pairs as BPE dropout segments them."""
+        assert self.dropout is not None
+        lengths = np.empty((2, len(pairs)), dtype=np.int64)
+        starts = range(0, len(pairs), PAIRS_PER_BLOCK)
+        for start in tqdm(starts, desc="Segmenting the text of the next epoch", delay=5, leave=False, disable=None):
+            block = pairs[start : start + PAIRS_PER_BLOCK]
+            rows = self._read(block)
+            for side, name in enumerate(SIDES):
+                lengths[side, start : start + len(block)] = self.dropout.lengths(
+                    [row[name] for row in rows], block, epoch, side, 0
+                )
+        return lengths[0], lengths[1]
 
     def sampler(self, max_tokens: int, seed: int) -> WeightedBatchSampler:
-        """Return the sampler of the batches of every epoch, with room for the growth of sentences by dropout.
+        """Return the sampler of the batches of every epoch.
 
         Args:
             max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
             seed: seed of the order of the pairs.
         """
         self.max_tokens = max_tokens
+        source, target = (side.tolist() for side in self.lengths)
         weights = [source.weight for source in self.sources]
-        grown = (np.minimum(np.ceil(side * self._growth), max_tokens).astype(np.int64) for side in self.lengths)
-        source, target = (np.maximum(*sides).tolist() for sides in zip(self.lengths, grown, strict=True))
-        return WeightedBatchSampler(source, target, self.max_tokens, self.sizes, weights, seed)
+        measure = self.lengths_in_epoch if self.dropout else None
+        return WeightedBatchSampler(source, target, max_tokens, self.sizes, weights, seed, measure)
 
     def _read(self, pairs: np.ndarray) -> list[dict[str, np.ndarray]]:
         """Return the pairs with these numbers, without dropout."""
@@ -105,19 +110,28 @@ class Mixture(TorchDataset):
         rows = self._read(pairs)
         if self.dropout is not None:
             limit = self.max_tokens // len(rows)
-            for row, *key in zip(rows, epochs.tolist(), pairs.tolist(), strict=True):
-                for side, name in enumerate(("input_ids", "labels")):
-                    row[name] = self._drop(row[name], limit, (*key, side))
+            for side, name in enumerate(SIDES):
+                segmented = self._segment([row[name] for row in rows], limit, pairs, epochs, side)
+                for row, ids in zip(rows, segmented, strict=True):
+                    row[name] = ids
         return rows
 
-    def _drop(self, ids: np.ndarray, limit: int, key: tuple[int, ...]) -> np.ndarray:
-        """Return a random segmentation of at most `limit` tokens."""
+    def _segment(
+        self, rows: list[np.ndarray], limit: int, pairs: np.ndarray, epochs: np.ndarray, side: int
+    ) -> list[np.ndarray]:
+        """Return random segmentations of at most `limit` tokens, or the original where several draws are longer."""
         assert self.dropout is not None
+        segmented, waiting = list(rows), np.arange(len(rows))
         for draw in range(DRAWS):
-            dropped = self.dropout(ids, *key, draw)
-            if len(dropped) <= limit:
-                return dropped
-        return ids
+            texts = [rows[i] for i in waiting]
+            drawn = self.dropout(texts, pairs[waiting], epochs[waiting], side, draw)
+            fits = np.array([len(ids) <= limit for ids in drawn])
+            for i in np.flatnonzero(fits):
+                segmented[waiting[i]] = drawn[i]
+            waiting = waiting[~fits]
+            if not len(waiting):
+                break
+        return segmented
 
     def __getitem__(self, number: int) -> dict[str, np.ndarray]:
         return self.__getitems__([number])[0]

@@ -1,11 +1,14 @@
 """Use the pairs of several sources at different rates, with the same batches in every epoch."""
 
-from collections.abc import Sequence
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from .batching import MaxTokensBatchSampler
 
+LengthsInEpoch = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 MIN_GROUP_PAIRS = 8  # drawn or left out of each group of pairs of similar length
 
 
@@ -71,9 +74,13 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
     what reads the pairs knows the epoch, also in worker processes.
 
     Args:
-        source_lengths, target_lengths: maximum number of tokens of each pair in any epoch.
+        source_lengths, target_lengths: number of tokens of each pair.
         sizes: number of pairs of each source.
         weights: number of times that each source is used per epoch.
+        lengths_in_epoch: returns the numbers of tokens (n,) of the sources and of the targets, given the epoch and
+            the numbers of n pairs, if they change from epoch to epoch. Every epoch then sorts its pairs anew into
+            batches of the same sizes. A pair may be longer than its batch has room for, but never by its
+            `source_lengths` and `target_lengths`.
 
     The other arguments are those of `MaxTokensBatchSampler`.
 
@@ -89,12 +96,20 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         sizes: Sequence[int],
         weights: Sequence[float],
         seed: int = 0,
+        lengths_in_epoch: LengthsInEpoch | None = None,
     ):
         for weight in weights:
             if not 0.0 < weight < float("inf"):
                 raise ValueError(f"The weights of sources must be positive numbers, got {weight}.")
         source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
         self.offsets, self.num_pairs = np.cumsum([0, *sizes[:-1]]), len(source)
+        self.max_tokens, self.lengths_in_epoch = max_tokens, lengths_in_epoch
+        self._shortest = np.maximum(source, target)
+        if lengths_in_epoch is not None and self._shortest.max(initial=0) <= max_tokens:
+            first = lengths_in_epoch(0, np.arange(len(source)))
+            source, target = (
+                np.clip(now, side, max_tokens) for now, side in zip(first, (source, target), strict=True)
+            )
         self._draws = [
             _Draws(
                 source[start : start + size], target[start : start + size], weight, np.random.default_rng((seed, i))
@@ -108,6 +123,29 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
 
     def __iter__(self):
         parts = [start + draws.of_epoch(self.epoch) for start, draws in zip(self.offsets, self._draws, strict=True)]
-        pairs = np.concatenate(parts) + self.epoch * self.num_pairs
-        for slots in super().__iter__():
-            yield pairs[slots].tolist()
+        pairs = np.concatenate(parts)
+        batches = super().__iter__() if self.lengths_in_epoch is None else self._sorted_anew(pairs)
+        numbers = pairs + self.epoch * self.num_pairs
+        for slots in batches:
+            yield numbers[slots].tolist()
+
+    def _sorted_anew(self, pairs: np.ndarray) -> list[list[int]]:
+        """Divide the slots of the epoch's pairs into batches of the planned sizes by the epoch's lengths."""
+        assert self.lengths_in_epoch is not None
+        generator = np.random.default_rng((self.seed, self.epoch))
+        slots = generator.permutation(len(pairs))  # decides between pairs of equal lengths
+        order, _, _ = self._sort(*self.lengths_in_epoch(self.epoch, pairs[slots]), self.max_tokens)
+        slots = slots[order]
+        # From the batch of the shortest pairs to that of the longest, take the next pairs whose shortest form fits.
+        # There are always enough of them, because the batches were planned for longer forms of as many pairs.
+        shortest = self._shortest[pairs[slots]]
+        places = np.argsort(shortest, kind="stable")
+        sizes = np.diff(self._starts, append=len(slots))
+        fitting = np.searchsorted(shortest[places], self.max_tokens // sizes, side="right")
+        waiting: list[int] = []
+        batches = []
+        for size, (start, end) in zip(sizes.tolist(), itertools.pairwise([0, *fitting.tolist()]), strict=True):
+            for place in places[start:end].tolist():
+                heapq.heappush(waiting, place)
+            batches.append(slots[[heapq.heappop(waiting) for _ in range(size)]].tolist())
+        return [batches[batch] for batch in generator.permutation(len(batches))]

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -30,14 +31,14 @@ def test_without_dropout_the_segmentation_is_that_of_the_tokenizer(tokenizer):
     dropout = BpeDropout(tokenizer, 0.0, seed=0)
     for text in [*TEXTS[:200], "Zwölf, 3.14 naïve Wörter!?", "", " a  b "]:
         ids = ids_of(tokenizer, text)
-        assert dropout(ids, 1, 2).tolist() == ids.tolist()
+        assert dropout([ids], 1, 2)[0].tolist() == ids.tolist()
 
 
 def test_dropout_changes_the_tokens_but_not_the_text(tokenizer):
     dropout = BpeDropout(tokenizer, 0.3, seed=0)
     changed = 0
     for number, text in enumerate(TEXTS[:200]):
-        ids = dropout(ids_of(tokenizer, text), number)
+        [ids] = dropout([ids_of(tokenizer, text)], number)
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
         assert ids[-1] == tokenizer.eos_token_id
         changed += ids.tolist() != tokenizer(text)["input_ids"]
@@ -72,12 +73,31 @@ def test_words_grow_as_in_the_published_algorithm(tokenizer):
 def test_segmentations_depend_on_the_seed_and_the_key_only(tokenizer):
     ids = ids_of(tokenizer, TEXTS[0] + " " + TEXTS[1])
     dropout = BpeDropout(tokenizer, 0.3, seed=1)
-    first = dropout(ids, 3, 7).tolist()
-    dropout(ids, 4, 7)
-    assert dropout(ids, 3, 7).tolist() == first
-    assert pickle.loads(pickle.dumps(dropout))(ids, 3, 7).tolist() == first
-    others = [BpeDropout(tokenizer, 0.3, seed=2)(ids, 3, 7), dropout(ids, 4, 7), dropout(ids, 3, 8)]
-    assert all(other.tolist() != first for other in others)
+    first = dropout([ids], 3, 7)[0].tolist()
+    among_others = dropout([ids[:9], ids, ids], np.array([3, 3, 4]), 7)
+    assert among_others[1].tolist() == first
+    assert dropout.lengths([ids[:9], ids, ids], np.array([3, 3, 4]), 7).tolist() == [len(row) for row in among_others]
+    assert pickle.loads(pickle.dumps(dropout))([ids], 3, 7)[0].tolist() == first
+    others = [BpeDropout(tokenizer, 0.3, seed=2)([ids], 3, 7), dropout([ids], 4, 7), dropout([ids], 3, 8)]
+    assert all(other[0].tolist() != first for other in [*others, [among_others[2]]])
+
+
+def test_the_words_of_a_text_are_segmented_independently(tokenizer):
+    word = ids_of(tokenizer, max(TEXTS[1].split(), key=len))[:-1]
+    dropout = BpeDropout(tokenizer, 0.5, seed=1)
+    forms = Counter(dropout.segment(tuple(word.tolist()), variant) for variant in range(64))
+    [ids] = dropout([np.tile(word, 2000)], 0)
+    seen: Counter[tuple[int, ...]] = Counter()
+    form: tuple[int, ...] = ()
+    for token in ids.tolist():
+        form = (*form, token)
+        if tokenizer.decode(form) == tokenizer.decode(word):
+            seen[form] += 1
+            form = ()
+    assert seen.keys() == forms.keys()
+    assert len(forms) > 2
+    for form, count in forms.items():
+        assert seen[form] / 2000 == pytest.approx(count / 64, abs=0.04)
 
 
 def test_another_process_draws_the_same_segmentations(tokenizer, tmp_path):
@@ -88,9 +108,9 @@ def test_another_process_draws_the_same_segmentations(tokenizer, tmp_path):
         from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
         tokenizer = AutoTokenizer.from_pretrained({str(tmp_path)!r})
         ids = np.array(tokenizer({TEXTS[5]!r})["input_ids"])
-        print(BpeDropout(tokenizer, 0.3, seed=1)(ids, 3, 7).tolist())"""
+        print(BpeDropout(tokenizer, 0.3, seed=1)([ids], 3, 7)[0].tolist())"""
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    expected = BpeDropout(tokenizer, 0.3, seed=1)(ids_of(tokenizer, TEXTS[5]), 3, 7).tolist()
+    expected = BpeDropout(tokenizer, 0.3, seed=1)([ids_of(tokenizer, TEXTS[5])], 3, 7)[0].tolist()
     assert output.strip() == str(expected)
 
 
@@ -99,7 +119,7 @@ def test_tags_are_never_segmented(tokenizer):
     add_tags(tagged, ["<2de>"])
     ids = np.array([tagged.convert_tokens_to_ids("<2de>"), *tagged(TEXTS[0])["input_ids"]])
     for number in range(20):
-        assert BpeDropout(tagged, 0.5, seed=0)(ids, number)[0] == ids[0]
+        assert BpeDropout(tagged, 0.5, seed=0)([ids], number)[0][0] == ids[0]
 
 
 def test_other_vocabularies_and_probabilities_are_refused(tokenizer):
@@ -117,7 +137,7 @@ def test_bytes_of_unknown_characters_stay_as_they_are():
     model = models.BPE({token: i for i, token in enumerate(symbols)}, merges, byte_fallback=True, unk_token="<unk>")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), eos_token="</s>", pad_token="<pad>")
     ids = np.array(tokenizer.convert_tokens_to_ids(["\u2581ab", "<0xC3>", "<0xA9>", "\u2581ab", "</s>"]))
-    seen = {tuple(tokenizer.convert_ids_to_tokens(BpeDropout(tokenizer, 0.5, 0)(ids, i))) for i in range(40)}
+    seen = {tuple(tokenizer.convert_ids_to_tokens(BpeDropout(tokenizer, 0.5, 0)([ids], i)[0])) for i in range(40)}
     assert len(seen) > 1
     assert all("".join(tokens) == "\u2581ab<0xC3><0xA9>\u2581ab</s>" for tokens in seen)
     assert all("<0xC3>" in tokens and "<" not in tokens for tokens in seen)

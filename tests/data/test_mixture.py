@@ -67,17 +67,20 @@ def test_batches_with_dropout_fit_and_differ_between_epochs_only(sources, tokeni
     assert len(list(sampler)) == len(sampler)
 
 
-def test_dropout_is_rarely_given_up_for_lack_of_room(sources, tokenizer, monkeypatch):
-    mixture = Mixture(sources, BpeDropout(tokenizer, 0.1, seed=3))
-    kept: list[bool] = []
-    original = Mixture._drop
-
-    def drop(self, ids, limit, key):
-        result = original(self, ids, limit, key)
-        kept.append(result is not ids)
-        return result
-
-    monkeypatch.setattr(Mixture, "_drop", drop)
-    for numbers in mixture.sampler(256, seed=1):
-        mixture.__getitems__(numbers)
-    assert np.mean(kept) > 0.98
+@pytest.mark.parametrize("weight", [1.0, 2.0, 0.75])
+def test_dropout_is_rarely_given_up_for_lack_of_room(sources, tokenizer, weight):
+    source = TokenSource("a", sources[0].tokens, weight=weight)
+    mixture = Mixture([source], BpeDropout(tokenizer, 0.1, seed=3))
+    sampler = mixture.sampler(256, seed=1)
+    for epoch in (0, 1, 5):
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        assert len(batches) == len(sampler)
+        tokens = [[len(row["labels"]) for row in mixture.__getitems__(numbers)] for numbers in batches]
+        pairs = np.concatenate(batches) % len(mixture)
+        drawn = mixture.lengths_in_epoch(epoch, pairs)[1]
+        assert np.mean(drawn == np.concatenate(tokens)) > 0.95
+        if weight != 0.75:  # which leaves room for the longest pair of each group
+            without = list(Mixture([source]).sampler(256, seed=1))
+            original = sum(int(source.tokens[number % len(mixture)]["target_length"]) for b in without for number in b)
+            assert sum(map(sum, tokens)) / len(batches) > 0.95 * original / len(without)

@@ -96,6 +96,29 @@ def test_the_same_seed_gives_the_same_epochs():
     assert first != other
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    data=st.data(),
+    seed=st.integers(0, 5),
+)
+def test_batches_of_changing_lengths_have_room_for_the_shortest_form(sizes, data, seed):
+    weights = data.draw(st.lists(st.floats(0.03, 3.5), min_size=len(sizes), max_size=len(sizes)))
+    source, target = lengths(sum(sizes), seed)
+
+    def lengths_in_epoch(epoch: int, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        growth = np.random.default_rng((seed, epoch)).integers(-3, 20, (2, len(source)))  # rarely, pairs get shorter
+        return np.array(source)[pairs] + growth[0, pairs], np.array(target)[pairs] + growth[1, pairs]
+
+    sampler = WeightedBatchSampler(source, target, 70, sizes, weights, seed, lengths_in_epoch)
+    for batches in epochs(sampler, 4):
+        assert len(batches) == len(sampler)
+        for count, size, weight in zip(uses(batches, sizes), sizes, weights, strict=True):
+            assert abs(count - weight * size) <= 1
+        for batch in batches:
+            assert max(max(source[i] for i in batch), max(target[i] for i in batch)) * len(batch) <= 70
+
+
 def test_weights_that_are_no_positive_numbers_are_refused():
     for weight in (0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="must be positive"):
