@@ -17,8 +17,9 @@ import numpy as np
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-VARIANTS = 64  # random segmentations of each word, which are cached
-CACHED_SEGMENTATIONS = 200_000
+VARIANTS = 32  # random segmentations of each word, which are cached
+CACHED_SEGMENTATIONS = 400_000
+NO_MERGE = 2**31  # the rank of two symbols that are never merged
 LONGEST_CACHED_WORD = 16  # in tokens; longer ones, as in text without spaces, rarely occur twice
 WORD_STARTS = ("\u0120", "\u2581")  # how a token begins that starts a word: byte-level BPE, SentencePiece
 
@@ -74,6 +75,7 @@ class BpeDropout:
         if not starts.any():
             raise ValueError("BPE dropout needs a tokenizer that marks where words start, and this one does not.")
         self._is_fixed, self._is_start = special, starts | special
+        self._fixed = set(np.flatnonzero(special).tolist())
         self._segment = lru_cache(CACHED_SEGMENTATIONS)(self.segment)
 
     def __getstate__(self) -> dict:
@@ -86,20 +88,20 @@ class BpeDropout:
     def segment(self, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
         """Return the token ids of segmentation number `variant` of a word, given by any of its segmentations."""
         text = "".join(self.tokens[token] for token in word)
-        if self._is_fixed[list(word)].any() or any(character not in self.vocabulary for character in text):
+        if not (self._fixed.isdisjoint(word) and all(map(self.vocabulary.__contains__, text))):
             return word
         generator = random.Random(f"{self.seed} {variant} {text}")
         symbols = list(text)
+        ranks = [self.ranks.get(pair, NO_MERGE) for pair in itertools.pairwise(symbols)]
         while True:
-            merges = [
-                (rank, i)
-                for i, pair in enumerate(itertools.pairwise(symbols))
-                if (rank := self.ranks.get(pair)) is not None and generator.random() >= self.probability
-            ]
-            if not merges:
+            best_first = sorted(range(len(ranks)), key=ranks.__getitem__)
+            kept = (i for i in best_first if ranks[i] < NO_MERGE and generator.random() >= self.probability)
+            if (i := next(kept, None)) is None:
                 return tuple(self.vocabulary[symbol] for symbol in symbols)
-            _, i = min(merges)
             symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+            del ranks[i]
+            for left in range(max(i - 1, 0), min(i + 1, len(ranks))):
+                ranks[left] = self.ranks.get((symbols[left], symbols[left + 1]), NO_MERGE)
 
     def _segments(self, rows: Sequence[np.ndarray], key: tuple[np.ndarray | int, ...]) -> _Segments:
         """Return the random segmentation of every word of the rows, and where the words of each row start."""

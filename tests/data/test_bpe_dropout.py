@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from hf_vanilla_transformer import train_tokenizer
-from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
+from hf_vanilla_transformer.data.bpe_dropout import VARIANTS, BpeDropout
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.tags import add_tags
 
@@ -64,10 +64,10 @@ def test_words_grow_as_in_the_published_algorithm(tokenizer):
     for word in words:
         ids = ids_of(tokenizer, word)[:-1]
         text = "".join(tokenizer.convert_ids_to_tokens(ids.tolist()))
-        ours += sum(len(dropout.segment(tuple(ids.tolist()), variant)) for variant in range(64))
-        reference += sum(reference_length(text, dropout.ranks, 0.1, generator) for _ in range(64))
+        ours += sum(len(dropout.segment(tuple(ids.tolist()), variant)) for variant in range(VARIANTS))
+        reference += sum(reference_length(text, dropout.ranks, 0.1, generator) for _ in range(VARIANTS))
     assert ours / reference == pytest.approx(1.0, abs=0.02)
-    assert ours > 64 * sum(len(ids_of(tokenizer, word)) - 1 for word in words)
+    assert ours > VARIANTS * sum(len(ids_of(tokenizer, word)) - 1 for word in words)
 
 
 def test_segmentations_depend_on_the_seed_and_the_key_only(tokenizer):
@@ -85,7 +85,7 @@ def test_segmentations_depend_on_the_seed_and_the_key_only(tokenizer):
 def test_the_words_of_a_text_are_segmented_independently(tokenizer):
     word = ids_of(tokenizer, max(TEXTS[1].split(), key=len))[:-1]
     dropout = BpeDropout(tokenizer, 0.5, seed=1)
-    forms = Counter(dropout.segment(tuple(word.tolist()), variant) for variant in range(64))
+    forms = Counter(dropout.segment(tuple(word.tolist()), variant) for variant in range(VARIANTS))
     [ids] = dropout([np.tile(word, 2000)], 0)
     seen: Counter[tuple[int, ...]] = Counter()
     form: tuple[int, ...] = ()
@@ -97,7 +97,7 @@ def test_the_words_of_a_text_are_segmented_independently(tokenizer):
     assert seen.keys() == forms.keys()
     assert len(forms) > 2
     for form, count in forms.items():
-        assert seen[form] / 2000 == pytest.approx(count / 64, abs=0.04)
+        assert seen[form] / 2000 == pytest.approx(count / VARIANTS, abs=0.04)
 
 
 def test_another_process_draws_the_same_segmentations(tokenizer, tmp_path):
