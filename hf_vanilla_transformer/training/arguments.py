@@ -71,14 +71,18 @@ def check_evaluation(args: TrainingArguments) -> None:
     _reject_changes(args, {name: _WITHOUT_EFFECT_ON_TRAINING[name] for name in names})
 
 
-def check_flags(args: "VanillaTransformerTrainingArguments") -> None:
+def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArguments") -> None:
     """Check that every flag of a command line has an effect and that validation reports `metric_for_best_model`.
+
+    With several validation texts, whose names are not known yet, `NAME_bleu` is accepted for any name.
 
     Raises:
         ValueError: for a flag without effect, or a `metric_for_best_model` that validation does not report.
     """
     _reject_changes(args, _WITHOUT_EFFECT_ON_TRAINING)
-    if str(args.metric_for_best_model).removeprefix("eval_") not in args.metrics():
+    metric = str(args.metric_for_best_model).removeprefix("eval_")
+    several = len(data.validation_file or []) > 1 or data.language_pairs
+    if metric not in args.metrics() and not (several and metric.endswith(tuple(f"_{m}" for m in args.metrics()))):
         raise ValueError(
             f"metric_for_best_model must be one of {', '.join(args.metrics())}, got {args.metric_for_best_model!r}."
         )

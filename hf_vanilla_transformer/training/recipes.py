@@ -75,7 +75,7 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
     try:
         parser.set_defaults(**preset(flags.preset).training)
         arguments = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
-        check_flags(arguments[2])
+        check_flags(arguments[2], arguments[1])
         _check_sizes(arguments[0])
     except (ValueError, TypeError) as error:  # TypeError: wrong keys in a dictionary such as --accelerator_config
         parser.error(" ".join(str(error).split()))

@@ -159,12 +159,12 @@ def test_a_tokenisation_with_a_missing_package_is_rejected_immediately(tmp_path,
 def test_flags_without_effect_on_training_are_rejected(tmp_path, fields, message):
     args = arguments(tmp_path, **fields)
     with pytest.raises(ValueError, match=message):
-        check_flags(args)
+        check_flags(args, DataArguments())
 
 
 def test_flags_with_an_effect_are_accepted(tmp_path):
     for fields in ({}, {"eval_bleu": False}, {"metric_for_best_model": "eval_loss"}, {"do_train": True}):
-        check_flags(arguments(tmp_path, **fields))
+        check_flags(arguments(tmp_path, **fields), DataArguments())
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_beams", 0), ("length_penalty", float("nan"))])

@@ -121,7 +121,8 @@ def test_one_plain_source_trains_as_before(train, run_flags, texts, tmp_path):
 
 
 def test_a_model_of_two_directions_translates_both(bidirectional, texts, tmp_path, capsys, caplog):
-    folder = bidirectional("--validation_file", texts["moses"], "--eval_strategy", "steps", "--eval_steps", "2")
+    schedule = ("--eval_strategy", "steps", "--eval_steps", "2", "--metric_for_best_model", "de-en_loss")
+    folder = bidirectional("--validation_file", texts["moses"], *schedule)
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert model.config.language_pairs == ["en-de", "de-en"]
@@ -129,6 +130,8 @@ def test_a_model_of_two_directions_translates_both(bidirectional, texts, tmp_pat
     assert special_tokens(tokenizer)[-2:] == ["<2de>", "<2en>"]
     assert len(tokenizer) == model.config.vocab_size == 400
     log = json.loads((tmp_path / "both" / "trainer_state.json").read_text())["log_history"]
+    best = json.loads((tmp_path / "both" / "trainer_state.json").read_text())["best_metric"]
+    assert best == min(entry["eval_de-en_loss"] for entry in log if "eval_de-en_loss" in entry)
     assert {key for entry in log for key in entry if key.endswith("bleu")} == {"eval_en-de_bleu", "eval_de-en_bleu"}
     assert "en to de, de to en" in (tmp_path / "both" / "README.md").read_text()
     record = json.loads((tmp_path / "both" / "training.json").read_text())
@@ -270,6 +273,14 @@ def test_unigram_vocabularies_and_unknown_languages_are_refused_before_anything_
         with pytest.raises(ValueError, match=message):
             train(*run_flags(tmp_path / "run", "--train_file", texts["moses"], *flags))
         assert not (tmp_path / "run" / "tokenizer.json").exists()
+
+
+def test_the_best_model_is_chosen_by_a_validation_text_that_exists(bidirectional, texts):
+    schedule = ("--validation_file", texts["moses"], "--eval_strategy", "steps", "--metric_for_best_model")
+    with pytest.raises(ValueError, match="must be one of en-de_loss"):
+        bidirectional(*schedule, "en-fr_loss")
+    with pytest.raises(SystemExit):
+        bidirectional(*schedule, "de-en_chrf")
 
 
 def test_a_line_with_another_direction_is_named(train, run_flags, directed, tmp_path):
