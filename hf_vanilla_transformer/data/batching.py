@@ -20,6 +20,19 @@ def _round_up(lengths: np.ndarray) -> np.ndarray:
     return -(-lengths // step) * step
 
 
+def check_fits(lengths: np.ndarray, max_tokens: int) -> None:
+    """Check that every pair, given by its longer side in tokens, fits into a batch.
+
+    Raises:
+        ValueError: if one does not; the message names the pair.
+    """
+    if len(lengths) and lengths.max() > max_tokens:
+        raise ValueError(
+            f"Pair {lengths.argmax()} has {lengths.max()} tokens, which exceeds max_tokens ({max_tokens}). Remove the "
+            "pair or raise max_tokens."
+        )
+
+
 class MaxTokensBatchSampler(Sampler[list[int]]):
     """Batches of pairs of similar length, with at most `max_tokens` source and target tokens each, including padding.
 
@@ -53,12 +66,7 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
         if source.shape != target.shape:
             raise ValueError(f"There are {len(source)} source lengths but {len(target)} target lengths.")
-        longest = np.maximum(source, target)
-        if len(longest) and longest.max() > max_tokens:
-            raise ValueError(
-                f"Pair {longest.argmax()} has {longest.max()} tokens, which exceeds max_tokens ({max_tokens}). Remove "
-                "the pair or raise max_tokens."
-            )
+        check_fits(np.maximum(source, target), max_tokens)
         self.seed, self.epoch, self.shuffle = seed, 0, shuffle
         self._order, self._buckets, longest = self._sort(source, target, max_tokens)
         self._starts = self._batch_starts(longest, max_tokens)
@@ -68,7 +76,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         """Sort pairs by their rounded-up lengths.
 
         Returns:
-            The order, one number per pair of rounded lengths in this order, and the longer side in this order.
+            The order of the pairs; and in this order, a number that is equal for pairs of equal rounded lengths, and
+            the longer rounded length.
         """
         source, target = np.minimum(_round_up(source), max_tokens), np.minimum(_round_up(target), max_tokens)
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for

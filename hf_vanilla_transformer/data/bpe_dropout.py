@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ WORD_STARTS = ("\u0120", "\u2581")  # how a token begins that starts a word: byt
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how SentencePiece writes a byte of an unknown character
 
 
+# the token ids of every word of several texts, and the index of each text's first word
 _Segments = tuple[list[tuple[int, ...]], np.ndarray]
 
 
@@ -36,6 +37,13 @@ def _scramble(state: np.ndarray) -> np.ndarray:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
+
+
+def _best_first(ranks: list[int]) -> Iterator[int]:
+    """Yield the indices of the ranks from the lowest rank to the highest; often, only the first one is needed."""
+    if ranks:
+        yield ranks.index(min(ranks))
+        yield from sorted(range(len(ranks)), key=ranks.__getitem__)[1:]
 
 
 class BpeDropout:
@@ -94,8 +102,7 @@ class BpeDropout:
         symbols = list(text)
         ranks = [self.ranks.get(pair, NO_MERGE) for pair in itertools.pairwise(symbols)]
         while True:
-            best_first = sorted(range(len(ranks)), key=ranks.__getitem__)
-            kept = (i for i in best_first if ranks[i] < NO_MERGE and generator.random() >= self.probability)
+            kept = (i for i in _best_first(ranks) if ranks[i] < NO_MERGE and generator.random() >= self.probability)
             if (i := next(kept, None)) is None:
                 return tuple(self.vocabulary[symbol] for symbol in symbols)
             symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
@@ -111,16 +118,16 @@ class BpeDropout:
         starts[row_starts] = True
         places, tokens = np.flatnonzero(starts), ids.tolist()
         first_words = np.searchsorted(places, row_starts)
-        words = np.diff(first_words, append=len(places))
-        within = np.arange(len(places)) - np.repeat(first_words, words)
+        words_per_row = np.diff(first_words, append=len(places))
+        within = np.arange(len(places)) - np.repeat(first_words, words_per_row)
         state = np.zeros(len(rows), np.uint64)
         for part in (self.seed, *key):
             state = _scramble(state + np.asarray(part).astype(np.uint64))
-        variants = (_scramble(np.repeat(state, words) + within.astype(np.uint64)) % np.uint64(VARIANTS)).tolist()
+        variants = _scramble(np.repeat(state, words_per_row) + within.astype(np.uint64)) % np.uint64(VARIANTS)
         bounds = itertools.pairwise([*places.tolist(), len(tokens)])
         return [
             (self._segment if end - start <= LONGEST_CACHED_WORD else self.segment)(tuple(tokens[start:end]), variant)
-            for (start, end), variant in zip(bounds, variants, strict=True)
+            for (start, end), variant in zip(bounds, variants.tolist(), strict=True)
         ], first_words
 
     def lengths(self, rows: Sequence[np.ndarray], *key: np.ndarray | int) -> np.ndarray:
@@ -129,7 +136,7 @@ class BpeDropout:
         return np.add.reduceat(np.fromiter(map(len, segments), np.int64, len(segments)), first_words)
 
     def __call__(self, rows: Sequence[np.ndarray], *key: np.ndarray | int) -> list[np.ndarray]:
-        """Return other token ids of each text.
+        """Return the token ids of a random segmentation of each text.
 
         Args:
             rows: token ids of each text (T_i,), for n > 0 texts of at least one token each.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class Mixture(TorchDataset):
         self.sizes = [len(source.tokens) for source in sources]
         self._rows = [TokenRows(source.tokens) for source in sources]
         self._starts = np.cumsum([0, *self.sizes])
+        self._measured: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -63,31 +64,47 @@ class Mixture(TorchDataset):
             sides.append(np.concatenate(parts).astype(np.int64))
         return sides[0], sides[1]
 
-    def lengths_in_epoch(self, epoch: int, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lengths (n,) of the source and of the target of some pairs as BPE dropout segments them."""
+    def segmented_lengths(self, numbers: np.ndarray, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Return the lengths (n,) of sources and targets as BPE dropout segments them, given the sampler's numbers.
+
+        Args:
+            progress: whether to show a progress bar if it takes long.
+        """
         assert self.dropout is not None
-        lengths = np.empty((2, len(pairs)), dtype=np.int64)
-        starts = range(0, len(pairs), PAIRS_PER_BLOCK)
-        for start in tqdm(starts, desc="Segmenting the text of the next epoch", delay=5, leave=False, disable=None):
-            block = pairs[start : start + PAIRS_PER_BLOCK]
-            rows = self._read(block)
-            for side, name in enumerate(SIDES):
-                lengths[side, start : start + len(block)] = self.dropout.lengths(
-                    [row[name] for row in rows], block, epoch, side, 0
-                )
+        uses, pairs = np.divmod(numbers, max(len(self), 1))
+        needed = np.unique(uses).tolist()
+        # the lengths of each use that the last call or this one needs, and 0 where they are unknown
+        empty = np.zeros((2, len(self)), dtype=np.int32)
+        self._measured = {use: self._measured[use] if use in self._measured else empty.copy() for use in needed}
+        lengths = np.empty((2, len(numbers)), dtype=np.int64)
+        for use in needed:
+            measured, places = self._measured[use], np.flatnonzero(uses == use)
+            unknown = np.unique(pairs[places][measured[0, pairs[places]] == 0])
+            bar = tqdm(
+                total=len(unknown), desc="Segmenting", unit=" pairs", delay=5, leave=False, disable=not progress
+            )
+            for start in range(0, len(unknown), PAIRS_PER_BLOCK):
+                block = unknown[start : start + PAIRS_PER_BLOCK]
+                rows = self._read(block)
+                for side, name in enumerate(SIDES):
+                    measured[side, block] = self.dropout.lengths([row[name] for row in rows], block, use, side, 0)
+                bar.update(len(block))
+            bar.close()
+            lengths[:, places] = measured[:, pairs[places]]
         return lengths[0], lengths[1]
 
-    def sampler(self, max_tokens: int, seed: int) -> WeightedBatchSampler:
+    def sampler(self, max_tokens: int, seed: int, progress: bool = False) -> WeightedBatchSampler:
         """Return the sampler of the batches of every epoch.
 
         Args:
             max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
             seed: seed of the order of the pairs.
+            progress: whether to show a progress bar while an epoch is being segmented.
         """
         self.max_tokens = max_tokens
         source, target = (side.tolist() for side in self.lengths)
         weights = [source.weight for source in self.sources]
-        measure = self.lengths_in_epoch if self.dropout else None
+        measure = partial(self.segmented_lengths, progress=progress) if self.dropout else None
         return WeightedBatchSampler(source, target, max_tokens, self.sizes, weights, seed, measure)
 
     def _read(self, pairs: np.ndarray) -> list[dict[str, np.ndarray]]:
@@ -105,26 +122,26 @@ class Mixture(TorchDataset):
         return rows
 
     def __getitems__(self, numbers: list[int]) -> list[dict[str, np.ndarray]]:
-        """Return a batch of pairs, given the numbers that the sampler yields: `epoch * len(self) + pair`."""
-        epochs, pairs = np.divmod(np.asarray(numbers, dtype=np.int64), len(self))
+        """Return a batch of pairs, given the numbers that the sampler yields: `use * len(self) + pair`."""
+        uses, pairs = np.divmod(np.asarray(numbers, dtype=np.int64), len(self))
         rows = self._read(pairs)
         if self.dropout is not None:
             limit = self.max_tokens // len(rows)
             for side, name in enumerate(SIDES):
-                segmented = self._segment([row[name] for row in rows], limit, pairs, epochs, side)
+                segmented = self._segment([row[name] for row in rows], limit, pairs, uses, side)
                 for row, ids in zip(rows, segmented, strict=True):
                     row[name] = ids
         return rows
 
     def _segment(
-        self, rows: list[np.ndarray], limit: int, pairs: np.ndarray, epochs: np.ndarray, side: int
+        self, rows: list[np.ndarray], limit: int, pairs: np.ndarray, uses: np.ndarray, side: int
     ) -> list[np.ndarray]:
         """Return random segmentations of at most `limit` tokens, or the original where several draws are longer."""
         assert self.dropout is not None
         segmented, waiting = list(rows), np.arange(len(rows))
         for draw in range(DRAWS):
             texts = [rows[i] for i in waiting]
-            drawn = self.dropout(texts, pairs[waiting], epochs[waiting], side, draw)
+            drawn = self.dropout(texts, pairs[waiting], uses[waiting], side, draw)
             fits = np.array([len(ids) <= limit for ids in drawn])
             for i in np.flatnonzero(fits):
                 segmented[waiting[i]] = drawn[i]

@@ -2,13 +2,14 @@
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .batching import MaxTokensBatchSampler
+from .batching import MaxTokensBatchSampler, check_fits
 
-LengthsInEpoch = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
+ChangingLengths = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 MIN_GROUP_PAIRS = 8  # drawn or left out of each group of pairs of similar length
 
 
@@ -41,7 +42,7 @@ class _Draws:
         self.pairs = np.zeros(0, dtype=np.int64)
         self.place, self.size, self.drawn = self.pairs, self.pairs, self.pairs
         lengths = [np.tile(source, self.repeats), np.tile(target, self.repeats)]
-        if part * size >= 0.5 or not self.repeats:
+        if size and (part * size >= 0.5 or not self.repeats):
             # Pairs of similar length form groups, and each epoch draws the next few pairs of every group. A slot is
             # as long as the longest pair of its group, so that every epoch has the same batches.
             order = np.lexsort((target, source, np.maximum(source, target)))
@@ -70,17 +71,17 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
     """Batches of at most `max_tokens` tokens from several sources, each used `weight` times its size per epoch.
 
     A weight of 3 uses each pair three times, a weight of 0.5 half of the pairs, and the other half in the next epoch.
-    The pairs are numbered from source to source. Yields the numbers `epoch * len(source_lengths) + pair`, so that
-    what reads the pairs knows the epoch, also in worker processes.
+    The pairs are numbered from source to source. Yields the numbers `use * len(source_lengths) + pair`, where `use` is
+    different each time that the pair is used, so that what reads the pairs knows it, also in worker processes.
 
     Args:
         source_lengths, target_lengths: number of tokens of each pair.
         sizes: number of pairs of each source.
         weights: number of times that each source is used per epoch.
-        lengths_in_epoch: returns the numbers of tokens (n,) of the sources and of the targets, given the epoch and
-            the numbers of n pairs, if they change from epoch to epoch. Every epoch then sorts its pairs anew into
-            batches of the same sizes. A pair may be longer than its batch has room for, but never by its
-            `source_lengths` and `target_lengths`.
+        changing_lengths: if the lengths change with every use, a function that returns the numbers of tokens (n,) of
+            the sources and of the targets for n of the numbers that are yielded. The pairs of each epoch are sorted
+            by these lengths into batches of the same sizes. A batch may still have too little room for such a length,
+            but it always has room for the pair's `source_lengths` and `target_lengths`.
 
     The other arguments are those of `MaxTokensBatchSampler`.
 
@@ -96,17 +97,19 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         sizes: Sequence[int],
         weights: Sequence[float],
         seed: int = 0,
-        lengths_in_epoch: LengthsInEpoch | None = None,
+        changing_lengths: ChangingLengths | None = None,
     ):
         for weight in weights:
             if not 0.0 < weight < float("inf"):
                 raise ValueError(f"The weights of sources must be positive numbers, got {weight}.")
         source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
-        self.offsets, self.num_pairs = np.cumsum([0, *sizes[:-1]]), len(source)
-        self.max_tokens, self.lengths_in_epoch = max_tokens, lengths_in_epoch
-        self._shortest = np.maximum(source, target)
-        if lengths_in_epoch is not None and self._shortest.max(initial=0) <= max_tokens:
-            first = lengths_in_epoch(0, np.arange(len(source)))
+        self.offsets, self._sizes, self.num_pairs = np.cumsum([0, *sizes[:-1]]), sizes, len(source)
+        self.uses_per_epoch = max([1, *(math.ceil(weight) for weight in weights)])
+        self.max_tokens, self.changing_lengths = max_tokens, changing_lengths
+        self._guaranteed = np.maximum(source, target)  # the length for which a pair's batch always has room
+        check_fits(self._guaranteed, max_tokens)
+        if changing_lengths is not None:
+            first = changing_lengths(np.arange(len(source)))
             source, target = (
                 np.clip(now, side, max_tokens) for now, side in zip(first, (source, target), strict=True)
             )
@@ -123,29 +126,29 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
 
     def __iter__(self):
         parts = [start + draws.of_epoch(self.epoch) for start, draws in zip(self.offsets, self._draws, strict=True)]
-        pairs = np.concatenate(parts)
-        batches = super().__iter__() if self.lengths_in_epoch is None else self._sorted_anew(pairs)
-        numbers = pairs + self.epoch * self.num_pairs
-        for slots in batches:
+        copies = [np.arange(len(part)) // max(size, 1) for part, size in zip(parts, self._sizes, strict=True)]
+        uses = self.epoch * self.uses_per_epoch + np.concatenate(copies)
+        numbers = uses * self.num_pairs + np.concatenate(parts)
+        for slots in super().__iter__() if self.changing_lengths is None else self._batches_by_new_lengths(numbers):
             yield numbers[slots].tolist()
 
-    def _sorted_anew(self, pairs: np.ndarray) -> list[list[int]]:
-        """Divide the slots of the epoch's pairs into batches of the planned sizes by the epoch's lengths."""
-        assert self.lengths_in_epoch is not None
+    def _batches_by_new_lengths(self, numbers: np.ndarray) -> list[np.ndarray]:
+        """Divide the slots of an epoch into batches of the planned sizes by the lengths of this epoch."""
+        assert self.changing_lengths is not None
         generator = np.random.default_rng((self.seed, self.epoch))
-        slots = generator.permutation(len(pairs))  # decides between pairs of equal lengths
-        order, _, _ = self._sort(*self.lengths_in_epoch(self.epoch, pairs[slots]), self.max_tokens)
-        slots = slots[order]
-        # From the batch of the shortest pairs to that of the longest, take the next pairs whose shortest form fits.
-        # There are always enough of them, because the batches were planned for longer forms of as many pairs.
-        shortest = self._shortest[pairs[slots]]
-        places = np.argsort(shortest, kind="stable")
+        slots = generator.permutation(len(numbers))  # decides between pairs of equal lengths
+        source, target = self.changing_lengths(numbers)
+        slots = slots[self._sort(source[slots], target[slots], self.max_tokens)[0]]
+        # From the batch of the shortest pairs to that of the longest, take the next pairs whose guaranteed length
+        # fits. There are always enough, because the batches were planned for as many pairs of at least this length.
+        guaranteed = self._guaranteed[numbers[slots] % max(self.num_pairs, 1)]
+        places = np.argsort(guaranteed, kind="stable")
         sizes = np.diff(self._starts, append=len(slots))
-        fitting = np.searchsorted(shortest[places], self.max_tokens // sizes, side="right")
+        fitting = np.searchsorted(guaranteed[places], self.max_tokens // sizes, side="right")
         waiting: list[int] = []
         batches = []
         for size, (start, end) in zip(sizes.tolist(), itertools.pairwise([0, *fitting.tolist()]), strict=True):
             for place in places[start:end].tolist():
                 heapq.heappush(waiting, place)
-            batches.append(slots[[heapq.heappop(waiting) for _ in range(size)]].tolist())
+            batches.append(slots[[heapq.heappop(waiting) for _ in range(size)]])
         return [batches[batch] for batch in generator.permutation(len(batches))]

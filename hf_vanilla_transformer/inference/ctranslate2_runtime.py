@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer, GenerationConfig
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ..files import import_extra
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -52,7 +53,9 @@ class CTranslate2Model:
         num_beams: int | None = None,
         length_penalty: float | None = None,
         max_new_tokens: int | None = None,
-    ) -> torch.Tensor:
+        num_return_sequences: int = 1,
+        output_sequence_scores: bool = False,
+    ) -> torch.Tensor | GenerateBeamEncoderDecoderOutput:
         """Return the generated ids (B, T), with the decoder start token and padding, for `input_ids` (B, S).
 
         Args:
@@ -60,9 +63,12 @@ class CTranslate2Model:
             num_beams: beam size; by default that of the generation config.
             length_penalty: alpha; by default that of the generation config.
             max_new_tokens: limit for every sentence; by default the length of its source + 50 (section 6.1).
+            num_return_sequences: number of hypotheses of each sentence, best first, at most the beam size.
+            output_sequence_scores: whether to return scores too, as `VanillaTransformerGenerationMixin.generate`.
 
         Raises:
-            ValueError: if CTranslate2 cannot decode the batch, for example because a source is too long.
+            ValueError: if more hypotheses than beams are requested, or CTranslate2 cannot decode the batch, for
+                example because a source is too long.
         """
         pad_token_id: Any = self.config.pad_token_id
         mask = input_ids.ne(pad_token_id) if attention_mask is None else attention_mask.bool()
@@ -71,21 +77,32 @@ class CTranslate2Model:
         alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
         max_positions = num_positions(self.config)
         limits = [max_new_tokens or min(len(source) + OUTPUT_MARGIN, max_positions) for source in sources]
-        outputs = self._search(sources, beams, alpha, max(limits))
-        for i, (_, longest) in enumerate(outputs):
-            if longest > limits[i]:
-                outputs[i] = self._search([sources[i]], beams, alpha, limits[i])[0]
-        rows = [torch.tensor([self.config.decoder_start_token_id, *best]) for best, _ in outputs]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+        if num_return_sequences > beams:
+            raise ValueError(f"num_return_sequences ({num_return_sequences}) exceeds the beam size ({beams}).")
+        # With transformers' penalty, CTranslate2 itself ranks the hypotheses, and only as many as are returned matter
+        count = beams if self.config.length_normalization == "gnmt" else num_return_sequences
+        outputs = self._search(sources, beams, count, alpha, max(limits))
+        for i, hypotheses in enumerate(outputs):
+            if max(len(ids) for ids, _ in hypotheses) > limits[i]:
+                outputs[i] = self._search([sources[i]], beams, count, alpha, limits[i])[0]
+        returned = [hypothesis for hypotheses in outputs for hypothesis in hypotheses[:num_return_sequences]]
+        rows = [torch.tensor([self.config.decoder_start_token_id, *ids]) for ids, _ in returned]
+        sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+        if not output_sequence_scores:
+            return sequences
+        scores = torch.tensor([score for _, score in returned])
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores)
 
-    def _search(self, sources: list[list[int]], beams: int, alpha: float, limit: int) -> list[tuple[list[int], int]]:
-        """Return, for each source, the ids of the best hypothesis and the length of the longest of its n best."""
+    def _search(
+        self, sources: list[list[int]], beams: int, count: int, alpha: float, limit: int
+    ) -> list[list[tuple[list[int], float]]]:
+        """Return, for each source, the ids and scores of `count` hypotheses, best first."""
         gnmt = self.config.length_normalization == "gnmt"
         try:
             results = self.translator.translate_batch(
                 [self.tokenizer.convert_ids_to_tokens(source) for source in sources],
                 beam_size=beams,
-                num_hypotheses=beams if gnmt else 1,
+                num_hypotheses=count,
                 length_penalty=0.0 if gnmt else alpha,
                 max_decoding_length=limit,
                 min_decoding_length=0,  # allow empty translations; the default of CTranslate2 is 1
@@ -97,11 +114,12 @@ class CTranslate2Model:
             raise ValueError(f"CTranslate2 failed: {error}") from error
         outputs = []
         for result in results:
-            hypotheses, scores = result.hypotheses, result.scores
+            hypotheses: list[Any] = [self.tokenizer.convert_tokens_to_ids(tokens) for tokens in result.hypotheses]
+            scores = result.scores
             if gnmt:
-                lengths = map(len, hypotheses)
-                scores = [s / gnmt_length_penalty(length, alpha) for s, length in zip(scores, lengths, strict=True)]
-            best = max(range(len(scores)), key=scores.__getitem__)
-            tokens: Any = self.tokenizer.convert_tokens_to_ids(hypotheses[best])
-            outputs.append((tokens, max(map(len, hypotheses))))
+                scores = [
+                    score / gnmt_length_penalty(len(ids), alpha) for ids, score in zip(hypotheses, scores, strict=True)
+                ]
+            # sorted() keeps the order of equal scores
+            outputs.append(sorted(zip(hypotheses, scores, strict=True), key=lambda pair: pair[1], reverse=True))
         return outputs

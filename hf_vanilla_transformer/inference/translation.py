@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-@torch.inference_mode()
+class Hypothesis(NamedTuple):
+    """A translation and its score: the log-probability in nats divided by the length penalty."""
+
+    text: str
+    score: float
+
+
 def translate_ids(
     model: Any,
     sources: Sequence[Sequence[int]],
@@ -32,9 +38,23 @@ def translate_ids(
 
     The other arguments are those of `translate`.
     """
-    translations: list[list[int]] = [[] for _ in sources]
+    return _in_batches(
+        model, sources, max_tokens, progress, lambda inputs: model.generate(**inputs, **generate_kwargs).tolist()
+    )
+
+
+@torch.inference_mode()
+def _in_batches(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    max_tokens: int,
+    progress: Callable[[int], Any] | None,
+    run: Callable[[dict[str, torch.Tensor]], Sequence[Any]],
+) -> list[Any]:
+    """Return what `run` returns for each source of a batch, in the order of `sources`."""
+    results: list[Any] = [None] * len(sources)
     if not sources:
-        return translations
+        return results
     was_training = model.training
     model.eval()
     lengths = [len(source) for source in sources]
@@ -44,13 +64,12 @@ def translate_ids(
             "input_ids": pad([sources[i] for i in batch], model.config.pad_token_id).to(model.device),
             "attention_mask": pad([[1] * lengths[i] for i in batch], 0).to(model.device),
         }
-        outputs = model.generate(**inputs, **generate_kwargs).tolist()
-        for i, output in zip(batch, outputs, strict=True):
-            translations[i] = output
+        for i, result in zip(batch, run(inputs), strict=True):
+            results[i] = result
         if progress is not None:
             progress(len(batch))
     model.train(was_training)
-    return translations
+    return results
 
 
 def translate(
@@ -87,13 +106,62 @@ def translate(
     if dtype is not None:
         model = copy.deepcopy(model).to(resolve_dtype(dtype, model.device))
     prefix = prefix_ids(model.config, tokenizer, source_lang, target_lang, tag)
-    not_blank = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    if progress is not None and len(not_blank) < len(sentences):
-        progress(len(sentences) - len(not_blank))
+    places, sources = _source_ids(tokenizer, sentences, prefix, progress)
     translations = [""] * len(sentences)
-    if not_blank:
-        sources = [[*prefix, *ids] for ids in tokenizer([sentences[i] for i in not_blank])["input_ids"]]
+    if sources:
         outputs = translate_ids(model, sources, max_tokens, progress, **generate_kwargs)
-        for i, text in zip(not_blank, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True):
+        for i, text in zip(places, tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True):
             translations[i] = text
     return translations
+
+
+def _source_ids(
+    tokenizer: "PreTrainedTokenizerBase",
+    sentences: Sequence[str],
+    prefix: Sequence[int],
+    progress: Callable[[int], Any] | None,
+) -> tuple[list[int], list[list[int]]]:
+    """Return the indices and the token ids of the sentences that are not blank."""
+    places = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+    if progress is not None and len(places) < len(sentences):
+        progress(len(sentences) - len(places))
+    texts = [sentences[i] for i in places]
+    return places, [[*prefix, *ids] for ids in tokenizer(texts)["input_ids"]] if texts else []
+
+
+def translate_nbest(
+    model: Any,
+    tokenizer: "PreTrainedTokenizerBase",
+    sentences: Sequence[str],
+    nbest: int = 1,
+    max_tokens: int = 2048,
+    progress: Callable[[int], Any] | None = None,
+    *,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    tag: str | None = None,
+    **generate_kwargs: Any,
+) -> list[list[Hypothesis]]:
+    """Return the `nbest` best hypotheses of each sentence, best first; of a blank sentence, empty ones of score 0.
+
+    Args:
+        nbest: number of hypotheses, at most the beam size unless tokens are sampled.
+
+    The other arguments are those of `translate`.
+
+    Raises:
+        ValueError: as `translate`, and if `nbest` exceeds the beam size.
+    """
+
+    def run(inputs: dict[str, torch.Tensor]) -> list[list[tuple[list[int], float]]]:
+        output = model.generate(**inputs, **generate_kwargs, num_return_sequences=nbest, output_sequence_scores=True)
+        pairs = list(zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True))
+        return [pairs[start : start + nbest] for start in range(0, len(pairs), nbest)]
+
+    prefix = prefix_ids(model.config, tokenizer, source_lang, target_lang, tag)
+    places, sources = _source_ids(tokenizer, sentences, prefix, progress)
+    hypotheses = [[Hypothesis("", 0.0)] * nbest for _ in sentences]
+    for i, found in zip(places, _in_batches(model, sources, max_tokens, progress, run), strict=True):
+        texts = tokenizer.batch_decode([ids for ids, _ in found], skip_special_tokens=True)
+        hypotheses[i] = [Hypothesis(text, score) for text, (_, score) in zip(texts, found, strict=True)]
+    return hypotheses

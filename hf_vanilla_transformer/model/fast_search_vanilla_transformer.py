@@ -111,22 +111,27 @@ def greedy_search(
 
 def beam_search(
     model: Any, input_ids: torch.Tensor, limits: torch.Tensor, generation_config: Any, model_kwargs: dict
-) -> torch.Tensor:
-    """Run the same beam search as transformers, step by step. *Shape:* (B, 1) to (B num_return_sequences, T).
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run the same beam search as transformers, step by step.
 
     As in transformers' loop, methods of the model score the finished hypotheses and bound the running ones. The
     arguments are those of `greedy_search`.
+
+    Returns:
+        The num_return_sequences best hypotheses of each sentence, best first (B num_return_sequences, T), and their
+        scores (B num_return_sequences,).
     """
     beams, mask = generation_config.num_beams, model_kwargs.get("attention_mask")
     encoder_states = model_kwargs["encoder_outputs"][0][::beams]
     decoder = IncrementalDecoder(model, encoder_states, None if mask is None else mask[::beams], beams)
     state = _initial_state(input_ids, limits, generation_config)
-    output, lengths, length = state.running.clone(), state.lengths.clone(), 0
+    output, lengths, scores, length = state.running.clone(), state.lengths.clone(), state.scores.clone(), 0
     while True:
         if (split := _split_when_worthwhile(state.done)) is not None:
             removed, kept = split
             rows = state.rows[removed]
-            output[rows], lengths[rows] = state.finished[removed], state.lengths[removed]
+            for whole, part in ((output, state.finished), (lengths, state.lengths), (scores, state.scores)):
+                whole[rows] = part[removed]
             if len(kept) == 0:
                 break
             decoder.keep(kept)
@@ -135,8 +140,9 @@ def beam_search(
         length += 1
         candidates = _candidates(logits, state.running_scores, generation_config)
         _advance(model, state, candidates, length, generation_config)
-    longest = 1 + int(lengths[:, : generation_config.num_return_sequences].max())
-    return output[:, : generation_config.num_return_sequences, :longest].flatten(0, 1)
+    returned = generation_config.num_return_sequences
+    longest = 1 + int(lengths[:, :returned].max())
+    return output[:, :returned, :longest].flatten(0, 1), scores[:, :returned].flatten()
 
 
 def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, generation_config: Any) -> _SearchState:

@@ -21,6 +21,7 @@ from transformers.generation import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from .fast_search_vanilla_transformer import MAX_FAST_BEAMS, beam_search, greedy_search
 from .layers_vanilla_transformer import (
@@ -35,6 +36,8 @@ OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its sourc
 
 # (B, 1) length limits of the sentences that generate() is decoding in this thread, which bound the reachable scores
 _current_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
+# where the fast beam search that generate() runs in this thread puts its scores
+_current_scores: ContextVar[list[torch.Tensor] | None] = ContextVar("vanilla_transformer_scores", default=None)
 
 _PLAIN_MODULES: set[type[nn.Module]] = {
     *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
@@ -109,16 +112,38 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     config: Any
 
     def generate(  # type: ignore[override]
-        self, inputs=None, generation_config=None, logits_processor=None, stopping_criteria=None, **kwargs
+        self,
+        inputs=None,
+        generation_config=None,
+        logits_processor=None,
+        stopping_criteria=None,
+        output_sequence_scores=False,
+        **kwargs,
     ):
         """Generate as transformers does, with at most 50 tokens more than the source (including `</s>`) per sentence.
+
+        Args:
+            output_sequence_scores: whether to return a `GenerateBeamEncoderDecoderOutput` with only `sequences`
+                (B num_return_sequences, T) and `sequences_scores` (B num_return_sequences,), the log-probabilities of
+                the sequences divided by the length penalty. Unlike `output_scores`, it needs no more memory, works
+                for greedy search and sampling as well, and does not rule out the fast search.
 
         Raises:
             ValueError: If there is no source.
         """
+        if output_sequence_scores:
+            scores: list[torch.Tensor] = []
+            token = _current_scores.set(scores)
+            try:
+                sequences = self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
+            finally:
+                _current_scores.reset(token)
+            if not scores:
+                scores = [self._score_sequences(sequences, inputs, generation_config, kwargs)]
+            return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores[0])
         limits = None
         if not self._has_length_limit(generation_config, kwargs):
-            limits = (self._source_lengths(inputs, kwargs) + OUTPUT_MARGIN).clamp(max=self._max_output_tokens())
+            limits = self._default_limits(inputs, kwargs)
             kwargs["max_length"] = 1 + int(limits.max())
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), SentenceLimits(limits)])
         token = _current_limits.set(None if limits is None else limits[:, None])
@@ -126,6 +151,36 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)  # type: ignore[misc]
         finally:
             _current_limits.reset(token)
+
+    def _default_limits(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
+        """Return the maximum number of tokens after the start token (B,): 50 more than the source (section 6.1)."""
+        return (self._source_lengths(inputs, kwargs) + OUTPUT_MARGIN).clamp(max=self._max_output_tokens())
+
+    @torch.no_grad()
+    def _score_sequences(
+        self, sequences: torch.Tensor, inputs: torch.Tensor | None, generation_config: Any, kwargs: dict
+    ) -> torch.Tensor:
+        """Return the scores (N,) of generated sequences (N, T), from one pass of the model."""
+        sources = {name: kwargs[name] for name in ("input_ids", "attention_mask") if kwargs.get(name) is not None}
+        if inputs is not None:
+            sources["input_ids"] = inputs
+        per_source = len(sequences) // len(sources["input_ids"])
+        sources = {name: tensor.repeat_interleave(per_source, 0) for name, tensor in sources.items()}
+        logits = self(**sources, decoder_input_ids=sequences[:, :-1]).logits  # type: ignore[operator]
+        labels = sequences[:, 1:]
+        settings = generation_config or self.generation_config
+        end = kwargs.get("eos_token_id", settings.eos_token_id)
+        is_end = torch.isin(labels, torch.tensor([] if end is None else end, device=labels.device))
+        fill = (labels == self.config.pad_token_id).long().flip(1).cumprod(1).flip(1).bool()  # padding at the end
+        counts = (is_end.cumsum(1) - is_end.long() == 0) & ~fill
+        if not self._has_length_limit(generation_config, kwargs):  # beyond its limit, a sequence is only filled up
+            limits = self._default_limits(inputs, kwargs).repeat_interleave(per_source)
+            counts &= torch.arange(labels.shape[1], device=labels.device) < limits[:, None]
+        log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+        alpha = kwargs.get("length_penalty", settings.length_penalty)
+        length, log_prob = counts.sum(1), (log_probs * counts).sum(1)
+        gnmt = self.config.length_normalization == "gnmt"
+        return log_prob / (gnmt_length_penalty(length, alpha) if gnmt else length**alpha)
 
     def _has_length_limit(self, generation_config: GenerationConfig | None, kwargs: dict) -> bool:
         """Return whether the arguments or a generation config limit the length of the output."""
@@ -238,9 +293,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # the fast loop passes the limits as an argument, because it removes finished sentences from them
         token = _current_limits.set(None)
         try:
-            return beam_search(self, input_ids, limits, generation_config, model_kwargs)
+            sequences, scores = beam_search(self, input_ids, limits, generation_config, model_kwargs)
         finally:
             _current_limits.reset(token)
+        if (collected := _current_scores.get()) is not None:
+            collected.append(scores)
+        return sequences
 
     def _length_limits(self, stopping_criteria, batch_size: int, device: torch.device) -> torch.Tensor:
         """Return the maximum number of tokens after the start token, per sentence (B, 1)."""

@@ -81,10 +81,12 @@ def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArgument
     """
     _reject_changes(args, _WITHOUT_EFFECT_ON_TRAINING)
     metric = str(args.metric_for_best_model).removeprefix("eval_")
-    several = len(data.validation_file or []) > 1 or data.language_pairs
+    several = any(len(names or []) > 1 for names in (data.validation_file, data.dataset_name, data.language_pairs))
     if metric not in args.metrics() and not (several and metric.endswith(tuple(f"_{m}" for m in args.metrics()))):
         raise ValueError(
-            f"metric_for_best_model must be one of {', '.join(args.metrics())}, got {args.metric_for_best_model!r}."
+            f"metric_for_best_model must be one of {', '.join(args.metrics())}"
+            f"{', or NAME_bleu and so on for one of the validation texts' if several else ''}, got "
+            f"{args.metric_for_best_model!r}."
         )
 
 

@@ -156,7 +156,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             return super().get_train_dataloader()
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         if isinstance(self.train_dataset, Mixture):
-            sampler: MaxTokensBatchSampler = self.train_dataset.sampler(self.args.max_tokens, seed)
+            sampler: MaxTokensBatchSampler = self.train_dataset.sampler(
+                self.args.max_tokens, seed, progress=self.is_world_process_zero() and not self.args.disable_tqdm
+            )
         else:
             sampler = MaxTokensBatchSampler(*token_lengths(self.train_dataset), self.args.max_tokens, seed=seed)
         self.remove_callback(SetEpoch)

@@ -22,7 +22,9 @@ def epochs(sampler: WeightedBatchSampler, count: int) -> list[list[list[int]]]:
     for epoch in range(count):
         sampler.set_epoch(epoch)
         batches = list(sampler)
-        assert {number // sampler.num_pairs for batch in batches for number in batch} == {epoch}
+        numbers = [number for batch in batches for number in batch]
+        assert len(set(numbers)) == len(numbers)  # every use of a pair has its own number
+        assert {number // sampler.num_pairs // sampler.uses_per_epoch for number in numbers} <= {epoch}
         found.append([[number % sampler.num_pairs for number in batch] for batch in batches])
     return found
 
@@ -106,17 +108,30 @@ def test_batches_of_changing_lengths_have_room_for_the_shortest_form(sizes, data
     weights = data.draw(st.lists(st.floats(0.03, 3.5), min_size=len(sizes), max_size=len(sizes)))
     source, target = lengths(sum(sizes), seed)
 
-    def lengths_in_epoch(epoch: int, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        growth = np.random.default_rng((seed, epoch)).integers(-3, 20, (2, len(source)))  # rarely, pairs get shorter
-        return np.array(source)[pairs] + growth[0, pairs], np.array(target)[pairs] + growth[1, pairs]
+    def changing(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        pairs = numbers % len(source)
+        growth = np.random.default_rng((seed, *numbers[:1])).integers(-3, 20, (2, len(numbers)))  # rarely, they shrink
+        return np.array(source)[pairs] + growth[0], np.array(target)[pairs] + growth[1]
 
-    sampler = WeightedBatchSampler(source, target, 70, sizes, weights, seed, lengths_in_epoch)
+    sampler = WeightedBatchSampler(source, target, 70, sizes, weights, seed, changing)
     for batches in epochs(sampler, 4):
         assert len(batches) == len(sampler)
         for count, size, weight in zip(uses(batches, sizes), sizes, weights, strict=True):
             assert abs(count - weight * size) <= 1
         for batch in batches:
             assert max(max(source[i] for i in batch), max(target[i] for i in batch)) * len(batch) <= 70
+
+
+def test_a_pair_that_never_fits_is_named_by_its_number():
+    for changing in (None, lambda numbers: (np.ones(len(numbers)),) * 2):
+        with pytest.raises(ValueError, match="Pair 3 has 11 tokens, which exceeds max_tokens"):
+            WeightedBatchSampler([1, 1, 1, 11], [1, 1, 1, 2], 10, [3, 1], [2.5, 1], 0, changing)
+
+
+def test_a_source_without_pairs_is_allowed():
+    sampler = WeightedBatchSampler([3, 4], [3, 4], 10, [0, 2], [0.5, 1])
+    assert sorted(i for batch in sampler for i in batch) == [0, 1]
+    assert list(WeightedBatchSampler([], [], 10, [0], [0.5])) == []
 
 
 def test_weights_that_are_no_positive_numbers_are_refused():
