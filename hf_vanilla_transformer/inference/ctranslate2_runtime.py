@@ -87,7 +87,7 @@ class CTranslate2Model:
                 outputs[i] = self._search([sources[i]], beams, count, alpha, limits[i])[0]
         returned = [hypothesis for hypotheses in outputs for hypothesis in hypotheses[:num_return_sequences]]
         rows = [torch.tensor([self.config.decoder_start_token_id, *ids]) for ids, _ in returned]
-        sequences = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+        sequences: Any = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
         if not output_sequence_scores:
             return sequences
         scores = torch.tensor([score for _, score in returned])

@@ -132,15 +132,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             ValueError: If there is no source.
         """
         if output_sequence_scores:
-            scores: list[torch.Tensor] = []
-            token = _current_scores.set(scores)
-            try:
-                sequences = self.generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
-            finally:
-                _current_scores.reset(token)
-            if not scores:
-                scores = [self._score_sequences(sequences, inputs, generation_config, kwargs)]
-            return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores[0])
+            return self._generate_with_scores(inputs, generation_config, logits_processor, stopping_criteria, kwargs)
         limits = None
         if not self._has_length_limit(generation_config, kwargs):
             limits = self._default_limits(inputs, kwargs)
@@ -151,6 +143,20 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)  # type: ignore[misc]
         finally:
             _current_limits.reset(token)
+
+    def _generate_with_scores(
+        self, inputs: torch.Tensor | None, generation_config: Any, processors: Any, criteria: Any, kwargs: dict
+    ) -> GenerateBeamEncoderDecoderOutput:
+        """Return the sequences and the scores that the fast beam search collects, or those of one more pass."""
+        scores: list[torch.Tensor] = []
+        token = _current_scores.set(scores)
+        try:
+            sequences: Any = self.generate(inputs, generation_config, processors, criteria, **kwargs)
+        finally:
+            _current_scores.reset(token)
+        if not scores:
+            scores = [self._score_sequences(sequences, inputs, generation_config, kwargs)]
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores[0])
 
     def _default_limits(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
         """Return the maximum number of tokens after the start token (B,): 50 more than the source (section 6.1)."""
