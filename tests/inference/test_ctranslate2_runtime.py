@@ -7,7 +7,7 @@ from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.inference.ctranslate2_runtime import CTranslate2Model
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
-from hf_vanilla_transformer.inference.translation import translate_ids
+from hf_vanilla_transformer.inference.translation import translate_ids, translate_nbest
 from hf_vanilla_transformer.sharing.export import export_ctranslate2, load_export
 
 
@@ -36,6 +36,27 @@ def test_hypotheses_of_a_gnmt_model_are_rescored_with_the_gnmt_penalty(save_mode
         expected = translate_ids(model, sources, early_stopping=True, **settings)
         # CTranslate2 searches by log P and generate by the GNMT score, so their n-best lists may differ
         assert count_equal(outputs, expected) >= 0.9 * len(expected)
+
+
+@pytest.mark.parametrize("normalization", ["gnmt", "length"])
+def test_n_best_lists_have_the_scores_of_the_model(save_model, phrase_tokenizer, normalization):
+    model, folder = save_model(length_normalization=normalization)
+    exported = load_export(folder, "ctranslate2")
+    settings = {"num_beams": 4, "length_penalty": 0.8, "max_new_tokens": 15}
+    lists = translate_nbest(exported, phrase_tokenizer, PHRASES[:20], 3, **settings)
+    expected = translate_nbest(model, phrase_tokenizer, PHRASES[:20], 4, early_stopping=True, **settings)
+    common = 0
+    for hypotheses, others in zip(lists, expected, strict=True):
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        known = dict(others)
+        for text, score in hypotheses:
+            if text in known and len(known) == 4:
+                common += 1
+                assert score == pytest.approx(known[text], abs=1e-3)
+    assert common > 20  # the searches differ a little, the scores of one hypothesis do not
+    with pytest.raises(ValueError, match="exceeds the beam size"):
+        exported.generate(torch.full((1, 3), 5), num_beams=2, num_return_sequences=3)
 
 
 def test_length_limit_is_source_length_plus_50_in_any_batch(save_model, phrase_tokenizer):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_vanilla_transformer import VanillaTransformerTrainer, train_tokenizer, translate
-from hf_vanilla_transformer.inference.translation import translate_ids
+from hf_vanilla_transformer.inference.translation import translate_ids, translate_nbest
 
 SENTENCES = [
     "a dog runs",
@@ -44,6 +44,24 @@ def test_translation_equals_the_output_of_generate(model, tokenizer):
     inputs = tokenizer(SENTENCES[0], return_tensors="pt")
     expected = tokenizer.decode(model.generate(**inputs, num_beams=2)[0], skip_special_tokens=True)
     assert translate(model, tokenizer, SENTENCES[:1], num_beams=2) == [expected]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 1000])
+def test_n_best_lists_equal_those_of_transformers(model, tokenizer, max_tokens):
+    settings = {"num_beams": 3, "length_penalty": 0.7}
+    lists = translate_nbest(model, tokenizer, SENTENCES, 2, max_tokens=max_tokens, **settings)
+    for sentence, hypotheses in zip(SENTENCES, lists, strict=True):
+        if not sentence.strip():
+            assert hypotheses == [("", 0.0)] * 2
+            continue
+        inputs = tokenizer(sentence, return_tensors="pt")
+        returned = {"num_return_sequences": 2, "return_dict_in_generate": True, "output_scores": True}
+        output = model.generate(**inputs, **settings, **returned)
+        texts = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+        assert [hypothesis.text for hypothesis in hypotheses] == texts
+        assert [hypothesis.score for hypothesis in hypotheses] == pytest.approx(output.sequences_scores.tolist(), 1e-5)
+    with pytest.raises(ValueError, match="num_return_sequences"):
+        translate_nbest(model, tokenizer, SENTENCES, 3, num_beams=2)
 
 
 def test_progress_counts_every_sentence(model, tokenizer):
