@@ -74,8 +74,9 @@ class Mixture(TorchDataset):
         uses, pairs = np.divmod(numbers, max(len(self), 1))
         needed = np.unique(uses).tolist()
         # the lengths of each use that the last call or this one needs, and 0 where they are unknown
-        empty = np.zeros((2, len(self)), dtype=np.int32)
-        self._measured = {use: self._measured[use] if use in self._measured else empty.copy() for use in needed}
+        self._measured = {
+            use: self._measured[use] if use in self._measured else np.zeros((2, len(self)), np.int32) for use in needed
+        }
         lengths = np.empty((2, len(numbers)), dtype=np.int64)
         for use in needed:
             measured, places = self._measured[use], np.flatnonzero(uses == use)

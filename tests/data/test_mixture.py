@@ -79,13 +79,17 @@ def test_dropout_is_rarely_given_up_for_lack_of_room(sources, tokenizer, weight)
         tokens = [[len(row["labels"]) for row in mixture.__getitems__(numbers)] for numbers in batches]
         drawn = mixture.segmented_lengths(np.concatenate(batches))[1]
         assert np.mean(drawn == np.concatenate(tokens)) > 0.95
-        if weight == 2.0:
-            uses: dict[int, list] = {}
-            for numbers in batches:
-                for number, row in zip(numbers, mixture.__getitems__(numbers), strict=True):
-                    uses.setdefault(number % len(mixture), []).append(row["labels"].tolist())
-            assert np.mean([first != second for first, second in uses.values()]) > 0.3
         if weight != 0.75:  # which leaves room for the longest pair of each group
             without = list(Mixture([source]).sampler(256, seed=1))
             original = sum(int(source.tokens[number % len(mixture)]["target_length"]) for b in without for number in b)
             assert sum(map(sum, tokens)) / len(batches) > 0.95 * original / len(without)
+
+
+def test_a_pair_that_is_used_twice_in_an_epoch_is_segmented_twice(sources, tokenizer):
+    mixture = Mixture([TokenSource("a", sources[0].tokens, weight=2.0)], BpeDropout(tokenizer, 0.1, seed=3))
+    uses: dict[int, list[list[int]]] = {}
+    for numbers in mixture.sampler(256, seed=1):
+        for number, row in zip(numbers, mixture.__getitems__(numbers), strict=True):
+            uses.setdefault(number % len(mixture), []).append(row["labels"].tolist())
+    assert len(uses) == len(mixture)
+    assert np.mean([first != second for first, second in uses.values()]) > 0.3

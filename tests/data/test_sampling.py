@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_epochs():
     data=st.data(),
     seed=st.integers(0, 5),
 )
-def test_batches_of_changing_lengths_have_room_for_the_shortest_form(sizes, data, seed):
+def test_batches_of_changing_lengths_have_room_for_the_guaranteed_lengths(sizes, data, seed):
     weights = data.draw(st.lists(st.floats(0.03, 3.5), min_size=len(sizes), max_size=len(sizes)))
     source, target = lengths(sum(sizes), seed)
 

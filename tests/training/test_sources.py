@@ -129,9 +129,9 @@ def test_a_model_of_two_directions_translates_both(bidirectional, texts, tmp_pat
     assert (model.config.source_lang, model.config.target_lang) == (None, None)
     assert special_tokens(tokenizer)[-2:] == ["<2de>", "<2en>"]
     assert len(tokenizer) == model.config.vocab_size == 400
-    log = json.loads((tmp_path / "both" / "trainer_state.json").read_text())["log_history"]
-    best = json.loads((tmp_path / "both" / "trainer_state.json").read_text())["best_metric"]
-    assert best == min(entry["eval_de-en_loss"] for entry in log if "eval_de-en_loss" in entry)
+    state = json.loads((tmp_path / "both" / "trainer_state.json").read_text())
+    log = state["log_history"]
+    assert state["best_metric"] == min(entry["eval_de-en_loss"] for entry in log if "eval_de-en_loss" in entry)
     assert {key for entry in log for key in entry if key.endswith("bleu")} == {"eval_en-de_bleu", "eval_de-en_bleu"}
     assert "en to de, de to en" in (tmp_path / "both" / "README.md").read_text()
     record = json.loads((tmp_path / "both" / "training.json").read_text())
