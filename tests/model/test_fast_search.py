@@ -6,13 +6,13 @@ import pytest
 import torch
 from accelerate import cpu_offload
 from host_waits import count_host_waits
+from search_models import MODELS, with_varied_lengths
 from torch import nn
 from transformers import LogitsProcessorList, MinNewTokensLengthLogitsProcessor
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
 from hf_vanilla_transformer.model import incremental_decoder_vanilla_transformer as incremental_decoder
 from hf_vanilla_transformer.model.fast_search_vanilla_transformer import most_likely_token, top_tokens
 from hf_vanilla_transformer.model.incremental_decoder_vanilla_transformer import IncrementalDecoder
@@ -20,38 +20,6 @@ from hf_vanilla_transformer.model.layers_vanilla_transformer import (
     VanillaTransformerAttention,
     eager_attention_forward,
 )
-
-MODELS = {
-    "paper": {},
-    "custom d_k and d_v": {"d_k": 5, "d_v": 9},
-    "attention biases": {"attention_bias": True, "activation_function": "gelu"},
-    "learned positions": {"position_embedding": "learned", "max_position_embeddings": 70},
-    "vocabulary of many blocks": {"vocab_size": 3333},
-}
-
-
-def with_varied_lengths(model):
-    """Make a random model end its sentences at many lengths, with large differences between the logits."""
-    model.lm_head.weight.data *= 3
-    model.lm_head.bias.data[2] += 3.0
-    return model
-
-
-@pytest.fixture
-def sources() -> dict[str, torch.Tensor]:
-    lengths = torch.tensor([9, 3, 6, 1, 8, 9, 5, 4, 2, 7, 9])
-    attention_mask = (torch.arange(9) < lengths[:, None]).long()
-    return {"input_ids": torch.randint(4, 50, (11, 9)) * attention_mask, "attention_mask": attention_mask}
-
-
-@pytest.fixture
-def searches(monkeypatch) -> list[str]:
-    """Return a list that collects the names of the fast searches that run."""
-    seen = []
-    for name in ("greedy_search", "beam_search"):
-        search = getattr(generation, name)
-        monkeypatch.setattr(generation, name, lambda *args, s=search, n=name: (seen.append(n), s(*args))[1])
-    return seen
 
 
 def reference(model, **kwargs) -> torch.Tensor:
@@ -84,44 +52,6 @@ def test_greedy_search_equals_the_one_of_transformers(small_model, sources, sear
         assert searches.pop() == "greedy_search"
 
 
-@pytest.mark.parametrize("normalization", ["gnmt", "length"])
-@pytest.mark.parametrize("name", ["paper", "vocabulary of many blocks"])
-def test_scores_of_the_fast_beam_search_equal_those_of_transformers(
-    small_model, sources, searches, name, normalization
-):
-    model = with_varied_lengths(small_model(lm_head_bias=True, length_normalization=normalization, **MODELS[name]))
-    for beams, returned in ((4, 1), (3, 3)):
-        arguments = {**sources, "num_beams": beams, "num_return_sequences": returned, "length_penalty": 0.8}
-        expected = model.generate(**arguments, return_dict_in_generate=True, output_scores=True)
-        assert searches == []
-        output = model.generate(**arguments, output_sequence_scores=True)
-        assert searches.pop() == "beam_search"
-        assert torch.equal(output.sequences, expected.sequences)
-        torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("normalization", ["gnmt", "length"])
-def test_scores_of_other_searches_come_from_one_pass_of_the_model(small_model, sources, searches, normalization):
-    model = with_varied_lengths(small_model(lm_head_bias=True, length_normalization=normalization))
-    slow = {**sources, "num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.8, "min_length": 2}
-    expected = model.generate(**slow, return_dict_in_generate=True, output_scores=True)
-    output = model.generate(**slow, output_sequence_scores=True)
-    assert torch.equal(output.sequences, expected.sequences)
-    torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
-    greedy = model.generate(**sources, num_beams=1, output_sequence_scores=True)
-    assert searches == ["greedy_search"]
-    plain = model.generate(**sources, num_beams=1, return_dict_in_generate=True, output_scores=True)
-    steps = model.compute_transition_scores(plain.sequences, plain.scores, normalize_logits=True)
-    is_token = plain.sequences[:, 1:].flip(1).cumsum(1).flip(1) != 0  # all but the padding at the end
-    length = is_token.sum(1)
-    alpha = model.generation_config.length_penalty
-    penalty = ((5 + length) / 6) ** alpha if normalization == "gnmt" else length**alpha
-    expected = (steps * is_token).nan_to_num().sum(1) / penalty
-    torch.testing.assert_close(greedy.sequences_scores, expected, rtol=1e-5, atol=1e-5)
-    sampled = model.generate(**sources, do_sample=True, num_beams=1, output_sequence_scores=True)
-    assert (sampled.sequences_scores < 0).all()
-
-
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_search_stops_at_any_of_several_end_tokens(small_model, sources, num_beams):
     model = with_varied_lengths(small_model(lm_head_bias=True))
@@ -142,28 +72,6 @@ def test_finished_sentences_are_removed_from_the_batch(small_model, sources, num
     assert sizes[0] == 11
     assert sizes[-1] < 4
     assert sizes == sorted(sizes, reverse=True)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_logits_of_each_step_equal_those_of_the_full_forward(small_model, sources, name):
-    """Also after beams have been reordered and sentences have been removed."""
-    model = small_model(lm_head_bias=True, **MODELS[name]).double()
-    encoded = model.model.encoder(**sources).last_hidden_state
-    decoder = IncrementalDecoder(model, encoded, sources["attention_mask"], num_beams=3)
-    history, rows, parents = torch.ones(11, 3, 1, dtype=torch.long), torch.arange(11), None
-    for position in range(40):
-        logits = torch.cat(list(decoder.logits(decoder.step(history[:, :, -1], parents))))  # (B K, V)
-        if position % 7 == 0:
-            flat = {key: value[rows].repeat_interleave(3, 0) for key, value in sources.items()}
-            expected = model(**flat, decoder_input_ids=history.flatten(0, 1)).logits[:, -1]
-            torch.testing.assert_close(logits, expected, atol=1e-10, rtol=0)
-        parents = torch.randint(0, 3, history.shape[:2])
-        history = history.gather(1, parents[..., None].expand_as(history))
-        history = torch.cat((history, torch.randint(4, 50, (*parents.shape, 1))), -1)
-        if position in (10, 20):
-            stay = torch.randperm(len(rows))[: len(rows) // 2].sort().values
-            decoder.keep(stay)
-            history, rows, parents = history[stay], rows[stay], parents[stay]
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -191,19 +99,6 @@ def test_search_under_autocast_equals_the_one_of_transformers(small_model, sourc
     assert len(searches) == 1
     width = min(output.shape[1], expected.shape[1])
     assert (output[:, :width] == expected[:, :width]).float().mean() > 0.8  # rounding may change some tokens
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.04)])
-@pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-def test_packed_linear_layers_equal_the_formula(dtype, tolerance, relu, biased):
-    weight, bias = torch.randn(600, 300, dtype=dtype), torch.randn(600, dtype=dtype) if biased else None
-    layer = incremental_decoder.PackedLinear(weight, bias, rows=9, relu=relu)
-    for rows in (9, 1, 40):
-        x = torch.randn(rows, 300, dtype=dtype)
-        expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
-        expected = expected.clamp(min=0) if relu else expected
-        torch.testing.assert_close(layer(x).double(), expected, atol=30 * tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("size", [10, 255, 256, 700, 5000])

@@ -1,0 +1,43 @@
+"""Scores that `generate(output_sequence_scores=True)` returns, compared with those of transformers' own loops."""
+
+import pytest
+import torch
+from search_models import MODELS, with_varied_lengths
+
+
+@pytest.mark.parametrize("normalization", ["gnmt", "length"])
+@pytest.mark.parametrize("name", ["paper", "vocabulary of many blocks"])
+def test_scores_of_the_fast_beam_search_equal_those_of_transformers(
+    small_model, sources, searches, name, normalization
+):
+    model = with_varied_lengths(small_model(lm_head_bias=True, length_normalization=normalization, **MODELS[name]))
+    for beams, returned in ((4, 1), (3, 3)):
+        arguments = {**sources, "num_beams": beams, "num_return_sequences": returned, "length_penalty": 0.8}
+        expected = model.generate(**arguments, return_dict_in_generate=True, output_scores=True)
+        assert searches == []
+        output = model.generate(**arguments, output_sequence_scores=True)
+        assert searches.pop() == "beam_search"
+        assert torch.equal(output.sequences, expected.sequences)
+        torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalization", ["gnmt", "length"])
+def test_scores_of_other_searches_come_from_one_pass_of_the_model(small_model, sources, searches, normalization):
+    model = with_varied_lengths(small_model(lm_head_bias=True, length_normalization=normalization))
+    slow = {**sources, "num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.8, "min_length": 2}
+    expected = model.generate(**slow, return_dict_in_generate=True, output_scores=True)
+    output = model.generate(**slow, output_sequence_scores=True)
+    assert torch.equal(output.sequences, expected.sequences)
+    torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
+    greedy = model.generate(**sources, num_beams=1, output_sequence_scores=True)
+    assert searches == ["greedy_search"]
+    plain = model.generate(**sources, num_beams=1, return_dict_in_generate=True, output_scores=True)
+    steps = model.compute_transition_scores(plain.sequences, plain.scores, normalize_logits=True)
+    is_token = plain.sequences[:, 1:].flip(1).cumsum(1).flip(1) != 0  # all but the padding at the end
+    length = is_token.sum(1)
+    alpha = model.generation_config.length_penalty
+    penalty = ((5 + length) / 6) ** alpha if normalization == "gnmt" else length**alpha
+    expected = (steps * is_token).nan_to_num().sum(1) / penalty
+    torch.testing.assert_close(greedy.sequences_scores, expected, rtol=1e-5, atol=1e-5)
+    sampled = model.generate(**sources, do_sample=True, num_beams=1, output_sequence_scores=True)
+    assert (sampled.sequences_scores < 0).all()
