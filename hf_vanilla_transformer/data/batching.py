@@ -83,19 +83,22 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
         # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
         longest = np.maximum(source, target)
-        _, rank = np.unique(longest, return_inverse=True)
-        order = np.lexsort((np.where(rank % 2, target - source, source - target), longest))
+        rank = np.cumsum(np.bincount(longest) > 0)[longest]  # 1 for the shortest length that occurs
+        order = np.lexsort((np.where(rank % 2, source - target, target - source), longest))
         return order, (target * (max_tokens + 1) + source)[order], longest[order]
 
     @staticmethod
     def _batch_starts(longest: np.ndarray, max_tokens: int) -> np.ndarray:
         """Return where each batch starts if every batch takes as many pairs as fit; `longest` is sorted."""
-        starts, start = [], 0
-        for i, length in enumerate(longest.tolist()):
-            if length * (i + 1 - start) > max_tokens:
-                starts.append(start)
-                start = i
-        return np.array([*starts, start] if len(longest) else [], dtype=np.int64)
+        starts = [0] if len(longest) else []
+        lengths, counts = np.unique(longest, return_counts=True)
+        ends = np.cumsum(counts)
+        for length, first, end in zip(lengths.tolist(), ends - counts, ends, strict=True):
+            # The first pair of this length that does not fit into the last batch starts a batch; so does every
+            # pair that a full batch of this length precedes.
+            start = max(starts[-1] + max_tokens // length, first)
+            starts += range(start, end, max_tokens // length)
+        return np.array(starts, dtype=np.int64)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the shuffling."""

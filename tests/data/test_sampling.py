@@ -111,7 +111,7 @@ def test_batches_of_changing_lengths_have_room_for_the_guaranteed_lengths(sizes,
     def changing(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pairs = numbers % len(source)
         growth = np.random.default_rng((seed, *numbers[:1])).integers(-3, 20, (2, len(numbers)))  # rarely, they shrink
-        return np.array(source)[pairs] + growth[0], np.array(target)[pairs] + growth[1]
+        return np.maximum(np.array(source)[pairs] + growth[0], 1), np.maximum(np.array(target)[pairs] + growth[1], 1)
 
     sampler = WeightedBatchSampler(source, target, 70, sizes, weights, seed, changing)
     for batches in epochs(sampler, 4):
