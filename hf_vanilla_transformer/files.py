@@ -1,6 +1,7 @@
 """Atomic writes, the file names of a trained model, checksums, and imports of optional dependencies."""
 
 import hashlib
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ SETTINGS = "settings.yaml"  # the settings of the run, as a recipe
 STATE = "trainer_state.json"  # in the folders of the run and of each checkpoint
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several shards
+CORPUS_MANIFEST = "translation.json"  # in a folder of translations
 MODEL_FILES = (
     "*config.json",
     "tokenizer*",
@@ -24,12 +26,16 @@ MODEL_FILES = (
 
 
 @contextmanager
-def replacing(file: str | Path) -> Iterator[Path]:
+def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to, and move it to `file` if the block succeeds.
 
     If the block fails, the temporary file is removed and `file` is left unchanged.
+
+    Args:
+        shared: whether several processes may write the file at once, so that each needs its own temporary path. What
+            a killed process leaves is then not replaced by the next one.
     """
-    unfinished = Path(f"{file}.unfinished")
+    unfinished = Path(f"{file}.{secrets.token_hex(4)}.unfinished" if shared else f"{file}.unfinished")
     try:
         yield unfinished
         unfinished.replace(file)
@@ -37,9 +43,13 @@ def replacing(file: str | Path) -> Iterator[Path]:
         unfinished.unlink(missing_ok=True)
 
 
-def write_whole(file: str | Path, text: str) -> None:
-    """Write `text` to `file` atomically: readers see either the old content or all of the new."""
-    with replacing(file) as unfinished:
+def write_whole(file: str | Path, text: str, shared: bool = False) -> None:
+    """Write `text` to `file` atomically: readers see either the old content or all of the new.
+
+    Args:
+        shared: as in `replacing`.
+    """
+    with replacing(file, shared) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
 
 

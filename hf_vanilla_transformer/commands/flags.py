@@ -80,6 +80,23 @@ def add_direction(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tag", help="tag with which some training sources started, such as <bt> (default: none)")
 
 
+def add_runner(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where the tasks of a corpus job run."""
+    parser.add_argument(
+        "--workers", type=positive, help="processes on this machine (default: one per GPU, or per --threads cores)"
+    )
+    parser.add_argument("--threads", type=positive, default=1, help="threads per worker (default: 1)")
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run on this Ray cluster instead, such as 10.0.0.1:6379 or auto (extra: cluster)",
+    )
+    parser.add_argument(
+        "--task", type=int, metavar="I", help="run only every N-th task, from task I on, as element I of a job array"
+    )
+    parser.add_argument("--tasks", type=positive, metavar="N", help="number of elements of the job array")
+
+
 def add_text(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """Add the flags for a test text with references, or for several, and its languages."""
     text = parser.add_mutually_exclusive_group()

@@ -1,4 +1,4 @@
-"""`vanilla-transformer translate`: translate stdin to stdout, line by line."""
+"""`vanilla-transformer translate`: translate stdin to stdout, line by line, or files into a folder."""
 
 import argparse
 import io
@@ -8,11 +8,12 @@ from queue import Queue
 from threading import Thread
 from typing import Any, BinaryIO
 
+from . import translate_files
 from .console import UsageError
 from .flags import add_backend, add_decoding, add_direction, add_dtype, add_models, positive
 from .models import decoding_settings, direction, load_models
 
-HELP = "translate stdin to stdout line by line"
+HELP = "translate stdin to stdout line by line, or files into a folder"
 MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 
@@ -23,11 +24,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--do_sample", action="store_true", help="sample tokens instead of searching for the best")
     parser.add_argument("--top_k", type=positive, help="sample only from this many tokens (default: all)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the sampling (default: 42)")
+    translate_files.add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print one translation per line of stdin, in order."""
+    """Translate files into a folder if any are given; otherwise print one translation per line of stdin, in order."""
+    if translate_files.is_requested(args):
+        translate_files.run(args, _sampling(args))
+    else:
+        _translate_standard_input(args)
+
+
+def _translate_standard_input(args: argparse.Namespace) -> None:
     from tqdm import tqdm
+    from transformers import set_seed
 
     from ..data.formats import decode_lines
     from ..inference.translation import translate
@@ -35,6 +45,8 @@ def run(args: argparse.Namespace) -> None:
     if sys.stdin is None:
         raise OSError("Standard input is closed: redirect the text to it with < FILE.")
     sampling = _sampling(args)
+    if args.do_sample:
+        set_seed(args.seed)
     model, tokenizer = load_models(args.model, args.backend, args.dtype)
     settings = {**direction(model, args), **decoding_settings(args), **sampling}
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -48,16 +60,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _sampling(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of sampling, and seed it."""
+    """Return the settings of sampling."""
     if not args.do_sample:
         if args.top_k is not None:
             raise UsageError("--top_k has no effect without --do_sample.")
         return {}
     if args.backend != "torch":
         raise UsageError("--do_sample requires --backend torch.")
-    from transformers import set_seed
-
-    set_seed(args.seed)
     return {"do_sample": True, "num_beams": args.num_beams or 1, "top_k": args.top_k or 0}
 
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -37,17 +38,26 @@ def decode_lines(file: BinaryIO, name: str) -> Iterator[str]:
         line = file.readline(MAX_LINE_BYTES + 1)
         if not line:
             return
-        if len(line) > MAX_LINE_BYTES:
-            raise DataError(
-                f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence per line."
-            )
-        try:
-            text = line.rstrip(b"\r\n").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8."
-            ) from None
-        yield text.removeprefix("\ufeff") if number == 1 else text  # skip the byte order mark
+        yield decode_line(line, name, number)
+
+
+def decode_line(line: bytes, name: str, number: int) -> str:
+    """Return a line, of which at most `MAX_LINE_BYTES` + 1 bytes were read, as text without its ending.
+
+    Raises:
+        DataError: as `decode_lines`.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        raise DataError(
+            f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence per line."
+        )
+    try:
+        text = line.rstrip(b"\r\n").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8."
+        ) from None
+    return text.removeprefix("\ufeff") if number == 1 else text  # skip the byte order mark
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -56,22 +66,32 @@ def read_lines(path: str) -> Iterator[str]:
     Raises:
         DataError: as `decode_lines`, and if a compressed file is truncated or damaged.
     """
+    with open_text(path) as file:
+        yield from decode_lines(file, path)
+
+
+def _open(path: str) -> BinaryIO:
+    if path.endswith(".gz"):
+        return cast(BinaryIO, gzip.open(path))
+    return io.BufferedReader(pa.input_stream(path, compression="zstd")) if path.endswith(".zst") else open(path, "rb")
+
+
+@contextmanager
+def open_text(path: str) -> Iterator[BinaryIO]:
+    """Open a file for reading, decompressing it if its name ends in .gz or .zst.
+
+    Raises:
+        DataError: if a compressed file turns out to be truncated or damaged.
+    """
     try:
         with _open(path) as file:
-            yield from decode_lines(file, path)
+            yield file
     except (EOFError, OSError, zlib.error) as error:
         if not path.endswith(COMPRESSIONS):
             raise
         raise DataError(
             f"{path} is truncated or not a {Path(path).suffix} file ({error}); download it again."
         ) from None
-
-
-def _open(path: str) -> BinaryIO:
-    """Open a file for reading, decompressing it if its name ends in .gz or .zst."""
-    if path.endswith(".gz"):
-        return cast(BinaryIO, gzip.open(path))
-    return io.BufferedReader(pa.input_stream(path, compression="zstd")) if path.endswith(".zst") else open(path, "rb")
 
 
 def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
@@ -96,10 +116,9 @@ def _unequal_lengths(files: tuple[str, ...], source_lines: int, target_lines: in
 
 def _json_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
     """Yield the pairs of lines `{"en": ..., "de": ...}`, alone or under the key "translation"; skip blank lines."""
-    for where, row in _json_objects(files[0]):
-        if isinstance(row.get("translation"), dict):
-            row = row["translation"]
-        yield dict(zip(("source", "target"), _json_texts(where, row, languages), strict=True))
+    for file in files:
+        for where, row in _json_objects(file):
+            yield dict(zip(("source", "target"), json_texts(where, row, languages), strict=True))
 
 
 def _directed_json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
@@ -109,7 +128,7 @@ def _directed_json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> I
         languages: the directions that are expected, such as "en-de".
     """
     for where, row in _json_objects(files[0]):
-        texts = dict(zip(_DIRECTED_KEYS, _json_texts(where, row, _DIRECTED_KEYS), strict=True))
+        texts = dict(zip(_DIRECTED_KEYS, json_texts(where, row, _DIRECTED_KEYS), strict=True))
         direction = f"{texts['source_lang']}-{texts['target_lang']}"
         if direction not in languages:
             raise DataError(f"{where}: the direction {direction} is not among --language_pairs {' '.join(languages)}.")
@@ -131,17 +150,38 @@ def _json_objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not valid JSON ({error}).") from None
-        if not isinstance(row, dict):
-            raise DataError(f'{where}: not an object like {{"translation": {{"en": "...", "de": "..."}}}}.')
-        yield where, row
+        yield where, json_object(where, line)
 
 
-def _json_texts(where: str, row: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
-    """Return the texts under `keys` in an object."""
+def json_object(where: str, line: str) -> dict[str, Any]:
+    """Return the object in a line of JSON.
+
+    Args:
+        where: file and line, for error messages.
+
+    Raises:
+        DataError: if it is not an object.
+    """
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not valid JSON ({error}).") from None
+    if not isinstance(row, dict):
+        raise DataError(f'{where}: not an object like {{"translation": {{"en": "...", "de": "..."}}}}.')
+    return row
+
+
+def json_texts(where: str, row: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
+    """Return the texts under `keys` in an object, or in the object under its key "translation".
+
+    Args:
+        where: file and line, for error messages.
+
+    Raises:
+        DataError: if a key is missing, or its value is not a string.
+    """
+    if isinstance(row.get("translation"), dict):
+        row = row["translation"]
     texts = []
     for key in keys:
         if key not in row:

@@ -1,8 +1,10 @@
 """Read parallel text from files, as rows or as a dataset on disk.
 
-Supported formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; .parquet.
+Supported formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; .parquet; and the folders that
+`translate --output_dir` writes.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset, Features, Value
 from datasets.exceptions import DatasetGenerationError
 
-from ..files import checksum
+from ..files import CORPUS_MANIFEST, checksum
 from . import formats
 from .formats import COMPRESSIONS, READERS, DataError, Row
 
@@ -38,6 +40,8 @@ def _find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, 
         DataError: if a file is missing or empty, or the languages are the same.
     """
     check_languages(languages)
+    if Path(path, CORPUS_MANIFEST).is_file():
+        return ".jsonl", _translated_files(path)
     format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
     if format in READERS or format == ".parquet":
         files: tuple[str, ...] = (path,)
@@ -55,6 +59,42 @@ def _find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, 
         if Path(file).stat().st_size == 0:
             raise DataError(f"{file} is empty.")
     return format, files
+
+
+def read_translation_manifest(folder: str | Path) -> dict[str, Any]:
+    """Return the manifest of a folder of translations, even if it is not finished.
+
+    Raises:
+        DataError: if it is damaged.
+    """
+    file = Path(folder, CORPUS_MANIFEST)
+    try:
+        manifest = json.loads(file.read_text("utf-8"))
+        {**manifest["settings"]}  # must be a mapping
+        spans_are_valid = all(len(span) == 4 and set(map(type, span)) == {int} for span in manifest["spans"])
+        if spans_are_valid and (not manifest["whole"] or all(isinstance(part, str) for part in manifest["parts"])):
+            return manifest
+    except (ValueError, TypeError, LookupError):
+        pass
+    raise DataError(f"{file} is damaged; translate again into a new folder.")
+
+
+def _translated_files(folder: str) -> tuple[str, ...]:
+    """Return the files of a finished folder of translations.
+
+    Raises:
+        DataError: if it is not finished, contains no pairs, or a file is missing.
+    """
+    manifest = read_translation_manifest(folder)
+    if not manifest["whole"]:
+        raise DataError(f"{folder} is not finished; run the command that created it again to finish it.")
+    if manifest["settings"].get("format") != "jsonl":
+        raise DataError(f"{folder} contains no sources; translate with --output_format jsonl.")
+    files = tuple(str(Path(folder, name)) for name in manifest["parts"])
+    for file in files:
+        if not Path(file).is_file():
+            raise DataError(f"{file} is missing; translate again into a new folder.")
+    return files
 
 
 def file_stamps(files: Iterable[str]) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,102 @@
+"""`vanilla-transformer translate --input_files ... --output_dir ...`: translate a corpus in many tasks."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .console import UsageError, say
+from .flags import add_runner, positive
+from .jobs import make_runner
+from .models import decoding_settings, direction, load_models
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `translate` for files."""
+    group: Any = parser.add_argument_group("files instead of stdin, in tasks that resume and run in parallel")
+    group.add_argument(
+        "--input_files",
+        nargs="+",
+        metavar="FILE",
+        help="files, or patterns such as 'corpus/*.jsonl.zst': text or .jsonl, also .gz and .zst; .parquet",
+    )
+    group.add_argument("--output_dir", help="folder for the translations, which train --train_file reads")
+    group.add_argument(
+        "--output_format",
+        choices=["jsonl", "txt"],
+        default="jsonl",
+        help="jsonl for pairs, txt for translations only (default: jsonl)",
+    )
+    group.add_argument("--scores", action="store_true", help="add the score of each translation to the pairs")
+    group.add_argument(
+        "--nbest", type=positive, default=1, help="write this many translations of each line (default: 1)"
+    )
+    group.add_argument("--shard_lines", type=positive, default=10_000, help="lines per task (default: 10000)")
+    add_runner(group)
+
+
+def is_requested(args: argparse.Namespace) -> bool:
+    """Return whether files are to be translated.
+
+    Raises:
+        UsageError: if only some of the necessary flags are given.
+    """
+    if bool(args.input_files) != bool(args.output_dir):
+        raise UsageError("--input_files and --output_dir belong together; without them, stdin is translated.")
+    return bool(args.input_files)
+
+
+def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
+    """Translate files into a folder, and print a summary as JSON."""
+    from tqdm import tqdm
+
+    from ..data.spans import find_files
+    from ..data.tags import prefix_ids
+    from ..inference.corpus import CorpusJob, CorpusTranslation
+
+    runner = make_runner(args, use_gpus=args.backend != "onnx")
+    if args.scores and args.output_format == "txt":
+        raise UsageError("--scores requires --output_format jsonl.")
+    files = find_files(args.input_files)
+    models = [str(Path(name).resolve()) if Path(name).is_dir() else name for name in args.model]
+    model, tokenizer = load_models(models, args.backend, args.dtype)  # to check it before any task starts
+    languages = direction(model, args)
+    if not (languages["source_lang"] and languages["target_lang"]):
+        raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
+    prefix_ids(model.config, tokenizer, **languages)
+    beams = decoding_settings(args).get("num_beams") or sampling.get("num_beams") or model.generation_config.num_beams
+    if args.nbest > (beams or 1) and not args.do_sample:
+        raise UsageError(f"--nbest {args.nbest} exceeds the beam size, {beams or 1}: raise --num_beams.")
+    translation = CorpusTranslation(
+        load_models,
+        tuple(models),
+        args.backend,
+        args.dtype,
+        (languages["source_lang"], languages["target_lang"]),
+        args.output_format,
+        args.nbest,
+        args.scores,
+        args.seed if args.do_sample else None,
+        {**languages, "max_tokens": args.max_tokens, **decoding_settings(args), **sampling},
+    )
+    del model
+    job = CorpusJob(translation, files, args.output_dir, args.shard_lines)
+    index, count = runner.share
+    tasks = job.tasks[index::count]
+    lines, done = (sum(task.span.lines for task in some) for some in (tasks, filter(job.is_done, tasks)))
+    say(f"{lines:,} lines in {len(tasks):,} tasks, {runner.describe()}")
+    with tqdm(total=lines, initial=done, desc="Translating", unit=" sentences", file=sys.stderr) as bar:
+        for finished in job.run(runner):
+            bar.update(finished)
+    _report(job.finish(), args.output_dir)
+
+
+def _report(manifest: dict[str, Any], output_dir: str) -> None:
+    if not manifest["whole"]:
+        say(f"This element of the job array is done; {output_dir} is finished when the others are.")
+        return
+    if manifest["unusable_lines"]:
+        say(f"Unusable lines, left blank: {manifest['unusable_lines']:,}; the first: {manifest['problems'][0]}")
+    summary = {name: manifest[name] for name in ("lines", "unusable_lines", "problems")}
+    print(json.dumps({**summary, "files": len(manifest["parts"])}, indent=2, ensure_ascii=False))

@@ -1,0 +1,215 @@
+"""Run the tasks of a corpus job: in processes of this machine, on a Ray cluster, or as an element of a job array.
+
+A job is a list of independent, deterministic tasks. Each writes its files atomically, so that any process may run a
+task again after an interruption.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cached_property
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..files import import_extra, write_whole
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+RAY_WINDOW = 10_000  # maximum number of tasks that are submitted to Ray at a time
+RUN_AGAIN = "run the same command again to resume"
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Where tasks run.
+
+    Args:
+        workers: number of processes on this machine; by default one per GPU, or one per `threads` cores.
+        threads: threads per worker, of torch and of the other runtimes.
+        use_gpus: whether each worker gets a GPU of its own, if there are any.
+        ray: address of a Ray cluster that runs the tasks instead of this machine.
+        share: (i, n) to run only every n-th task, from index i on, as one of n elements of a job array.
+    """
+
+    workers: int | None = None
+    threads: int = 1
+    use_gpus: bool = False
+    ray: str | None = None
+    share: tuple[int, int] = (0, 1)
+
+    @cached_property
+    def gpus(self) -> int:
+        """The number of GPUs of this machine that workers use."""
+        import torch  # slow to import
+
+        return torch.cuda.device_count() if self.use_gpus else 0
+
+    @property
+    def processes(self) -> int:
+        """The number of workers on this machine."""
+        return self.workers or self.gpus or max(1, available_cores() // self.threads)
+
+    def describe(self) -> str:
+        """Return where tasks run, such as "2 workers of 1 thread each"."""
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        if self.ray:
+            return f"a Ray cluster, {threads} per task"
+        count = self.processes
+        devices = f", on {self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else ""
+        return f"{count} worker{'s of' if count > 1 else ' of'} {threads}{' each' if count > 1 else ''}{devices}"
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], is_done: Callable[[Task], bool]
+    ) -> Iterator[Result]:
+        """Run the tasks of this runner's share that are not done, and yield their results as they finish.
+
+        Args:
+            function: runs a task and returns its result; it is pickled, and so are tasks and results.
+
+        Raises:
+            OSError: if a worker process is lost, or the Ray cluster cannot be reached.
+            Exception: the first error of a task; tasks that have not started are then cancelled.
+        """
+        index, count = self.share
+        missing = [task for task in tasks[index::count] if not is_done(task)]
+        if not missing:
+            return iter(())
+        if self.ray:
+            return self._run_on_ray(function, missing)
+        if self.processes == 1:
+            return self._run_in_this_process(function, missing)
+        return self._run_in_processes(function, missing)
+
+    def _run_in_this_process(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+        for task in tasks:
+            yield call(function, self.threads, task)
+
+    def _run_in_processes(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+        context = get_context("spawn")
+        started = context.Value("i", 0)
+        count = min(self.processes, len(tasks))
+        pool = ProcessPoolExecutor(count, context, _start_worker, (started, self.gpus))
+        try:
+            futures = [pool.submit(call, function, self.threads, task) for task in tasks]
+            for future in as_completed(futures):
+                yield future.result()
+        except BrokenProcessPool:
+            raise OSError(
+                f"A worker process was killed, possibly out of memory; {RUN_AGAIN}, with fewer --workers if memory is "
+                "short. Finished tasks are kept."
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)  # waits for the tasks that are running, whose files are then kept
+
+    def _run_on_ray(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+        ray = import_extra("ray", "cluster")
+        assert self.ray is not None
+        _check_address(self.ray)
+        try:
+            ray.init(self.ray, log_to_driver=False, logging_level="ERROR")
+            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            gpu = self.use_gpus and any(node.get("GPU", 0) >= 1 for node in nodes)
+            if max(node.get("CPU", 0) for node in nodes) < self.threads:
+                raise ValueError(f"No node of the Ray cluster has {self.threads} CPUs, as --threads asks for.")
+            remote: Any = ray.remote(num_cpus=self.threads, num_gpus=int(gpu), max_retries=-1)(call)
+            waiting = list(reversed(tasks))
+            running: list[Any] = []
+            while waiting or running:
+                while waiting and len(running) < RAY_WINDOW:
+                    running.append(remote.remote(function, self.threads, waiting.pop()))
+                finished, running = ray.wait(running, num_returns=1)
+                yield from ray.get(finished)
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause or error) from None
+        except (ray.exceptions.RayError, ConnectionError) as error:
+            raise OSError(f"The Ray cluster at {self.ray} failed ({_first_line(error)}); {RUN_AGAIN}.") from None
+        finally:
+            ray.shutdown()
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use, which a scheduler such as Slurm can limit."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result:
+    """Run a task with a number of threads."""
+    import torch  # slow to import
+
+    torch.set_num_threads(threads)
+    return function(task)
+
+
+def _start_worker(started: Any, gpus: int) -> None:
+    """Prepare a worker process: its GPU, and its end."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes already run in parallel
+    with started.get_lock():
+        number, started.value = started.value, started.value + 1
+    if gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % gpus]
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # on Ctrl-C, the main process says what there is to say
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    """End this process when its parent ends, even if that is killed; it would wait for tasks indefinitely."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _check_address(address: str) -> None:
+    """Check that something answers at an address such as 10.0.0.1:6379, for Ray itself takes minutes to give up.
+
+    Raises:
+        OSError: if nothing does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # "auto" or "local"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise OSError(
+            f"Nothing answers at the Ray address {address} ({_first_line(error)}); start Ray there, or correct --ray."
+        ) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def check_settings(folder: Path, recorded: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Check that the job whose settings are recorded in a folder is the job with the given settings.
+
+    Raises:
+        ValueError: if not; the message names the settings that differ.
+    """
+    changed = [name for name, value in settings.items() if recorded.get(name) != value]
+    if changed:
+        raise ValueError(
+            f'{folder} contains the output of different input or settings ({", ".join(changed)}; "version" identifies '
+            "the code); choose another folder."
+        )
+
+
+def write_json(file: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file atomically, even if several processes write it at once."""
+    write_whole(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n", shared=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what interrupted tasks have left in the folder of a job that is finished."""
+    for file in folder.rglob("*.unfinished"):
+        with contextlib.suppress(FileNotFoundError):  # another process may be removing them
+            file.unlink()

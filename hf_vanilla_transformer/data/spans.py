@@ -1,0 +1,174 @@
+"""Cut text in one language into spans of lines, which can be read independently of each other.
+
+Formats: plain text with one sentence per line, JSON lines, both also compressed as .gz or .zst, and .parquet.
+"""
+
+import glob
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .formats import COMPRESSIONS, MAX_LINE_BYTES, DataError, decode_line, json_object, json_texts, open_text
+
+_BLOCK = 1 << 20
+_ONLY_PAIRS = (".tsv", ".csv")  # formats of parallel text that cannot be cut at line ends
+
+
+class Span(NamedTuple):
+    """Consecutive lines of a file, or consecutive rows of a Parquet file.
+
+    Args:
+        file: path of the file.
+        offset: where they start: in bytes of the decompressed text, or in rows.
+        first: number of the first line, from 1.
+        lines: number of lines.
+    """
+
+    file: str
+    offset: int
+    first: int
+    lines: int
+
+
+def find_files(patterns: Iterable[str]) -> list[str]:
+    """Return the files that the patterns name, such as "corpus/*.jsonl.zst", with those of one pattern sorted.
+
+    Raises:
+        DataError: if a pattern names no file, or one whose format cannot be cut.
+    """
+    files: list[str] = []
+    for pattern in patterns:
+        found = [pattern] if Path(pattern).is_file() else sorted(filter(_is_file, glob.glob(pattern, recursive=True)))
+        if not found:
+            raise DataError(f"There is no file {pattern}.")
+        files += found
+    for file in files:
+        if _format(file) in _ONLY_PAIRS:
+            raise DataError(f"{file} is a table: give plain text, .jsonl or .parquet.")
+    return files
+
+
+def _is_file(path: str) -> bool:
+    return Path(path).is_file()
+
+
+def _format(file: str) -> str:
+    return Path(file.removesuffix(Path(file).suffix) if file.endswith(COMPRESSIONS) else file).suffix
+
+
+def cut(file: str, lines_per_span: int) -> list[Span]:
+    """Return the spans of a file, all but the last of `lines_per_span` lines; an empty file has none.
+
+    Raises:
+        DataError: if the file is damaged.
+        OSError: if it cannot be read.
+    """
+    if _format(file) == ".parquet":
+        lines = _open_parquet(file).metadata.num_rows
+        offsets = list(range(0, lines, lines_per_span))
+    else:
+        lines, offsets = _line_offsets(file, lines_per_span)
+    firsts = range(0, lines, lines_per_span)
+    return [
+        Span(file, offset, first + 1, min(lines_per_span, lines - first))
+        for offset, first in zip(offsets, firsts, strict=True)
+    ]
+
+
+def _line_offsets(file: str, step: int) -> tuple[int, list[int]]:
+    """Return the number of lines of a text file, and the offset of every `step`-th line, from the first on."""
+    lines = position = last = 0
+    offsets = [0]
+    with open_text(file) as text:
+        while block := text.read(_BLOCK):
+            newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+            # Newline i of the block ends line number lines + i + 1, from 1.
+            offsets += (position + 1 + newlines[-(lines + 1) % step :: step]).tolist()
+            lines, position, last = lines + len(newlines), position + len(block), block[-1]
+    if position and last != ord("\n"):
+        lines += 1
+    return lines, offsets[: -(-lines // step)]
+
+
+def read_span(span: Span, language: str) -> tuple[list[str], list[str]]:
+    """Return the sentences of a span, and a message for each line that is not usable; its sentence is then empty.
+
+    Args:
+        language: key of the text in JSON lines and Parquet, as `readers.load_pairs` expects it.
+
+    Raises:
+        DataError: if the file has become damaged, or a Parquet file has no such column.
+    """
+    if _format(span.file) == ".parquet":
+        return _read_parquet(span, language), []
+    sentences, problems = [], []
+    as_json = _format(span.file) == ".jsonl"
+    with open_text(span.file) as text:
+        _skip(text, span.offset, compressed=span.file.endswith(COMPRESSIONS))
+        for number, line in zip(range(span.first, span.first + span.lines), _lines(text), strict=False):
+            try:
+                sentence = decode_line(line, span.file, number)
+                if as_json and sentence.strip():
+                    where = f"{span.file}, line {number}"
+                    [sentence] = json_texts(where, json_object(where, sentence), (language,))
+            except DataError as error:
+                sentence = ""
+                problems.append(str(error))
+            sentences.append(sentence)
+    if len(sentences) < span.lines:
+        raise DataError(f"{span.file} has become shorter: it ends before line {span.first + span.lines - 1}.")
+    return sentences, problems
+
+
+def _skip(text: BinaryIO, offset: int, compressed: bool) -> None:
+    if not compressed:
+        text.seek(offset)
+    while compressed and offset:
+        offset -= len(text.read(min(offset, _BLOCK))) or offset
+
+
+def _lines(text: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file, of each at most the first `MAX_LINE_BYTES` + 1 bytes."""
+    while line := text.readline(MAX_LINE_BYTES + 1):
+        yield line
+        while line and len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+            line = text.readline(MAX_LINE_BYTES + 1)
+
+
+def _open_parquet(file: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(file)
+    except pa.ArrowException as error:
+        raise DataError(f"{file} cannot be read: {error}") from None
+
+
+def _read_parquet(span: Span, language: str) -> list[str]:
+    """Return the sentences of a span of a Parquet file, of which only the row groups in question are read."""
+    file = _open_parquet(span.file)
+    nested = "translation" in file.schema_arrow.names
+    column = f"translation.{language}" if nested else language
+    groups, start, skipped = [], 0, 0
+    for group in range(file.num_row_groups):
+        end = start + file.metadata.row_group(group).num_rows
+        if end <= span.offset:
+            skipped = end
+        elif start < span.offset + span.lines:
+            groups.append(group)
+        start = end
+    try:
+        table = file.read_row_groups(groups, columns=[column]).slice(span.offset - skipped, span.lines)
+    except pa.ArrowException as error:
+        raise DataError(f"{span.file} cannot be read: {error}") from None
+    texts = table.flatten() if nested else table
+    if texts.num_columns != 1 or not _is_text(texts.schema.types[0]):
+        names = ", ".join(file.schema_arrow.names)
+        raise DataError(f"{span.file} has no column {language!r} of text; its columns are {names}.")
+    return [text or "" for text in texts.column(0).to_pylist()]
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return pa.types.is_string(type) or pa.types.is_large_string(type)

@@ -1,0 +1,228 @@
+"""Translate corpora: many files, in tasks of some thousand lines each, which run in any order and in any process.
+
+The output folder has one file per task, `part-00000.jsonl` or `.txt` and so on, in the order of the input; `tasks/`
+with a note for each file that is complete; and `translation.json` with the model, the settings, the input and, once
+every task is done, the totals.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import set_seed
+from transformers.utils import logging
+
+from ..data.formats import DataError
+from ..data.jobs import Runner, check_settings, remove_leftovers, write_json
+from ..data.readers import file_stamps, read_translation_manifest
+from ..data.spans import Span, cut, read_span
+from ..files import CORPUS_MANIFEST, WEIGHT_FILES, checksum, replacing
+from .translation import Hypothesis, translate, translate_nbest
+
+# What decides the translations: settings, tokenizer and weights, also those of CTranslate2 and ONNX exports
+_MODEL_FILES = ("*config.json", "tokenizer*", WEIGHT_FILES, "model.bin", "*.onnx", "*.onnx.data")
+_MAX_PROBLEMS = 5  # messages on unusable lines that are kept per task
+_NOTES = "tasks"
+Loader = Callable[[Sequence[str], str, str | None], tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class CorpusTranslation:
+    """How a corpus is translated.
+
+    Args:
+        load: returns the model and the tokenizer for `models`, `backend` and `dtype`; a function that can be pickled.
+        models: folder of the model or its name on the Hub; several form an ensemble.
+        backend, dtype: runtime and number format of the model.
+        languages: source and target language: the keys of the output and, in JSON lines and Parquet, of the input.
+        format: "jsonl" for objects with the source and the translation, or "txt" for translations only.
+        nbest: number of hypotheses of each line, which are consecutive lines of the output.
+        scores: whether the objects have the key "score", as `translation.Hypothesis`.
+        seed: seed of the sampling, if tokens are sampled.
+        options: arguments of `translation.translate`.
+    """
+
+    load: Loader
+    models: tuple[str, ...]
+    backend: str
+    dtype: str | None
+    languages: tuple[str, str]
+    format: str = "jsonl"
+    nbest: int = 1
+    scores: bool = False
+    seed: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, sentences: list[str], number: int) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each sentence of task `number`, which decides what is sampled."""
+        model, tokenizer = _load(self.load, self.models, self.backend, self.dtype)
+        if self.seed is not None:
+            set_seed(self.seed + number)
+        if self.scores or self.nbest > 1:
+            return translate_nbest(model, tokenizer, sentences, self.nbest, **self.options)
+        return [[Hypothesis(text, 0.0)] for text in translate(model, tokenizer, sentences, **self.options)]
+
+    def line(self, sentence: str, hypothesis: Hypothesis) -> str:
+        """Return the line of the output for a hypothesis of a sentence."""
+        text = " ".join(hypothesis.text.splitlines())
+        if self.format == "txt":
+            return text + "\n"
+        row: dict[str, Any] = dict(zip(self.languages, (sentence, text), strict=True))
+        if self.scores:
+            row["score"] = round(hypothesis.score, 6)
+        return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+@lru_cache(1)
+def _load(load: Loader, models: tuple[str, ...], backend: str, dtype: str | None) -> tuple[Any, Any]:
+    """Return a model and its tokenizer, loaded once per process."""
+    logging.disable_progress_bar()  # there would be one per process
+    return load(models, backend, dtype)
+
+
+class Task(NamedTuple):
+    """The translation of one span of the input into one file of the output."""
+
+    number: int
+    span: Span
+
+
+class _Writer(NamedTuple):
+    """Writes the output of tasks into a folder."""
+
+    translation: CorpusTranslation
+    folder: Path
+
+    def part(self, number: int) -> Path:
+        """Return the file of a task."""
+        return self.folder / f"part-{number:05}.{self.translation.format}"
+
+    def note(self, number: int) -> Path:
+        """Return the note that the file of a task is complete."""
+        return self.folder / _NOTES / f"{number:05}.json"
+
+    def write(self, task: Task) -> Task:
+        """Translate the span of a task and write its file, then its note."""
+        file, translation = task.span.file, self.translation
+        sentences, problems = read_span(task.span, translation.languages[0])
+        hypotheses = translation.run(sentences, task.number)
+        part = self.part(task.number)
+        with (
+            replacing(part, shared=True) as unfinished,
+            unfinished.open("w", encoding="utf-8", newline="") as output,
+        ):
+            for sentence, found in zip(sentences, hypotheses, strict=True):
+                output.writelines(translation.line(sentence, hypothesis) for hypothesis in found)
+        examples = [problem.replace(file, Path(file).name) for problem in problems[:_MAX_PROBLEMS]]
+        note = {"bytes": part.stat().st_size, "unusable_lines": len(problems), "problems": examples}
+        write_json(self.note(task.number), note)
+        return task
+
+
+class CorpusJob:
+    """The translation of files into a folder. The same job in the same folder resumes.
+
+    Args:
+        translation: model and settings.
+        files: text, .jsonl or .parquet, as for `spans.cut`.
+        output_dir: folder for the output: new, empty, or of this job.
+        shard_lines: number of lines per task.
+
+    Raises:
+        DataError: if a file is damaged, or there are no lines.
+        OSError: if a file cannot be read.
+        ValueError: if the folder contains anything else.
+    """
+
+    def __init__(
+        self, translation: CorpusTranslation, files: Sequence[str], output_dir: str, shard_lines: int = 10_000
+    ):
+        self.folder = Path(output_dir).resolve()
+        self._writer = _Writer(translation, self.folder)
+        files = [str(Path(file).resolve()) for file in files]
+        settings = _settings(translation, files, shard_lines)
+        manifest = self._read_manifest(settings)
+        if manifest is None:
+            spans = [(i, *span[1:]) for i, file in enumerate(files) for span in cut(file, shard_lines)]
+            if not spans:
+                raise DataError(f"There are no lines in {', '.join(files)}.")
+            (self.folder / _NOTES).mkdir(parents=True, exist_ok=True)
+            manifest = {"settings": settings, "whole": False, "spans": spans}
+            write_json(self.folder / CORPUS_MANIFEST, manifest)
+        self.manifest = manifest
+        self.tasks = [Task(i, Span(files[file], *rest)) for i, (file, *rest) in enumerate(manifest["spans"])]
+
+    def _read_manifest(self, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the manifest of an earlier call for this job, or None if the folder is empty."""
+        file = self.folder / CORPUS_MANIFEST
+        if not file.is_file():
+            if self.folder.is_dir() and any(entry.name != _NOTES for entry in self.folder.iterdir()):
+                raise ValueError(f"{self.folder} is in use: choose a new or empty folder.")
+            return None
+        manifest = read_translation_manifest(self.folder)
+        check_settings(self.folder, manifest["settings"], settings)
+        return manifest
+
+    def is_done(self, task: Task) -> bool:
+        """Return whether the file of a task is complete."""
+        note, part = self._writer.note(task.number), self._writer.part(task.number)
+        return note.is_file() and part.is_file() and json.loads(note.read_text())["bytes"] == part.stat().st_size
+
+    def run(self, runner: Runner) -> Iterator[int]:
+        """Run the tasks of the runner's share that are not done, and yield the number of lines of each.
+
+        Raises:
+            DataError, OSError, ValueError: as `Runner.run`, or if a file lacks the source language or is damaged.
+        """
+        for task in runner.run(self._writer.write, self.tasks, self.is_done):
+            if not self.is_done(task):
+                part = self._writer.part(task.number)
+                raise OSError(f"{part} is missing or incomplete: all nodes of the cluster must share its folder.")
+            yield task.span.lines
+
+    def finish(self) -> dict[str, Any]:
+        """Return the manifest, in which "whole" says whether every task is done; if so, there are totals as well."""
+        if self.manifest["whole"] or not all(map(self.is_done, self.tasks)):
+            return self.manifest
+        notes = [json.loads(self._writer.note(task.number).read_text("utf-8")) for task in self.tasks]
+        self.manifest |= {
+            "whole": True,
+            "lines": sum(task.span.lines for task in self.tasks),
+            "unusable_lines": sum(note["unusable_lines"] for note in notes),
+            "problems": [problem for note in notes for problem in note["problems"]][:_MAX_PROBLEMS],
+            "parts": [self._writer.part(task.number).name for task in self.tasks],
+        }
+        write_json(self.folder / CORPUS_MANIFEST, self.manifest)
+        remove_leftovers(self.folder)
+        return self.manifest
+
+
+def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines: int) -> dict[str, Any]:
+    """Return everything that determines the content of the output, in types of JSON."""
+    settings = {
+        "models": [_identify(model) for model in translation.models],
+        "backend": translation.backend,
+        "dtype": translation.dtype,
+        "source_lang": translation.languages[0],
+        "target_lang": translation.languages[1],
+        "format": translation.format,
+        "nbest": translation.nbest,
+        "scores": translation.scores,
+        "seed": translation.seed,
+        "options": translation.options,
+        "shard_lines": shard_lines,
+        "files": [(Path(file).name, *stamp) for file, stamp in zip(files, file_stamps(files), strict=True)],
+    }
+    return json.loads(json.dumps(settings))
+
+
+def _identify(model: str) -> dict[str, str]:
+    """Return a model's name and, for a local folder, the checksums of the files that decide what it translates."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return {"name": model}
+    files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern)}
+    return {"name": folder.resolve().name, **{file.name: checksum(file) for file in sorted(files)}}

@@ -1,0 +1,129 @@
+"""`translate --input_files`: content of the output, resuming, and refusals."""
+
+import json
+import shutil
+
+import pytest
+from conftest import SOURCES
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.readers import load_pairs
+from hf_vanilla_transformer.inference.translation import translate_nbest
+
+
+@pytest.fixture
+def corpus(saved):
+    """A function that translates the sources, twice over, into a folder, and returns the status and the folder."""
+    (saved.folder / "a.txt").write_text("".join(f"{line}\n" for line in SOURCES))
+    rows = [json.dumps({"en": line, "de": "?"}) for line in SOURCES]
+    (saved.folder / "b.jsonl").write_text("\n".join(rows))
+    files = [str(saved.folder / name) for name in ("a.txt", "b.jsonl")]
+
+    def run(*flags: str, name: str = "out"):
+        where = ["--input_files", *files, "--output_dir", str(saved.folder / name), "--workers", "1"]
+        return main(["translate", saved.path, *where, "--shard_lines", "3", "--num_beams", "2", *flags])
+
+    return run
+
+
+def read_parts(folder, ending: str = "jsonl") -> list[str]:
+    return [line for part in sorted(folder.glob(f"part-*.{ending}")) for line in part.read_text().split("\n")[:-1]]
+
+
+def last_error(capsys) -> str:
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer:")][-1]
+
+
+def test_every_line_is_translated_in_order_and_can_be_read_as_pairs(saved, corpus, capsys):
+    assert corpus() == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary == {"lines": 8, "unusable_lines": 0, "problems": [], "files": 4}
+    expected = [" ".join(text.splitlines()) for text in translate(saved.model, saved.tokenizer, SOURCES, num_beams=2)]
+    rows = [json.loads(line) for line in read_parts(saved.folder / "out")]
+    assert rows == [{"en": source, "de": target} for source, target in zip(SOURCES, expected, strict=True)] * 2
+    pairs = load_pairs(str(saved.folder / "out"), "en", "de")
+    assert pairs["source"][:] == SOURCES * 2
+    assert pairs["target"][:] == expected * 2
+
+
+def test_scores_and_nbest_lists_are_those_of_translate_nbest(saved, corpus):
+    assert corpus("--scores", "--nbest", "2") == 0
+    expected = translate_nbest(saved.model, saved.tokenizer, SOURCES, 2, num_beams=2)
+    rows = [json.loads(line) for line in read_parts(saved.folder / "out")]
+    assert len(rows) == 16
+    for row, hypothesis in zip(rows, [hypothesis for found in expected * 2 for hypothesis in found], strict=True):
+        assert row["de"] == " ".join(hypothesis.text.splitlines())
+        assert row["score"] == pytest.approx(hypothesis.score, abs=2e-5)
+
+
+def test_text_output_has_one_translation_per_line(saved, corpus, capsys):
+    assert corpus("--output_format", "txt") == 0
+    expected = translate(saved.model, saved.tokenizer, SOURCES, num_beams=2)
+    assert read_parts(saved.folder / "out", "txt") == [" ".join(text.splitlines()) for text in expected] * 2
+    assert main(["evaluate", saved.path, "--test_file", str(saved.folder / "out")]) == 1
+    assert "contains no sources; translate with --output_format jsonl" in last_error(capsys)
+
+
+def test_sampling_is_the_same_again_and_different_between_tasks(saved, corpus):
+    flags = ("--do_sample", "--seed", "7", "--num_beams", "1")
+    assert corpus(*flags) == corpus(*flags, name="again") == 0
+    first, again = (read_parts(saved.folder / name) for name in ("out", "again"))
+    assert first == again
+    assert [json.loads(line)["de"] for line in first[:4]] != [json.loads(line)["de"] for line in first[4:]]
+
+
+def test_the_elements_of_an_array_write_what_one_process_writes(saved, corpus, capsys):
+    assert corpus(name="whole") == 0
+    for task in ("1", "0"):
+        assert main(["translate", saved.path, "--input_files", str(saved.folder / "a.txt")]) == 2
+        assert corpus("--tasks", "2", "--task", task) == 0
+        assert ("finished when the others are" in capsys.readouterr().err) == (task == "1")
+    assert read_parts(saved.folder / "out") == read_parts(saved.folder / "whole")
+    assert json.loads((saved.folder / "out" / "translation.json").read_text())["whole"]
+
+
+def test_only_missing_and_truncated_parts_are_translated_again(saved, corpus):
+    assert corpus() == 0
+    parts = sorted((saved.folder / "out").glob("part-*"))
+    content = [part.read_bytes() for part in parts]
+    manifest = saved.folder / "out" / "translation.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "whole": False}))
+    parts[0].unlink()
+    parts[2].write_bytes(content[2][:-1])
+    written = {i: parts[i].stat().st_mtime_ns for i in (1, 3)}
+    assert corpus() == 0
+    assert [part.read_bytes() for part in parts] == content
+    assert {i: parts[i].stat().st_mtime_ns for i in (1, 3)} == written
+
+
+def test_a_folder_of_a_different_job_or_with_other_files_is_refused(saved, corpus, capsys):
+    assert corpus() == 0
+    assert corpus("--length_penalty", "1.5") == 1
+    assert "different input or settings (options;" in last_error(capsys)
+    with (saved.folder / "a.txt").open("a") as file:
+        file.write("more\n")
+    assert corpus() == 1
+    assert "different input or settings (files;" in last_error(capsys)
+    shutil.copytree(saved.folder / "model", saved.folder / "other")
+    assert corpus(name="other") == 1
+    assert "is in use: choose a new or empty folder" in last_error(capsys)
+    (saved.folder / "out" / "translation.json").write_text("{")
+    assert corpus() == 1
+    assert "translation.json is damaged" in last_error(capsys)
+
+
+def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
+    for flags, message in (
+        (("--scores", "--output_format", "txt"), "--scores requires --output_format jsonl"),
+        (("--nbest", "3"), "--nbest 3 exceeds the beam size, 2"),
+        (("--task", "0"), "--task and --tasks belong together"),
+        (("--task", "2", "--tasks", "2"), "--task must be from 0 to 1"),
+        (("--ray", "auto"), "--ray cannot be combined with --workers"),
+        (("--target_lang", "fr", "--tag", "<bt>"), "This model has no tag"),
+    ):
+        assert corpus(*flags) in (1, 2)
+        assert message in last_error(capsys)
+    assert main(["translate", saved.path, "--input_files", str(saved.folder / "none"), "--output_dir", "x"]) == 1
+    assert "There is no file" in last_error(capsys)
+    assert not (saved.folder / "out").exists()

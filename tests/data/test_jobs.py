@@ -1,0 +1,120 @@
+"""The task runner of corpus jobs."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.data.jobs import Runner, available_cores, remove_leftovers, write_json
+
+
+def square(number: int) -> tuple[int, int, int]:
+    return number**2, torch.get_num_threads(), os.getpid()
+
+
+def fail_at(bad: int, folder, number: int) -> int:
+    if number == bad:
+        raise ValueError(f"task {number} is bad")
+    (folder / str(number)).touch()
+    return number
+
+
+def kill_itself(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def never(task: object) -> bool:
+    return False
+
+
+@pytest.fixture(autouse=True)
+def _restore_threads():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_single_worker_runs_in_this_process_with_its_number_of_threads():
+    assert list(Runner(1, 2).run(square, [2, 3], never)) == [(4, 2, os.getpid()), (9, 2, os.getpid())]
+
+
+@pytest.mark.slow
+def test_several_workers_share_the_tasks_and_each_has_its_threads():
+    results = list(Runner(2, 1).run(square, range(20), never))
+    assert sorted(result for result, _, _ in results) == [number**2 for number in range(20)]
+    assert {threads for _, threads, _ in results} == {1}
+    assert os.getpid() not in {process for _, _, process in results}
+
+
+def test_the_shares_of_an_array_are_all_tasks_once_and_finished_tasks_are_skipped():
+    shares = [list(Runner(1, share=(i, 3)).run(square, range(10), lambda task: task == 4)) for i in range(3)]
+    assert [[result for result, _, _ in share] for share in shares] == [[0, 9, 36, 81], [1, 49], [4, 25, 64]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_error_of_a_task_ends_the_job_and_keeps_finished_tasks(workers, tmp_path):
+    with pytest.raises(ValueError, match="task 3 is bad"):
+        list(Runner(workers).run(partial(fail_at, 3, tmp_path), range(1000), never))
+    assert 1 <= len(list(tmp_path.iterdir())) < 500  # the others were cancelled
+
+
+@pytest.mark.slow
+def test_a_killed_worker_ends_the_job_with_advice():
+    with pytest.raises(OSError, match=r"worker process was killed.*run the same command again"):
+        list(Runner(2).run(kill_itself, range(10), never))
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_parent_is_killed():
+    code = (
+        "import os, time, sys\n"
+        "sys.path.insert(0, 'tests/data')\n"
+        "from test_jobs import never, report_and_wait\n"
+        "from hf_vanilla_transformer.data.jobs import Runner\n"
+        "if __name__ == '__main__': list(Runner(2).run(report_and_wait, range(2), never))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.kill()
+    deadline = time.monotonic() + 60
+    while any(os.path.exists(f"/proc/{worker}") for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def report_and_wait(number: int) -> None:
+    print(os.getpid(), flush=True)
+    time.sleep(200)
+
+
+def test_an_address_where_nothing_answers_is_reported_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    start = time.monotonic()
+    with pytest.raises(OSError, match=f"Nothing answers at the Ray address 127.0.0.1:{port}"):
+        list(Runner(ray=f"127.0.0.1:{port}").run(square, [1], never))
+    assert time.monotonic() - start < 30
+
+
+def test_the_number_of_workers_follows_from_cores_and_threads():
+    assert Runner(threads=1).processes == available_cores()
+    assert Runner(threads=10_000).processes == 1
+    assert Runner(3, 2).describe() == "3 workers of 2 threads each"
+    assert Runner(1).describe() == "1 worker of 1 thread"
+
+
+def test_leftovers_of_interrupted_tasks_are_removed(tmp_path):
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "00001.json.1a2b.unfinished").touch()
+    write_json(tmp_path / "tasks" / "00001.json", {"bytes": 3})
+    remove_leftovers(tmp_path)
+    assert [file.name for file in (tmp_path / "tasks").iterdir()] == ["00001.json"]
