@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-from conftest import SOURCES
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
@@ -15,8 +14,8 @@ from hf_vanilla_transformer.inference.translation import translate_nbest
 @pytest.fixture
 def corpus(saved):
     """A function that translates the sources, twice over, into a folder, and returns the status and the folder."""
-    (saved.folder / "a.txt").write_text("".join(f"{line}\n" for line in SOURCES))
-    rows = [json.dumps({"en": line, "de": "?"}) for line in SOURCES]
+    (saved.folder / "a.txt").write_text("".join(f"{line}\n" for line in saved.sources))
+    rows = [json.dumps({"en": line, "de": "?"}) for line in saved.sources]
     (saved.folder / "b.jsonl").write_text("\n".join(rows))
     files = [str(saved.folder / name) for name in ("a.txt", "b.jsonl")]
 
@@ -39,17 +38,19 @@ def test_every_line_is_translated_in_order_and_can_be_read_as_pairs(saved, corpu
     assert corpus() == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary == {"lines": 8, "unusable_lines": 0, "problems": [], "files": 4}
-    expected = [" ".join(text.splitlines()) for text in translate(saved.model, saved.tokenizer, SOURCES, num_beams=2)]
+    expected = [
+        " ".join(text.splitlines()) for text in translate(saved.model, saved.tokenizer, saved.sources, num_beams=2)
+    ]
     rows = [json.loads(line) for line in read_parts(saved.folder / "out")]
-    assert rows == [{"en": source, "de": target} for source, target in zip(SOURCES, expected, strict=True)] * 2
+    assert rows == [{"en": source, "de": target} for source, target in zip(saved.sources, expected, strict=True)] * 2
     pairs = load_pairs(str(saved.folder / "out"), "en", "de")
-    assert pairs["source"][:] == SOURCES * 2
+    assert pairs["source"][:] == saved.sources * 2
     assert pairs["target"][:] == expected * 2
 
 
 def test_scores_and_nbest_lists_are_those_of_translate_nbest(saved, corpus):
     assert corpus("--scores", "--nbest", "2") == 0
-    expected = translate_nbest(saved.model, saved.tokenizer, SOURCES, 2, num_beams=2)
+    expected = translate_nbest(saved.model, saved.tokenizer, saved.sources, 2, num_beams=2)
     rows = [json.loads(line) for line in read_parts(saved.folder / "out")]
     assert len(rows) == 16
     for row, hypothesis in zip(rows, [hypothesis for found in expected * 2 for hypothesis in found], strict=True):
@@ -59,7 +60,7 @@ def test_scores_and_nbest_lists_are_those_of_translate_nbest(saved, corpus):
 
 def test_text_output_has_one_translation_per_line(saved, corpus, capsys):
     assert corpus("--output_format", "txt") == 0
-    expected = translate(saved.model, saved.tokenizer, SOURCES, num_beams=2)
+    expected = translate(saved.model, saved.tokenizer, saved.sources, num_beams=2)
     assert read_parts(saved.folder / "out", "txt") == [" ".join(text.splitlines()) for text in expected] * 2
     assert main(["evaluate", saved.path, "--test_file", str(saved.folder / "out")]) == 1
     assert "contains no sources; translate with --output_format jsonl" in last_error(capsys)
