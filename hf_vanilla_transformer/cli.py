@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from .commands import average, compare, demo, evaluate, export, plot, push, score, train, translate, tune
+from .commands import average, compare, demo, evaluate, export, plot, prepare, push, score, train, translate, tune
 from .commands.console import UsageError, say
 from .version import __version__
 
@@ -23,9 +23,10 @@ VERBS: dict[str, ModuleType] = {
     "push": push,
     "demo": demo,
     "plot": plot,
+    "prepare": prepare,
     "average": average,
 }
-PRINTING = ("evaluate", "compare", "score", "translate", "push", "tune")  # verbs whose results go to stdout
+PRINTING = ("evaluate", "compare", "score", "translate", "prepare", "push", "tune")  # verbs whose results go to stdout
 
 
 def _parser() -> argparse.ArgumentParser:

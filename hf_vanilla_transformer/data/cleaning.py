@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed code cleans the text again
 MIN_PAIRS_PER_PROCESS = 50_000  # fewer pairs are tokenised in less time than it takes to start a process
 # The reasons to drop a pair, in the order in which they are checked; duplicates are found last, among all pairs.
-DROP_REASONS = ("blank side", "too long", "length ratio", "markup", "language", "duplicate")
+DROP_REASONS = ("blank side", "too long", "length ratio", "markup", "language", "excluded", "duplicate")
 _MARKUP = re.compile(  # a comment, or a tag whose attributes have "=": does not match "a < b and c > d"
     r"(?:<|&lt;)(?:!--|\s?/?\s?[a-zA-Z][\w:-]*(?:\s+[\w:-]+\s?=[^<>]*?)?\s?/?\s?(?:>|&gt;))"
 )
@@ -45,23 +46,23 @@ class Cleaning:
     languages: tuple[str, str] | None = None
 
 
-def tokenize_batch(
+def clean_batch(
     batch: dict[str, list[Any]],
     tokenizer: "PreTrainedTokenizerBase",
     max_tokens: int,
     cleaning: Cleaning | None,
-    version: str = VERSION,
+    excluded: Collection[str] = (),
 ) -> dict[str, list[Any]]:
     """Tokenise and check a batch of pairs, for `tokenize_pairs` and `preparation.prepare`.
 
     Args:
         batch: lists of equal length under "source" and "target".
         max_tokens, cleaning: as in `tokenize_pairs`.
-        version: unused; makes the cache notice that this code has changed.
+        excluded: sentences that neither side may be, white space around it aside.
 
     Returns:
-        "input_ids" and "labels"; their lengths as "source_length" and "target_length"; "drop", an index into
-        `DROP_REASONS` or -1; and "digest", a hash of the text by which duplicates are found.
+        "input_ids" and "labels"; their lengths as "source_length" and "target_length"; and "drop", an index into
+        `DROP_REASONS` or -1.
     """
     max_length = min(max_tokens, cleaning.max_sentence_tokens) if cleaning else max_tokens
 
@@ -74,8 +75,9 @@ def tokenize_batch(
             return "length ratio"
         if cleaning and any(map(_MARKUP.search, texts)):
             return "markup"
-        others = cleaning and cleaning.languages and any(map(is_other_language, texts, cleaning.languages))
-        return "language" if others else None
+        if cleaning and cleaning.languages and any(map(is_other_language, texts, cleaning.languages)):
+            return "language"
+        return "excluded" if excluded and any(text.strip() in excluded for text in texts) else None
 
     texts = [(source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True)]
     sources, targets = zip(*texts, strict=True)
@@ -85,6 +87,23 @@ def tokenize_batch(
     lengths = zip(rows["source_length"], rows["target_length"], strict=True)
     reasons = map(drop_reason, texts, lengths)
     rows["drop"] = [-1 if reason is None else DROP_REASONS.index(reason) for reason in reasons]
+    return rows
+
+
+def _tokenize_batch(
+    batch: dict[str, list[Any]],
+    tokenizer: "PreTrainedTokenizerBase",
+    max_tokens: int,
+    cleaning: Cleaning | None,
+    version: str,
+) -> dict[str, list[Any]]:
+    """Return the columns of `clean_batch` and "digest", a hash of the text by which duplicates are found.
+
+    Args:
+        version: unused; makes the cache of `datasets` notice that this code has changed.
+    """
+    rows = clean_batch(batch, tokenizer, max_tokens, cleaning)
+    texts = ((source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True))
     digests = (hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in texts)
     rows["digest"] = [int.from_bytes(digest, "big", signed=True) for digest in digests]
     return rows
@@ -109,7 +128,7 @@ def tokenize_pairs(
     """
     processes = min(os.cpu_count() or 1, len(pairs) // MIN_PAIRS_PER_PROCESS)
     tokens = pairs.map(
-        partial(tokenize_batch, tokenizer=tokenizer, max_tokens=max_tokens, cleaning=cleaning, version=VERSION),
+        partial(_tokenize_batch, tokenizer=tokenizer, max_tokens=max_tokens, cleaning=cleaning, version=VERSION),
         batched=True,
         remove_columns=pairs.column_names,
         num_proc=processes if processes > 1 else None,

@@ -198,9 +198,14 @@ def check_settings(folder: Path, recorded: dict[str, Any], settings: dict[str, A
     changed = [name for name, value in settings.items() if recorded.get(name) != value]
     if changed:
         raise ValueError(
-            f'{folder} contains the output of different input or settings ({", ".join(changed)}; "version" identifies '
+            f'{folder} contains the output of different text or settings ({", ".join(changed)}; "version" identifies '
             "the code); choose another folder."
         )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the content of a file written by `write_json`."""
+    return json.loads(file.read_text("utf-8"))
 
 
 def write_json(file: Path, content: dict[str, Any]) -> None:

@@ -1,53 +1,44 @@
-"""Tokenise text larger than memory, once, into Arrow shards for training; in parallel and in constant memory."""
+"""Prepare text larger than memory for training, once: clean and tokenise it into shards, by tasks that run anywhere.
+
+A preparation has five steps: read the text into pieces, train a tokenizer, clean the pieces, find the duplicates, and
+write the shards. The folder `work`, for what one step leaves to the next, is removed at the end.
+"""
 
 import json
-import os
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from itertools import chain, islice
-from multiprocessing import get_context
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import pyarrow as pa
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from ..files import checksum, replacing, write_whole
-from ..model.loading import load
+from ..files import checksum
 from . import cleaning, readers
-from .cleaning import DROP_REASONS, Cleaning, all_dropped, tokenize_batch
-from .formats import Row
+from .cleaning import all_dropped
+from .deduplication import number_of_ranges
+from .formats import DataError, Row
+from .jobs import Runner, check_settings, read_json, remove_leftovers, write_json
+from .pieces import WORK, Piece, PieceTasks, Preparation, load_tokenizer
 from .readers import check_languages, file_stamps, read_rows
 from .shards import MANIFEST, read_manifest
 from .tokenizer import fingerprint, train_tokenizer
 
 SAMPLE_PAIRS = 1_000_000  # number of pairs on which a tokenizer is trained
 VERSION = readers.VERSION + cleaning.VERSION  # version of the code that reads and cleans text
-_IDS = pa.list_(pa.int32())
-_COLUMNS = {"input_ids": _IDS, "labels": _IDS, "source_length": pa.int32(), "target_length": pa.int32()}
-ROWS_PER_BATCH = 5000  # tokenised at a time, and written as one record batch
-_tokenizer: PreTrainedTokenizerBase  # set in each process that writes shards
+Task = TypeVar("Task")
+Watch = Callable[[str, int | None, Iterator[int]], object]
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """Settings that decide what the shards of a text contain.
+def _consume(step: str, total: int | None, finished: Iterator[int]) -> None:
+    for _ in finished:
+        pass
 
-    Args:
-        languages: source and target language, named as in the text.
-        vocab_size: size of the tokenizer, if one is trained (on the first `SAMPLE_PAIRS` pairs).
-        max_tokens: maximum number of tokens in either side of a batch; pairs with a longer sentence are dropped.
-        cleaning: further limits for pairs; if None, only unusable pairs are dropped.
-        shard_pairs: number of pairs read per shard.
-    """
 
-    languages: tuple[str, str]
-    vocab_size: int = 37_000
-    max_tokens: int = 25_000
-    cleaning: Cleaning | None = None
-    shard_pairs: int = 100_000
+class _WaitsForOthersError(Exception):
+    """Raised if a step is not done after this share of its tasks."""
 
 
 def prepare(
@@ -55,47 +46,144 @@ def prepare(
     preparation: Preparation,
     output_dir: str,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    processes: int | None = None,
-    progress: Callable[[int], object] = lambda pairs: None,
+    runner: Runner | None = None,
+    watch: Watch = _consume,
 ) -> dict[str, Any]:
     """Write a folder of shards and return its manifest. After an interruption, the same call resumes.
 
+    The shards depend neither on where tasks run nor on how many run at once. Of pairs that occur more than once, the
+    first is kept, unless `preparation.cleaning` is None. If the runner has only a share of the tasks, and others are
+    still to be done, "whole" is false in the manifest: the same call then continues once they are.
+
     Args:
         sources: files or Moses prefixes, as for `readers.load_pairs`, or an iterable of pairs that can be iterated
-            more than once (a streamed dataset, `hub_datasets.HubRows`).
+            more than once (a streamed dataset, `hub_datasets.HubRows`), which this process reads.
         tokenizer: tokenizer to use; by default, one is trained on the text.
-        processes: number of processes; by default, one per core.
-        progress: called with the number of pairs read for a shard once it is finished.
+        runner: where the tasks run; by default, one process per core.
+        watch: called for each step with its name, its number of pairs (None if unknown), and an iterator over the
+            number of pairs of each finished task, which it must exhaust.
 
     Raises:
-        DataError: if text cannot be read (finished shards are kept), or every pair was dropped.
+        DataError: if text cannot be read (finished tasks are kept), or every pair was dropped.
         ValueError: if the folder contains shards of different text or settings.
+        OSError: as `Runner.run`.
     """
     check_languages(preparation.languages)
-    folder = Path(output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def rows() -> Iterator[Row]:
-        if not isinstance(sources, list):
-            return iter(sources)
-        return chain.from_iterable(read_rows(source, *preparation.languages)[0] for source in sources)
-
+    folder, runner = Path(output_dir).resolve(), runner or Runner()
     settings = _settings(sources, preparation, tokenizer)
     earlier = _earlier_manifest(folder, settings)
-    if earlier is None:
-        if tokenizer is None:
-            sample = (text for row in islice(rows(), SAMPLE_PAIRS) for text in row.values() if text)
-            tokenizer = train_tokenizer(sample, preparation.vocab_size)
-        tokenizer.save_pretrained(folder)
-        _write_json(folder / MANIFEST, {"settings": settings, "whole": False})
-    elif earlier["whole"]:
+    if earlier is not None and earlier["whole"]:
         return earlier
-    shards = _write_shards(rows(), preparation, folder, processes or os.cpu_count() or 1, progress)
-    manifest = {"settings": settings, "whole": True, **_sum_counts(shards.values())}
+    (folder / WORK).mkdir(parents=True, exist_ok=True)
+    manifest = {"settings": settings, "whole": False}
+    write_json(folder / MANIFEST, manifest)
+    steps = _Steps(PieceTasks(folder, preparation), runner, watch)
+    try:
+        pieces = steps.read(sources)
+        steps.make_tokenizer(tokenizer, pieces)
+        shards = steps.write(pieces)
+    except _WaitsForOthersError:
+        return manifest
+    manifest |= {"whole": True, **_sum_counts(shards.values())}
     manifest["tokenizer"] = {"blake2b": checksum(folder / "tokenizer.json")}
-    manifest["shards"] = dict(sorted(shards.items()))
-    _write_json(folder / MANIFEST, manifest)
+    manifest["shards"] = shards
+    write_json(folder / MANIFEST, manifest)
+    shutil.rmtree(folder / WORK, ignore_errors=True)  # another process may be removing it
+    remove_leftovers(folder)
     return manifest
+
+
+class _Steps:
+    """The steps of a preparation, each of which runs the tasks that are not done."""
+
+    def __init__(self, tasks: PieceTasks, runner: Runner, watch: Watch):
+        self.tasks, self.runner, self.watch = tasks, runner, watch
+
+    def run(
+        self,
+        step: str,
+        function: Callable[[Task], int],
+        items: Sequence[Task],
+        is_done: Callable[[Task], bool],
+        total: int | None = None,
+    ) -> None:
+        """Run a step.
+
+        Raises:
+            _WaitsForOthersError: if tasks of other elements of the job array are not done.
+        """
+        self.watch(step, total, self.runner.run(function, items, is_done))
+        if not all(map(is_done, items)):
+            raise _WaitsForOthersError
+
+    def read(self, sources: list[str] | Iterable[Row]) -> list[Piece]:
+        """Read the text and return its pieces."""
+
+        def is_done(source: tuple[int, Any]) -> bool:
+            return self.tasks.file("source", source[0], ending="json").is_file()
+
+        paths = sources if isinstance(sources, list) else []
+        if paths:
+            self.run(
+                "Reading", self.tasks.read, [(i, str(Path(path).resolve())) for i, path in enumerate(paths)], is_done
+            )
+        elif not is_done((0, None)):
+            self._check_first()
+            self.watch("Reading", None, iter([self.tasks.read_from(0, sources)]))
+        pieces = self.tasks.pieces(len(paths) or 1)
+        if not pieces:
+            raise DataError("There are no sentence pairs in the text.")
+        return pieces
+
+    def make_tokenizer(self, tokenizer: PreTrainedTokenizerBase | None, pieces: list[Piece]) -> None:
+        """Save the given tokenizer, or train one."""
+        done, preparation = self.tasks.file("tokenizer", ending="json"), self.tasks.preparation
+        if not done.is_file():
+            self._check_first()
+            if tokenizer is None:
+                sample = filter(None, islice(self.tasks.text(pieces), 2 * SAMPLE_PAIRS))
+                kind = (preparation.tokenizer_model, preparation.normalization)
+                tokenizer = train_tokenizer(sample, preparation.vocab_size, *kind)
+            tokenizer.save_pretrained(self.tasks.folder)
+            write_json(done, {})
+        load_tokenizer.cache_clear()  # the folder may have had another one earlier in this process
+
+    def _check_first(self) -> None:
+        """Check that this is the element of a job array that does what cannot be divided."""
+        if self.runner.share[0]:
+            raise _WaitsForOthersError
+
+    def write(self, pieces: list[Piece]) -> dict[str, dict[str, Any]]:
+        """Clean the pieces, find duplicates and write the shards; return the counts of the shards by name."""
+        tasks, pairs = self.tasks, sum(piece.pairs for piece in pieces)
+        self.run(
+            "Tokenising",
+            tasks.clean,
+            pieces,
+            lambda piece: tasks.file("tokens", piece.number, ending="json").is_file(),
+            pairs,
+        )
+        ranges = number_of_ranges(pairs) if tasks.preparation.cleaning else 0
+        self.run(
+            "Finding duplicates",
+            tasks.find_duplicates,
+            [(i, ranges, len(pieces)) for i in range(ranges)],
+            lambda task: tasks.file("duplicates", task[0], ending="npy").is_file(),
+        )
+        self.run(
+            "Writing",
+            tasks.write,
+            [(piece, ranges) for piece in pieces],
+            lambda task: _is_whole(tasks.shard(task[0])),
+            pairs,
+        )
+        shards = [tasks.shard(piece) for piece in pieces]
+        return {shard.name: read_json(shard.with_suffix(".json")) for shard in shards}
+
+
+def _is_whole(shard: Path) -> bool:
+    note = shard.with_suffix(".json")
+    return note.is_file() and shard.is_file() and read_json(note)["bytes"] == shard.stat().st_size
 
 
 def _settings(
@@ -107,16 +195,23 @@ def _settings(
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        "files": [(Path(file).name, *stamp) for file, stamp in zip(files, file_stamps(files), strict=True)],
+        "files": _names_and_stamps(files),
         "dataset": getattr(sources, "origin", None),
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
+        "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
+        "normalization": None if tokenizer else preparation.normalization,
         "max_tokens": preparation.max_tokens,
         "cleaning": preparation.cleaning and _without_none(asdict(preparation.cleaning)),
+        "exclude": _names_and_stamps(preparation.exclude),
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }
     return json.loads(json.dumps(settings))
+
+
+def _names_and_stamps(files: Sequence[str]) -> list[tuple[str, int, int]]:
+    return [(Path(file).name, *stamp) for file, stamp in zip(files, file_stamps(files), strict=True)]
 
 
 def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
@@ -135,94 +230,9 @@ def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] 
     earlier = read_manifest(folder)
     recorded = earlier["settings"]
     if earlier["whole"]:  # remains valid if the code changes or records additional settings
-        recorded = {**settings, **recorded, "version": settings["version"]}
-    changed = [name for name, value in settings.items() if recorded.get(name) != value]
-    if changed:
-        raise ValueError(
-            f'{folder} contains shards of different text or settings ({", ".join(changed)}; "version" identifies '
-            "the code that reads and cleans text); choose another folder."
-        )
+        recorded = {**settings, "exclude": [], **recorded, "version": settings["version"]}
+    check_settings(folder, recorded, settings)
     return earlier
-
-
-def _write_shards(
-    rows: Iterator[Row], preparation: Preparation, folder: Path, processes: int, progress: Callable[[int], object]
-) -> dict[str, dict[str, Any]]:
-    """Write the shards that do not exist yet; return the counts of all shards by name."""
-    shards: dict[str, dict[str, Any]] = {}
-    pending: deque[tuple[str, int, Future[dict[str, Any]]]] = deque()
-
-    def collect() -> None:
-        name, pairs, future = pending.popleft()
-        shards[name] = future.result()
-        progress(pairs)
-
-    with _start_pool(processes, str(folder)) as pool:
-        number = 0
-        while shard_rows := list(islice(rows, preparation.shard_pairs)):
-            file = folder / f"shard-{number:05}.arrow"
-            number += 1
-            if file.with_suffix(".json").is_file():
-                shards[file.name] = json.loads(file.with_suffix(".json").read_text("utf-8"))
-                progress(len(shard_rows))
-                continue
-            future = pool.submit(_write_shard, file, shard_rows, preparation.max_tokens, preparation.cleaning)
-            pending.append((file.name, len(shard_rows), future))
-            if len(pending) > processes:
-                collect()
-        while pending:
-            collect()
-    return shards
-
-
-def _start_pool(processes: int, folder: str) -> Executor:
-    if processes == 1:  # a thread, since the tokenizer then uses all cores itself
-        return ThreadPoolExecutor(1, initializer=_load_tokenizer, initargs=(folder,))
-    return ProcessPoolExecutor(processes, get_context("spawn"), _init_process, (folder,))
-
-
-def _load_tokenizer(folder: str) -> None:
-    global _tokenizer
-    _tokenizer = load(AutoTokenizer, folder)
-
-
-def _init_process(folder: str) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes already run in parallel
-    _load_tokenizer(folder)
-
-
-def _write_shard(file: Path, rows: list[Row], max_tokens: int, cleaning: Cleaning | None) -> dict[str, Any]:
-    """Tokenise and clean `rows`, write them to `file`, and return its counts. Only duplicates in `rows` are found."""
-    counts: Counter[str] = Counter(read=len(rows))
-    drops: Counter[str] = Counter()
-    seen: set[int] = set()
-    schema = pa.schema(_COLUMNS)
-    with (
-        replacing(file) as unfinished,
-        pa.OSFile(str(unfinished), "wb") as sink,
-        pa.ipc.new_stream(sink, schema) as writer,
-    ):
-        for start in range(0, len(rows), ROWS_PER_BATCH):
-            batch_rows = rows[start : start + ROWS_PER_BATCH]
-            batch = {side: [row[side] for row in batch_rows] for side in ("source", "target")}
-            tokens = tokenize_batch(batch, _tokenizer, max_tokens, cleaning)
-            kept = []
-            for i, (drop, digest) in enumerate(zip(tokens["drop"], tokens["digest"], strict=True)):
-                if drop < 0 and cleaning and digest in seen:
-                    drop = DROP_REASONS.index("duplicate")
-                seen.add(digest)
-                if drop < 0:
-                    kept.append(i)
-                else:
-                    drops[DROP_REASONS[drop]] += 1
-            columns = [pa.array([tokens[name][i] for i in kept], type) for name, type in _COLUMNS.items()]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-            counts["pairs"] += len(kept)
-            for side in ("source", "target"):
-                counts[f"{side}_tokens"] += sum(tokens[f"{side}_length"][i] for i in kept)
-    entry = {**counts, "drops": dict(drops), "bytes": file.stat().st_size, "blake2b": checksum(file)}
-    _write_json(file.with_suffix(".json"), entry)
-    return entry
 
 
 def _sum_counts(shards: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -239,7 +249,3 @@ def _sum_counts(shards: Iterable[dict[str, Any]]) -> dict[str, Any]:
     if not totals["pairs"]:
         raise all_dropped(totals["read"], drops)
     return {**totals, "drops": dict(drops)}
-
-
-def _write_json(file: Path, content: dict[str, Any]) -> None:
-    write_whole(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

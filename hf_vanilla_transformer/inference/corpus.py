@@ -16,7 +16,7 @@ from transformers import set_seed
 from transformers.utils import logging
 
 from ..data.formats import DataError
-from ..data.jobs import Runner, check_settings, remove_leftovers, write_json
+from ..data.jobs import Runner, check_settings, read_json, remove_leftovers, write_json
 from ..data.readers import file_stamps, read_translation_manifest
 from ..data.spans import Span, cut, read_span
 from ..files import CORPUS_MANIFEST, WEIGHT_FILES, checksum, replacing
@@ -145,6 +145,7 @@ class CorpusJob:
         files = [str(Path(file).resolve()) for file in files]
         settings = _settings(translation, files, shard_lines)
         manifest = self._read_manifest(settings)
+        _load.cache_clear()  # the model may have changed
         if manifest is None:
             spans = [(i, *span[1:]) for i, file in enumerate(files) for span in cut(file, shard_lines)]
             if not spans:
@@ -169,7 +170,7 @@ class CorpusJob:
     def is_done(self, task: Task) -> bool:
         """Return whether the file of a task is complete."""
         note, part = self._writer.note(task.number), self._writer.part(task.number)
-        return note.is_file() and part.is_file() and json.loads(note.read_text())["bytes"] == part.stat().st_size
+        return note.is_file() and part.is_file() and read_json(note)["bytes"] == part.stat().st_size
 
     def run(self, runner: Runner) -> Iterator[int]:
         """Run the tasks of the runner's share that are not done, and yield the number of lines of each.
@@ -187,7 +188,7 @@ class CorpusJob:
         """Return the manifest, in which "whole" says whether every task is done; if so, there are totals as well."""
         if self.manifest["whole"] or not all(map(self.is_done, self.tasks)):
             return self.manifest
-        notes = [json.loads(self._writer.note(task.number).read_text("utf-8")) for task in self.tasks]
+        notes = [read_json(self._writer.note(task.number)) for task in self.tasks]
         self.manifest |= {
             "whole": True,
             "lines": sum(task.span.lines for task in self.tasks),

@@ -242,7 +242,7 @@ class DataArguments:
 
     train_file: list[str] | None = option(
         "Training texts: .jsonl, .tsv, .csv or .parquet files, prefixes P of Moses files P.en and P.de, or folders "
-        "made by scripts/prepare_data.py."
+        "made by `prepare`."
     )
     streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False)
     validation_file: list[str] | None = option(

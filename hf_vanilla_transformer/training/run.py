@@ -117,7 +117,7 @@ class _Run:
         data, args, pretrained = self.data, self.args, self.model.model_name_or_path
         prepared = next((source.file for source in text_sources(data) if source.is_prepared), None)
         if data.streaming and not prepared:
-            raise ValueError("--streaming reads a folder made by scripts/prepare_data.py; give one as --train_file.")
+            raise ValueError("--streaming reads a folder made by `prepare`; give one as --train_file.")
         given = prepared or self.model.tokenizer_name or pretrained
         if given and (self.model.tokenizer_model, self.model.normalization) != ("bpe", "none"):
             raise ValueError(f"--tokenizer_model and --normalization have no effect: {given} has its own tokenizer.")

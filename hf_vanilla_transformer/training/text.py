@@ -261,9 +261,7 @@ class _Tokenizing:
         """
         check_prepared_languages(folder, languages)
         if self.data.filter_language:
-            raise ValueError(
-                f"{folder} is already cleaned: give --filter_language to scripts/prepare_data.py instead."
-            )
+            raise ValueError(f"{folder} is already cleaned: give --filter_language to `prepare` instead.")
         if not load(AutoTokenizer, folder).get_vocab().items() <= self.tokenizer.get_vocab().items():
             raise ValueError(f"{folder} was prepared with another vocabulary; prepare it with this run's tokenizer.")
 

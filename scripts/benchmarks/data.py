@@ -22,7 +22,6 @@ from hf_vanilla_transformer.data.batching import Seq2SeqCollator, TokenRows
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.shards import ShardStream, load_shards
 
-PREPARE_DATA = Path(__file__).parents[1] / "prepare_data.py"
 MAX_TOKENS = 25_000
 
 
@@ -49,10 +48,12 @@ def process_tree_memory(pid: int) -> float:
 
 
 def prepare(text: str, shards: str, vocab_size: int) -> tuple[float, float]:
-    """Run prepare_data.py and return its seconds and the peak megabytes of all its processes."""
+    """Run `prepare` and return its seconds and the peak megabytes of all its processes."""
     flags = ["--source_lang", "en", "--target_lang", "de", "--output_dir", shards, "--vocab_size", str(vocab_size)]
     start, peak = time.perf_counter(), 0.0
-    with subprocess.Popen([sys.executable, str(PREPARE_DATA), text, *flags], stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "hf_vanilla_transformer", "prepare", text, *flags], stdout=subprocess.DEVNULL
+    ) as process:
         while process.poll() is None:
             peak = max(peak, process_tree_memory(process.pid))
             time.sleep(0.5)

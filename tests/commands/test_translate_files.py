@@ -101,11 +101,11 @@ def test_only_missing_and_truncated_parts_are_translated_again(saved, corpus):
 def test_a_folder_of_a_different_job_or_with_other_files_is_refused(saved, corpus, capsys):
     assert corpus() == 0
     assert corpus("--length_penalty", "1.5") == 1
-    assert "different input or settings (options;" in last_error(capsys)
+    assert "different text or settings (options;" in last_error(capsys)
     with (saved.folder / "a.txt").open("a") as file:
         file.write("more\n")
     assert corpus() == 1
-    assert "different input or settings (files;" in last_error(capsys)
+    assert "different text or settings (files;" in last_error(capsys)
     shutil.copytree(saved.folder / "model", saved.folder / "other")
     assert corpus(name="other") == 1
     assert "is in use: choose a new or empty folder" in last_error(capsys)

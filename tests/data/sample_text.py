@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hf_vanilla_transformer.data.cleaning import Cleaning
+from hf_vanilla_transformer.data.jobs import Runner
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.data.pieces import Preparation
+from hf_vanilla_transformer.data.preparation import prepare
 
 PAIRS = [(phrase.en, phrase.de) for phrase in splits()["train"][:300]]
 PAIRS[10:12] = [("", "nichts"), ("a <b>tag</b>", "ein Tag")]
@@ -24,6 +26,7 @@ def prepare_sample(folder: Path, tokenizer, name: str = "prepared", **settings) 
     `settings` are fields of `Preparation` and arguments of `prepare`.
     """
     sources = settings.pop("sources", [str(folder / "first"), str(folder / "second")])
-    processes = settings.pop("processes", 1)
+    runner = Runner(settings.pop("workers", 1), share=settings.pop("share", (0, 1)))
+    watched = {"watch": settings.pop("watch")} if "watch" in settings else {}
     preparation = Preparation(LANGUAGES, **{"cleaning": CLEANING, "shard_pairs": 64, **settings})
-    return folder / name, prepare(sources, preparation, str(folder / name), tokenizer, processes)
+    return folder / name, prepare(sources, preparation, str(folder / name), tokenizer, runner, **watched)

@@ -1,4 +1,4 @@
-"""Preparation of text as shards: its content, resuming, and the script `prepare_data.py`."""
+"""Preparation of text as shards: its content, resuming, and the verb `prepare`."""
 
 import gzip
 import hashlib
@@ -6,21 +6,24 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
-from corpora import ROOT
 from datasets import Dataset
 from sample_text import CLEANING, LANGUAGES, PAIRS, prepare_sample, rows
+from small import write_moses
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.hub_datasets import HubRows
-from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.data.pieces import Preparation
+from hf_vanilla_transformer.data.preparation import prepare
 from hf_vanilla_transformer.data.readers import load_pairs
 from hf_vanilla_transformer.data.shards import load_shards
 
-SCRIPT = str(ROOT / "scripts" / "prepare_data.py")
+COMMAND = [sys.executable, "-m", "hf_vanilla_transformer", "prepare"]
 LANGUAGE_FLAGS = ["--source_lang", "en", "--target_lang", "de"]
 
 
@@ -30,9 +33,15 @@ def interrupted_rows(count: int = 150):
     raise OSError("the network is gone")
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sample_folder, sample_tokenizer, processes):
-    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, processes=processes)
+def stamps(folder: Path, files: Iterable[Path] | None = None) -> dict[Path, int]:
+    """Return the modification times of the given files, by default of all notes on finished tasks in the folder."""
+    found = folder.rglob("*-*.json") if files is None else files
+    return {file: file.stat().st_mtime_ns for file in found}
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sample_folder, sample_tokenizer, workers):
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, workers=workers)
     pairs = load_pairs(str(sample_folder / "all"), *LANGUAGES)
     expected, drops = tokenize_pairs(pairs, sample_tokenizer, 25_000, CLEANING)
     shards = load_shards(str(folder))
@@ -49,17 +58,71 @@ def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sampl
 
 def test_an_interrupted_preparation_resumes_and_produces_the_same_shards(sample_folder, sample_tokenizer):
     folder, uninterrupted = prepare_sample(sample_folder, sample_tokenizer, "uninterrupted")
-    with pytest.raises(OSError, match="the network is gone"):
-        prepare_sample(sample_folder, sample_tokenizer, sources=interrupted_rows())
-    done = {file: file.stat().st_mtime_ns for file in (sample_folder / "prepared").glob("shard-*.json")}
-    assert 1 <= len(done) <= 2
-    with pytest.raises(DataError, match="is not finished; run the command that created it again"):
-        load_shards(str(sample_folder / "prepared"))
-    _, manifest = prepare_sample(sample_folder, sample_tokenizer, sources=rows())
-    assert {file: file.stat().st_mtime_ns for file in done} == done  # not written again
+    for step, files in (("Tokenising", "work/tokens-*.json"), ("Writing", "shard-*.json")):
+
+        def interrupt(name: str, total: int | None, finished: Iterator[int], step: str = step) -> None:
+            for done, _ in enumerate(finished, start=1):
+                if name == step and done == 2:
+                    raise OSError("the disk is gone")
+
+        written = stamps(sample_folder / "prepared")
+        with pytest.raises(OSError, match="the disk is gone"):
+            prepare_sample(sample_folder, sample_tokenizer, watch=interrupt)
+        assert len(list((sample_folder / "prepared").glob(files))) == 2
+        assert stamps(sample_folder / "prepared", written) == written  # not written again
+        with pytest.raises(DataError, match="is not finished; run the command that created it again"):
+            load_shards(str(sample_folder / "prepared"))
+    written = stamps(sample_folder / "prepared")
+    _, manifest = prepare_sample(sample_folder, sample_tokenizer)
+    shards = {file: stamp for file, stamp in written.items() if file.name.startswith("shard-")}
+    assert len(shards) == 4
+    assert stamps(sample_folder / "prepared", shards) == shards
     assert manifest["shards"] == uninterrupted["shards"]
     for name in manifest["shards"]:
         assert (sample_folder / "prepared" / name).read_bytes() == (folder / name).read_bytes()
+    assert not (sample_folder / "prepared" / "work").exists()
+
+
+def test_the_elements_of_an_array_write_the_same_shards_step_by_step(sample_folder, sample_tokenizer):
+    _, expected = prepare_sample(sample_folder, None, "expected", vocab_size=400)
+    for rounds in range(1, 10):
+        wholes = [prepare_sample(sample_folder, None, vocab_size=400, share=(i, 3))[1]["whole"] for i in (2, 0, 1)]
+        if all(wholes):
+            break
+        assert not wholes[0] or rounds > 1
+    _, manifest = prepare_sample(sample_folder, None, vocab_size=400, share=(1, 3))
+    assert manifest["shards"] == expected["shards"]
+    assert manifest["tokenizer"] == expected["tokenizer"]
+    assert 2 <= rounds <= 5
+
+
+def test_duplicates_are_found_across_files_and_shards_and_the_first_is_kept(sample_folder, sample_tokenizer):
+    repeated = [*PAIRS[200:260], ("new", "neu"), *PAIRS[20:50], ("new", "neu")]
+    write_moses(sample_folder / "third", en=[en for en, _ in repeated], de=[de for _, de in repeated])
+    files = [str(sample_folder / name) for name in ("first", "second", "third")]
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, sources=files)
+    assert manifest["drops"]["duplicate"] == 1 + len(repeated) - 1
+    kept = load_shards(str(folder))
+    texts = sample_tokenizer.batch_decode(kept["input_ids"][:], skip_special_tokens=True)
+    expected = [en for i, (en, _) in enumerate(PAIRS) if i not in (10, 11, 15)]
+    assert texts == [*expected, "new"]
+    _, kept_all = prepare_sample(sample_folder, sample_tokenizer, "all", sources=files, cleaning=None)
+    assert kept_all["pairs"] == 300 + len(repeated) - 1  # all but the blank side
+
+
+@pytest.mark.parametrize("cleaning", [CLEANING, None])
+def test_pairs_with_a_sentence_to_exclude_are_dropped(sample_folder, sample_tokenizer, cleaning):
+    (sample_folder / "test.en").write_text(f"  {PAIRS[3][0]} \n\n")
+    with gzip.open(sample_folder / "test.de.gz", "wt") as file:
+        file.write(f"{PAIRS[5][1]}\n{PAIRS[3][1]}\nnicht dabei\n")
+    exclude = (str(sample_folder / "test.en"), str(sample_folder / "test.de.gz"))
+    expected = sum(en == PAIRS[3][0] or de in (PAIRS[3][1], PAIRS[5][1]) for en, de in PAIRS)
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, exclude=exclude, cleaning=cleaning)
+    assert manifest["drops"]["excluded"] == expected
+    texts = sample_tokenizer.batch_decode(load_shards(str(folder))["input_ids"][:], skip_special_tokens=True)
+    assert PAIRS[3][0] not in texts
+    with pytest.raises(ValueError, match=r"different text or settings \(exclude;"):
+        prepare_sample(sample_folder, sample_tokenizer, cleaning=cleaning)
 
 
 def test_a_folder_rejects_different_settings_and_changed_text(sample_folder, sample_tokenizer):
@@ -134,33 +197,33 @@ def test_equal_source_and_target_languages_are_rejected(sample_folder, sample_to
 
 
 @pytest.mark.slow
-def test_the_script_prepares_compressed_text_and_trains_a_tokenizer(sample_folder):
+def test_the_verb_prepares_compressed_text_and_trains_a_tokenizer(sample_folder):
     for language in LANGUAGES:
         with gzip.open(sample_folder / f"packed.{language}.gz", "wb") as file:
             file.write((sample_folder / f"all.{language}").read_bytes())
     flags = [*LANGUAGE_FLAGS, "--output_dir", str(sample_folder / "prepared")]
-    flags += ["--vocab_size", "400", "--shard_pairs", "100", "--num_workers", "2"]
-    command = [sys.executable, SCRIPT, str(sample_folder / "packed"), *flags]
+    flags += ["--vocab_size", "400", "--shard_pairs", "100", "--workers", "2"]
+    command = [*COMMAND, str(sample_folder / "packed"), *flags]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(run.stdout)["pairs"] == 297
     assert len(load_shards(str(sample_folder / "prepared"))) == 297
     (sample_folder / "all.de").write_text("eine Zeile\n")
-    command[2] = str(sample_folder / "all")
+    command[len(COMMAND)] = str(sample_folder / "all")
     failed = subprocess.run(command, capture_output=True, text=True)
     assert failed.returncode == 1
     assert "different text or settings" in failed.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_the_script_streams_a_dataset_from_the_hub(sample_folder, sample_tokenizer):
+def test_the_verb_streams_a_dataset_from_the_hub(sample_folder, sample_tokenizer):
     translations = [{"en": en, "de": de} for en, de in PAIRS]
     (sample_folder / "set").mkdir()
     Dataset.from_dict({"translation": translations}).to_parquet(sample_folder / "set" / "train.parquet")
     sample_tokenizer.save_pretrained(sample_folder / "tokenizer")
     flags = ["--dataset_name", str(sample_folder / "set"), *LANGUAGE_FLAGS, "--shard_pairs", "64"]
     flags += ["--tokenizer_name", str(sample_folder / "tokenizer"), "--output_dir", str(sample_folder / "streamed")]
-    subprocess.run([sys.executable, SCRIPT, *flags], capture_output=True, text=True, check=True)
-    _, manifest = prepare_sample(sample_folder, sample_tokenizer)
+    subprocess.run([*COMMAND, *flags], capture_output=True, text=True, check=True)
+    _, manifest = prepare_sample(sample_folder, sample_tokenizer, sources=[str(sample_folder / "all")])
     streamed = json.loads((sample_folder / "streamed" / "manifest.json").read_text())
     assert streamed["shards"] == manifest["shards"]
     assert streamed["tokenizer"] == manifest["tokenizer"]

@@ -10,8 +10,10 @@ from small import write_phrases
 from training_runs import Run, descendants, send_signal
 
 from hf_vanilla_transformer.data.cleaning import Cleaning
+from hf_vanilla_transformer.data.jobs import Runner
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.data.pieces import Preparation
+from hf_vanilla_transformer.data.preparation import prepare
 
 
 def pytest_collection_modifyitems(items):
@@ -32,7 +34,7 @@ def prepared(text, tmp_path_factory) -> Path:
     """The text as a folder of shards."""
     folder = tmp_path_factory.mktemp("prepared") / "shards"
     preparation = Preparation(("en", "de"), vocab_size=500, cleaning=Cleaning(256, 4.0), shard_pairs=100)
-    prepare([str(text)], preparation, str(folder), processes=1)
+    prepare([str(text)], preparation, str(folder), runner=Runner(1))
     return folder
 
 

@@ -20,7 +20,9 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.data.jobs import Runner
+from hf_vanilla_transformer.data.pieces import Preparation
+from hf_vanilla_transformer.data.preparation import prepare
 
 SMALL = [
     *model_flags(d_model=8, d_ff=8),
@@ -236,7 +238,7 @@ def undamaged(tmp_path_factory) -> Path:
         Preparation(("en", "de"), shard_pairs=5),
         str(folder / "shards"),
         tokenizer,
-        processes=1,
+        runner=Runner(1),
     )
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(folder)

@@ -14,9 +14,11 @@ from transformers import AutoTokenizer, pipeline
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.jobs import Runner
 from hf_vanilla_transformer.data.mixture import Mixture
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.preparation import Preparation, prepare
+from hf_vanilla_transformer.data.pieces import Preparation
+from hf_vanilla_transformer.data.preparation import prepare
 from hf_vanilla_transformer.data.tags import special_tokens
 from hf_vanilla_transformer.training.recipes import parse_arguments
 
@@ -36,7 +38,9 @@ def texts(tmp_path) -> dict[str, str]:
     lines = tmp_path / "b.jsonl"
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_phrases(tmp_path / "c", PHRASES[250:450])
-    prepare([str(tmp_path / "c")], Preparation(("en", "de"), vocab_size=400), str(tmp_path / "prepared"), processes=1)
+    prepare(
+        [str(tmp_path / "c")], Preparation(("en", "de"), vocab_size=400), str(tmp_path / "prepared"), runner=Runner(1)
+    )
     return {"moses": str(moses), "jsonl": str(lines), "prepared": str(tmp_path / "prepared")}
 
 
@@ -293,7 +297,9 @@ def test_a_line_with_another_direction_is_named(train, run_flags, directed, tmp_
 def test_a_prepared_folder_with_another_vocabulary_is_refused(train, run_flags, texts, tmp_path):
     train_tokenizer([phrase.en for phrase in PHRASES], 300).save_pretrained(tmp_path / "other")
     write_phrases(tmp_path / "d", PHRASES[:100])
-    prepare([str(tmp_path / "d")], Preparation(("en", "de"), vocab_size=300), str(tmp_path / "second"), processes=1)
+    prepare(
+        [str(tmp_path / "d")], Preparation(("en", "de"), vocab_size=300), str(tmp_path / "second"), runner=Runner(1)
+    )
     with pytest.raises(ValueError, match="second was prepared with another vocabulary"):
         train(*run_flags(tmp_path / "run", "--train_file", texts["prepared"], str(tmp_path / "second")))
 

@@ -1,0 +1,134 @@
+"""`vanilla-transformer prepare`: clean and tokenise text larger than memory, once, for `train --train_file FOLDER`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+
+from .console import UsageError, say
+from .flags import add_runner, positive
+from .jobs import make_runner
+
+HELP = "clean and tokenise text larger than memory, once, for training"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `prepare`."""
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="PATH",
+        help="Moses prefixes, .jsonl, .tsv or .csv files (also compressed as .gz or .zst), .parquet files",
+    )
+    parser.add_argument("--dataset_name", help="instead of files, a dataset on the Hub, streamed")
+    parser.add_argument("--dataset_config_name", help="configuration of the dataset")
+    parser.add_argument("--source_lang", required=True, help="source language, named as in the text")
+    parser.add_argument("--target_lang", required=True, help="target language, named as in the text")
+    parser.add_argument("--output_dir", required=True, help="folder for the shards")
+    _add_tokenizer(parser)
+    _add_limits(parser)
+    parser.add_argument(
+        "--shard_pairs", type=positive, default=100_000, help="pairs read per shard and task (default: 100000)"
+    )
+    add_runner(parser)
+
+
+def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tokenizer_name", help="tokenizer to use (default: train one on the first million pairs)")
+    parser.add_argument(
+        "--vocab_size", type=positive, default=37_000, help="size of a trained tokenizer (default: 37000)"
+    )
+    parser.add_argument(
+        "--tokenizer_model",
+        choices=["bpe", "unigram"],
+        default="bpe",
+        help="kind of a trained one (default: bpe)",
+    )
+    parser.add_argument(
+        "--normalization", choices=["none", "nfkc"], default="none", help="Unicode normalisation (default: none)"
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max_tokens",
+        type=positive,
+        default=25_000,
+        help="drop pairs longer than such a batch (default: 25000)",
+    )
+    parser.add_argument(
+        "--max_sentence_tokens", type=positive, default=256, help="drop pairs with a longer side (default: 256)"
+    )
+    parser.add_argument(
+        "--max_length_ratio",
+        type=float,
+        default=4.0,
+        help="drop pairs with a higher ratio of the longer side to the shorter (default: 4)",
+    )
+    parser.add_argument(
+        "--filter_language", action="store_true", help="drop pairs that are in other languages (extra: clean)"
+    )
+    parser.add_argument("--no_clean", action="store_true", help="drop only unusable pairs; duplicates are kept")
+    parser.add_argument(
+        "--exclude",
+        nargs="+",
+        default=(),
+        metavar="FILE",
+        help="drop pairs of which a side is a line of these files, such as those of the test text",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write a folder of shards, and print a summary as JSON."""
+    from transformers import AutoTokenizer
+
+    from ..data.cleaning import Cleaning
+    from ..data.hub_datasets import HubRows
+    from ..data.language_filter import check_known
+    from ..data.pieces import Preparation
+    from ..data.preparation import prepare
+    from ..data.tokenizer import adapt_tokenizer
+    from ..model.loading import load
+
+    if bool(args.files) == bool(args.dataset_name):
+        raise UsageError("Give either files or --dataset_name.")
+    if args.filter_language and args.no_clean:
+        raise UsageError("Give either --filter_language or --no_clean.")
+    runner = make_runner(args)
+    languages = (args.source_lang, args.target_lang)
+    if args.filter_language:
+        check_known(*languages)
+    limits = (args.max_sentence_tokens, args.max_length_ratio, languages if args.filter_language else None)
+    preparation = Preparation(
+        languages,
+        args.vocab_size,
+        args.max_tokens,
+        None if args.no_clean else Cleaning(*limits),
+        args.shard_pairs,
+        args.tokenizer_model,
+        args.normalization,
+        tuple(args.exclude),
+    )
+    sources = args.files or HubRows(args.dataset_name, args.dataset_config_name, languages)
+    tokenizer = load(AutoTokenizer, args.tokenizer_name) if args.tokenizer_name else None
+    if tokenizer:
+        adapt_tokenizer(tokenizer, args.tokenizer_name)
+    say(f"Preparing with {runner.describe()}")
+    manifest = prepare(sources, preparation, args.output_dir, tokenizer, runner, _show)
+    if manifest["whole"]:
+        summary = {name: value for name, value in manifest.items() if name not in ("settings", "shards")}
+        print(json.dumps(summary, indent=2))
+    else:
+        say(
+            "This element of the job array has done its part of the current step; run the whole array again until "
+            f"{args.output_dir} is finished."
+        )
+
+
+def _show(step: str, total: int | None, finished: Iterator[int]) -> None:
+    """Show the progress of a step."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit=" pairs", unit_scale=True, desc=step, file=sys.stderr) as bar:
+        for pairs in finished:
+            bar.update(pairs)

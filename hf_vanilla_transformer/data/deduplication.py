@@ -1,0 +1,87 @@
+"""Find duplicates in a corpus of any size, exactly and in bounded memory.
+
+Every pair has a digest of 128 bits. The digests of each piece of the corpus are written in sorted order, so that those
+in one of several equal ranges of digests are consecutive; all pieces' digests in a range fit into memory.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..files import replacing
+
+PAIRS_PER_RANGE = 1 << 22  # 4 million pairs, for which `find_duplicates` needs about 300 MB
+_DIGEST = np.dtype([("high", "u8"), ("low", "u8"), ("row", "u4")])
+_PLACE = np.dtype([("piece", "u4"), ("row", "u4")])
+
+
+def digest(source: str, target: str) -> bytes:
+    """Return the 16 bytes by which equal pairs are found."""
+    return hashlib.blake2b(f"{len(source)}\0{source}\0{target}".encode(), digest_size=16).digest()
+
+
+def write_digests(file: Path, digests: Sequence[bytes]) -> None:
+    """Write the digests of a piece, one per row."""
+    halves = np.frombuffer(b"".join(digests), "u8").reshape(-1, 2)
+    records = np.zeros(len(halves), _DIGEST)
+    records["high"], records["low"], records["row"] = halves[:, 0], halves[:, 1], np.arange(len(halves))
+    _save(file, records[np.lexsort((records["low"], records["high"]))])  # stable: equal digests stay in row order
+
+
+def number_of_ranges(pairs: int) -> int:
+    """Return the number of ranges of digests for a corpus of `pairs` pairs, a power of two."""
+    return 1 << max(0, -(-pairs // PAIRS_PER_RANGE) - 1).bit_length()
+
+
+def find_duplicates(files: Iterable[Path], index: int, ranges: int, output: Path) -> int:
+    """Write which rows of which pieces repeat an earlier row, as far as their digests are in one range.
+
+    Args:
+        files: the digests of the pieces, in order.
+        index: which of `ranges` equal ranges.
+
+    Returns:
+        The number of digests in the range.
+    """
+    width = (1 << 64) // ranges
+    bounds = np.array([index * width, (index + 1) * width - 1], "u8")
+    records, pieces = [], []
+    for piece, file in enumerate(files):
+        digests = np.load(file, mmap_mode="r")
+        start = np.searchsorted(digests["high"], bounds[0], side="left")
+        end = np.searchsorted(digests["high"], bounds[1], side="right")
+        records.append(np.array(digests[start:end]))
+        pieces.append(np.full(end - start, piece, "u4"))
+    found = np.concatenate(records) if records else np.zeros(0, _DIGEST)
+    order = np.lexsort((found["low"], found["high"]))  # stable: equal digests stay in the order of pieces and rows
+    found = found[order]
+    repeated = np.zeros(len(found), bool)
+    repeated[1:] = (found["high"][1:] == found["high"][:-1]) & (found["low"][1:] == found["low"][:-1])
+    places = np.zeros(int(repeated.sum()), _PLACE)
+    places["piece"], places["row"] = (
+        np.concatenate([*pieces, np.zeros(0, "u4")])[order][repeated],
+        found["row"][repeated],
+    )
+    _save(output, np.sort(places, order=("piece", "row")))
+    return len(found)
+
+
+def duplicates_of(files: Iterable[Path], piece: int) -> np.ndarray:
+    """Return the rows of a piece that repeat earlier rows, in ascending order.
+
+    Args:
+        files: what `find_duplicates` has written for all ranges.
+    """
+    rows = []
+    for file in files:
+        places = np.load(file, mmap_mode="r")
+        start, end = np.searchsorted(places["piece"], np.array([piece, piece + 1], "u4"))
+        rows.append(np.array(places["row"][start:end]))
+    return np.sort(np.concatenate(rows)) if rows else np.zeros(0, "u4")
+
+
+def _save(file: Path, array: np.ndarray) -> None:
+    with replacing(file, shared=True) as unfinished, unfinished.open("wb") as output:
+        np.save(output, array)

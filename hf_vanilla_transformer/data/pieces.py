@@ -1,0 +1,196 @@
+"""The tasks that turn text into shards: read it into pieces, clean these, find duplicates, and write the shards."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..files import checksum, replacing
+from ..model.loading import load
+from .cleaning import DROP_REASONS, Cleaning, clean_batch
+from .deduplication import digest, duplicates_of, find_duplicates, write_digests
+from .formats import Row, read_lines
+from .jobs import read_json, write_json
+from .readers import read_rows
+
+_IDS = pa.list_(pa.int32())
+_TOKENS = pa.schema({"input_ids": _IDS, "labels": _IDS, "source_length": pa.int32(), "target_length": pa.int32()})
+_TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
+ROWS_PER_BATCH = 5000  # tokenised at a time, and written as one record batch
+WORK = "work"  # subfolder for everything that is removed at the end
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Settings that decide what the shards of a text contain.
+
+    Args:
+        languages: source and target language, named as in the text.
+        vocab_size: size of the tokenizer, if one is trained (on the first `SAMPLE_PAIRS` pairs).
+        max_tokens: maximum number of tokens in either side of a batch; pairs with a longer sentence are dropped.
+        cleaning: further limits for pairs; if None, only unusable pairs and those in `exclude` are dropped.
+        shard_pairs: number of pairs read per shard.
+        tokenizer_model, normalization: kind of tokenizer, as for `train_tokenizer`.
+        exclude: files of sentences, one per line; a pair with one of them as its source or target is dropped.
+    """
+
+    languages: tuple[str, str]
+    vocab_size: int = 37_000
+    max_tokens: int = 25_000
+    cleaning: Cleaning | None = None
+    shard_pairs: int = 100_000
+    tokenizer_model: str = "bpe"
+    normalization: str = "none"
+    exclude: tuple[str, ...] = ()
+
+
+class Piece(NamedTuple):
+    """A part of the text of at most `shard_pairs` pairs, which becomes a shard.
+
+    Args:
+        number: its number among all pieces.
+        source, part: which piece of which source it is.
+        pairs: number of pairs read.
+    """
+
+    number: int
+    source: int
+    part: int
+    pairs: int
+
+
+class PieceTasks(NamedTuple):
+    """The tasks of a preparation in a folder. Each method that writes is a task, and returns its number of pairs."""
+
+    folder: Path
+    preparation: Preparation
+
+    def file(self, kind: str, *numbers: int, ending: str = "arrow") -> Path:
+        """Return the temporary file of a kind."""
+        return self.folder / WORK / f"{'-'.join([kind, *(f'{number:05}' for number in numbers)])}.{ending}"
+
+    def shard(self, piece: Piece) -> Path:
+        """Return the shard that a piece becomes."""
+        return self.folder / f"shard-{piece.number:05}.arrow"
+
+    def read(self, source: tuple[int, str]) -> int:
+        """Read a file or Moses prefix, the source of the given number, into pieces."""
+        return self.read_from(source[0], read_rows(source[1], *self.preparation.languages)[0])
+
+    def read_from(self, number: int, rows: Iterable[Row]) -> int:
+        """Read pairs, the source of the given number, into pieces."""
+        iterator = iter(rows)
+        counts: list[int] = []
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        while piece := list(islice(iterator, self.preparation.shard_pairs)):
+            with _arrow_writer(self.file("text", number, len(counts)), _TEXT, options) as writer:
+                for start in range(0, len(piece), ROWS_PER_BATCH):
+                    writer.write_batch(pa.RecordBatch.from_pylist(piece[start : start + ROWS_PER_BATCH], _TEXT))
+            counts.append(len(piece))
+        write_json(self.file("source", number, ending="json"), {"pairs": counts})
+        return sum(counts)
+
+    def pieces(self, sources: int) -> list[Piece]:
+        """Return the pieces of all sources, which have been read."""
+        counts = [
+            (source, index, pairs)
+            for source in range(sources)
+            for index, pairs in enumerate(read_json(self.file("source", source, ending="json"))["pairs"])
+        ]
+        return [Piece(number, *each) for number, each in enumerate(counts)]
+
+    def text(self, pieces: Iterable[Piece]) -> Iterator[str]:
+        """Yield the source and the target of each pair of pieces."""
+        for piece in pieces:
+            for batch in _arrow_batches(self.file("text", piece.source, piece.part)):
+                for row in batch.to_pylist():
+                    yield from row.values()
+
+    def clean(self, piece: Piece) -> int:
+        """Tokenise a piece, drop what cleaning drops, and write the tokens and digests of the rest."""
+        tokenizer, drops, digests = load_tokenizer(self.folder), Counter[str](), []
+        excluded = _load_excluded(self.preparation.exclude)
+        with _arrow_writer(self.file("tokens", piece.number), _TOKENS) as writer:
+            for batch in _arrow_batches(self.file("text", piece.source, piece.part)):
+                texts = batch.to_pydict()
+                tokens = clean_batch(
+                    texts, tokenizer, self.preparation.max_tokens, self.preparation.cleaning, excluded
+                )
+                drops.update(DROP_REASONS[drop] for drop in tokens["drop"] if drop >= 0)
+                kept = [i for i, drop in enumerate(tokens["drop"]) if drop < 0]
+                digests += [digest(texts["source"][i] or "", texts["target"][i] or "") for i in kept]
+                columns = [pa.array([tokens[column.name][i] for i in kept], column.type) for column in _TOKENS]
+                writer.write_batch(pa.record_batch(columns, schema=_TOKENS))
+        if self.preparation.cleaning:
+            write_digests(self.file("digests", piece.number, ending="npy"), digests)
+        write_json(self.file("tokens", piece.number, ending="json"), {"drops": dict(drops)})
+        return piece.pairs
+
+    def find_duplicates(self, task: tuple[int, int, int]) -> int:
+        """Find the duplicates in one range of digests; a task is the range, the number of ranges and of pieces."""
+        index, ranges, pieces = task
+        files = [self.file("digests", piece, ending="npy") for piece in range(pieces)]
+        return find_duplicates(files, index, ranges, self.file("duplicates", index, ending="npy"))
+
+    def write(self, task: tuple[Piece, int]) -> int:
+        """Write the shard of a piece without duplicates, and its counts; a task is the piece and number of ranges."""
+        piece, ranges = task
+        files = (self.file("duplicates", index, ending="npy") for index in range(ranges))
+        duplicates = duplicates_of(files, piece.number)
+        drops = Counter(read_json(self.file("tokens", piece.number, ending="json"))["drops"])
+        if len(duplicates):
+            drops["duplicate"] = len(duplicates)
+        shard, counts, start = self.shard(piece), Counter[str](read=piece.pairs), 0
+        with _arrow_writer(shard, _TOKENS) as writer:
+            for batch in _arrow_batches(self.file("tokens", piece.number)):
+                kept = np.ones(batch.num_rows, bool)
+                here = duplicates[(duplicates >= start) & (duplicates < start + batch.num_rows)]
+                kept[here.astype(np.int64) - start] = False
+                start += batch.num_rows
+                kept_batch = batch.filter(pa.array(kept))
+                writer.write_batch(kept_batch)
+                counts["pairs"] += kept_batch.num_rows
+                for side in ("source", "target"):
+                    counts[f"{side}_tokens"] += pc.sum(kept_batch[f"{side}_length"]).as_py() or 0
+        entry = {**counts, "drops": dict(drops), "bytes": shard.stat().st_size, "blake2b": checksum(shard)}
+        write_json(shard.with_suffix(".json"), entry)
+        return piece.pairs
+
+
+@lru_cache(1)
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a folder of shards, loaded once per process."""
+    return load(AutoTokenizer, str(folder))
+
+
+@lru_cache(1)
+def _load_excluded(files: tuple[str, ...]) -> frozenset[str]:
+    """Return the sentences in files, without white space around them."""
+    return frozenset(line.strip() for file in files for line in read_lines(file)) - {""}
+
+
+@contextmanager
+def _arrow_writer(
+    file: Path, schema: pa.Schema, options: pa.ipc.IpcWriteOptions | None = None
+) -> Iterator[pa.RecordBatchStreamWriter]:
+    """Yield a writer of record batches, whose file appears when it is complete."""
+    with (
+        replacing(file, shared=True) as unfinished,
+        pa.OSFile(str(unfinished), "wb") as sink,
+        pa.ipc.new_stream(sink, schema, options=options) as writer,
+    ):
+        yield writer
+
+
+def _arrow_batches(file: Path) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
+        yield from batches
