@@ -84,7 +84,7 @@ class Runner:
             return iter(())
         if self.ray:
             return self._run_on_ray(function, missing)
-        if self.processes == 1:
+        if min(self.processes, len(missing)) == 1:
             return self._run_in_this_process(function, missing)
         return self._run_in_processes(function, missing)
 

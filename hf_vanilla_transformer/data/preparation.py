@@ -122,15 +122,15 @@ class _Steps:
         def is_done(source: tuple[int, Any]) -> bool:
             return self.tasks.file("source", source[0], ending="json").is_file()
 
-        paths = sources if isinstance(sources, list) else []
-        if paths:
-            self.run(
-                "Reading", self.tasks.read, [(i, str(Path(path).resolve())) for i, path in enumerate(paths)], is_done
-            )
+        count = 1
+        if isinstance(sources, list):
+            numbered = [(i, str(Path(path).resolve())) for i, path in enumerate(sources)]
+            count = len(numbered)
+            self.run("Reading", self.tasks.read, numbered, is_done)
         elif not is_done((0, None)):
             self._check_first()
             self.watch("Reading", None, iter([self.tasks.read_from(0, sources)]))
-        pieces = self.tasks.pieces(len(paths) or 1)
+        pieces = self.tasks.pieces(count)
         if not pieces:
             raise DataError("There are no sentence pairs in the text.")
         return pieces

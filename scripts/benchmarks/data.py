@@ -1,7 +1,7 @@
 """Measure the time and memory of preparing, planning and streaming generated sentence pairs.
 
 python scripts/benchmarks/data.py                     4.5 million pairs, the size of WMT 2014 English-German
-python scripts/benchmarks/data.py --pairs 100000
+python scripts/benchmarks/data.py --pairs 5000000 --duplicates 0.2
 """
 
 import argparse
@@ -20,57 +20,70 @@ from measuring import describe_machine, peak_memory_increase
 from hf_vanilla_transformer import MaxTokensBatchSampler
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator, TokenRows
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.shards import ShardStream, load_shards
+from hf_vanilla_transformer.data.shards import ShardStream, load_shards, read_manifest
 
 MAX_TOKENS = 25_000
 
 
-def write_pairs(prefix: Path, pairs: int) -> None:
-    """Write `pairs` lines to each of PREFIX.en and PREFIX.de, each made of one to four built-in phrases."""
+def write_pairs(prefix: Path, pairs: int, duplicates: int) -> None:
+    """Write `pairs` lines to each of PREFIX.en and PREFIX.de, each made of a number and one to four built-in phrases.
+
+    The last `duplicates` lines repeat earlier ones, at a distance of most of the text.
+    """
     rng, phrases = random.Random(0), splits()["train"]
+    step = max(1, (pairs - duplicates) // max(1, duplicates))
+    repeated: list[tuple[str, str]] = []
     with open(f"{prefix}.en", "w", encoding="utf-8") as english, open(f"{prefix}.de", "w", encoding="utf-8") as german:
-        for _ in range(pairs):
+        for i in range(pairs - duplicates):
             chosen = rng.choices(phrases, k=rng.randint(1, 4))
-            english.write(" ".join(phrase.en for phrase in chosen) + "\n")
-            german.write(" ".join(phrase.de for phrase in chosen) + "\n")
+            lines = [f"{' '.join(getattr(phrase, side) for phrase in chosen)} {i}\n" for side in ("en", "de")]
+            english.write(lines[0])
+            german.write(lines[1])
+            if i % step == 0 and len(repeated) < duplicates:
+                repeated.append((lines[0], lines[1]))
+        english.writelines(line for line, _ in repeated)
+        german.writelines(line for _, line in repeated)
 
 
-def process_tree_memory(pid: int) -> float:
-    """Return the megabytes used by a process and all its descendants, counting shared memory once."""
+def process_tree_memory(pid: int) -> list[float]:
+    """Return the megabytes used by a process and by each of its descendants, counting shared memory once."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
-        return 0.0
-    return int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024 + sum(
-        process_tree_memory(int(child)) for child in children
-    )
+        return []
+    own = int(next(line for line in lines if line.startswith("Pss:")).split()[1]) / 1024
+    return [own, *(size for child in children for size in process_tree_memory(int(child)))]
 
 
-def prepare(text: str, shards: str, vocab_size: int) -> tuple[float, float]:
-    """Run `prepare` and return its seconds and the peak megabytes of all its processes."""
+def prepare(text: str, shards: str, vocab_size: int) -> tuple[float, float, float]:
+    """Run `prepare` and return its seconds and the peak megabytes of all its processes, and of the largest."""
     flags = ["--source_lang", "en", "--target_lang", "de", "--output_dir", shards, "--vocab_size", str(vocab_size)]
-    start, peak = time.perf_counter(), 0.0
+    start, peak, largest = time.perf_counter(), 0.0, 0.0
     with subprocess.Popen(
         [sys.executable, "-m", "hf_vanilla_transformer", "prepare", text, *flags], stdout=subprocess.DEVNULL
     ) as process:
         while process.poll() is None:
-            peak = max(peak, process_tree_memory(process.pid))
+            sizes = process_tree_memory(process.pid)
+            peak, largest = max(peak, sum(sizes)), max(largest, *sizes, 0.0)
             time.sleep(0.5)
     if process.returncode:
         sys.exit(process.returncode)
-    return time.perf_counter() - start, peak
+    return time.perf_counter() - start, peak, largest
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=4_500_000, help="sentence pairs to generate (default: 4500000)")
+    parser.add_argument("--duplicates", type=float, default=0.0, help="share of them that repeats others (default: 0)")
     parser.add_argument("--vocab_size", type=int, default=8000, help="size of the vocabulary (default: 8000)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         text, shards = str(Path(folder, "text")), str(Path(folder, "shards"))
-        write_pairs(Path(text), args.pairs)
-        seconds, peak = prepare(text, shards, args.vocab_size)
+        duplicates = round(args.pairs * args.duplicates)
+        write_pairs(Path(text), args.pairs, duplicates)
+        seconds, peak, largest = prepare(text, shards, args.vocab_size)
+        found = read_manifest(shards)["drops"].get("duplicate", 0)
         times: dict[str, float] = {}
         batches: list[list[int]] = []
 
@@ -97,9 +110,12 @@ def main() -> None:
     result = {
         "machine": describe_machine(),
         "pairs": args.pairs,
+        "duplicates": duplicates,
+        "duplicates found": found,
         "prepared, s": round(seconds),
         "prepared, pairs/s": round(args.pairs / seconds),
         "prepared, peak MB of all processes": round(peak),
+        "prepared, peak MB of the largest process": round(largest),
         "shards, MB": round(size / 1e6),
         "opened, s": round(times["opened"], 2),
         "batches planned, s": round(times["planned"], 1),

@@ -76,8 +76,10 @@ def test_the_gpu_benchmarks_run_on_any_device():
 def test_data_measures_preparing_planning_and_streaming():
     if not sys.platform.startswith("linux"):
         pytest.skip("memory is measured on Linux only")
-    result = json.loads(run_script("benchmarks/data.py", "--pairs", "4000", "--vocab_size", "600").stdout)
+    flags = ("--pairs", "4000", "--duplicates", "0.2", "--vocab_size", "600")
+    result = json.loads(run_script("benchmarks/data.py", *flags).stdout)
     assert result["pairs"] == 4000
+    assert result["duplicates found"] == result["duplicates"] == 800
     assert result["prepared, peak MB of all processes"] > 50
     assert result["streamed, pairs/s"] > 1000
 
