@@ -11,6 +11,7 @@ from corpora import ROOT
 from small import model_flags, write_moses, write_phrases
 
 from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.readers import load_pairs
 
 
 def run_recipe(name: str, *args: object) -> None:
@@ -43,9 +44,7 @@ def test_back_translation_and_distillation_train_on_pairs_and_translations(tmp_p
     ]
     back, distilled = tmp_path / "back", tmp_path / "distilled"
     run_recipe("back_translation", tmp_path / "pairs", tmp_path / "monolingual.de", "en", "de", back, *flags)
-    texts = {language: (back / f"synthetic.{language}").read_text(encoding="utf-8").split("\n") for language in sides}
-    assert texts["de"] == [*sides["de"][60:], ""]
-    assert len(texts["en"]) == 21
+    assert load_pairs(str(back / "synthetic"), "en", "de")["target"][:] == sides["de"][60:]
     sources = json.loads((back / "model" / "training.json").read_text())["sources"]
     assert [(source["name"], source["tag"]) for source in sources] == [("pairs", None), ("synthetic", "<bt>")]
     directions = {
@@ -56,8 +55,8 @@ def test_back_translation_and_distillation_train_on_pairs_and_translations(tmp_p
     teachers = f"{back / 'model'} {back / 'model'}"
     run_recipe("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *flags)
     run_recipe("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *flags)  # finished: does nothing
-    texts = {language: (distilled / f"text.{language}").read_text(encoding="utf-8").split("\n") for language in sides}
-    assert texts["en"] == [*sides["en"][:60], *sides["en"][:60], ""]
-    assert texts["de"][:60] == sides["de"][:60]
-    assert len(texts["de"]) == 121
+    translated = load_pairs(str(distilled / "translated"), "en", "de")
+    assert translated["source"][:] == sides["en"][:60]
+    sources = json.loads((distilled / "model" / "training.json").read_text())["sources"]
+    assert [source["name"] for source in sources] == ["pairs", "translated"]
     assert json.loads((distilled / "model" / "trainer_state.json").read_text())["global_step"] == 3
