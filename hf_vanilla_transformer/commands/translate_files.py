@@ -64,6 +64,7 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
     languages = direction(model, args)
     if not (languages["source_lang"] and languages["target_lang"]):
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
+    _check_direction(model.config, languages["source_lang"], languages["target_lang"])
     prefix_ids(model.config, tokenizer, **languages)
     beams = decoding_settings(args).get("num_beams") or sampling.get("num_beams") or model.generation_config.num_beams
     if args.nbest > (beams or 1) and not args.do_sample:
@@ -90,6 +91,19 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
         for finished in job.run(runner):
             bar.update(finished)
     _report(job.finish(), args.output_dir)
+
+
+def _check_direction(config: Any, source_lang: str, target_lang: str) -> None:
+    """Check that a model was trained for a direction, as far as it is known.
+
+    Raises:
+        ValueError: if not.
+    """
+    known = config.language_pairs or []
+    if not known and config.source_lang and config.target_lang:
+        known = [f"{config.source_lang}-{config.target_lang}"]
+    if known and f"{source_lang}-{target_lang}" not in known:
+        raise ValueError(f"This model translates {', '.join(known)}, not {source_lang}-{target_lang}.")
 
 
 def _report(manifest: dict[str, Any], output_dir: str) -> None:

@@ -121,7 +121,8 @@ def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
         (("--task", "0"), "--task and --tasks belong together"),
         (("--task", "2", "--tasks", "2"), "--task must be from 0 to 1"),
         (("--ray", "auto"), "--ray cannot be combined with --workers"),
-        (("--target_lang", "fr", "--tag", "<bt>"), "This model has no tag"),
+        (("--tag", "<bt>"), "This model has no tag <bt>"),
+        (("--target_lang", "fr"), "This model translates en-de, not en-fr"),
     ):
         assert corpus(*flags) in (1, 2)
         assert message in last_error(capsys)
