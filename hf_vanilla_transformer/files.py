@@ -38,7 +38,11 @@ def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
     unfinished = Path(f"{file}.{secrets.token_hex(4)}.unfinished" if shared else f"{file}.unfinished")
     try:
         yield unfinished
-        unfinished.replace(file)
+        try:
+            unfinished.replace(file)
+        except FileNotFoundError:  # a process that has seen the whole job finished may remove what is left over
+            if not (shared and Path(file).exists()):
+                raise
     finally:
         unfinished.unlink(missing_ok=True)
 

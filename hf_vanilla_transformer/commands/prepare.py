@@ -2,8 +2,10 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from .console import UsageError, say
 from .flags import add_runner, positive
@@ -74,8 +76,19 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=(),
         metavar="FILE",
-        help="drop pairs of which a side is a line of these files, such as those of the test text",
+        help="drop pairs whose source or target is a line of these text files, such as those of the test text",
     )
+
+
+def _text_file(file: str) -> str:
+    """Return the absolute path of a file of sentences, one per line.
+
+    Raises:
+        UsageError: if its name is that of another format.
+    """
+    if Path(file.removesuffix(".gz").removesuffix(".zst")).suffix in (".jsonl", ".tsv", ".csv", ".parquet"):
+        raise UsageError(f"--exclude takes plain text, one sentence per line, not {Path(file).name}.")
+    return os.path.abspath(file)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -107,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
         args.shard_pairs,
         args.tokenizer_model,
         args.normalization,
-        tuple(args.exclude),
+        tuple(map(_text_file, args.exclude)),
     )
     sources = args.files or HubRows(args.dataset_name, args.dataset_config_name, languages)
     tokenizer = load(AutoTokenizer, args.tokenizer_name) if args.tokenizer_name else None

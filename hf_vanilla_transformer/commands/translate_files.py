@@ -42,6 +42,8 @@ def is_requested(args: argparse.Namespace) -> bool:
     Raises:
         UsageError: if only some of the necessary flags are given.
     """
+    if not args.input_files and (args.scores or args.nbest > 1 or args.workers or args.ray or args.tasks):
+        raise UsageError("--scores, --nbest, --workers, --ray and --tasks require --input_files.")
     if bool(args.input_files) != bool(args.output_dir):
         raise UsageError("--input_files and --output_dir belong together; without them, stdin is translated.")
     return bool(args.input_files)
@@ -56,6 +58,8 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
     from ..inference.corpus import CorpusJob, CorpusTranslation
 
     runner = make_runner(args, use_gpus=args.backend != "onnx")
+    if args.backend == "onnx" and (args.scores or args.nbest > 1):
+        raise UsageError("--scores and --nbest require --backend torch or ctranslate2.")
     if args.scores and args.output_format == "txt":
         raise UsageError("--scores requires --output_format jsonl.")
     files = find_files(args.input_files)
@@ -73,7 +77,7 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
         load_models,
         tuple(models),
         args.backend,
-        args.dtype,
+        str(model.dtype).removeprefix("torch.") if args.dtype else None,  # all workers resolve "auto" alike
         (languages["source_lang"], languages["target_lang"]),
         args.output_format,
         args.nbest,

@@ -58,7 +58,7 @@ def clean_batch(
     Args:
         batch: lists of equal length under "source" and "target".
         max_tokens, cleaning: as in `tokenize_pairs`.
-        excluded: sentences that neither side may be, white space around it aside.
+        excluded: sentences whose pairs are dropped; white space around a side is ignored.
 
     Returns:
         "input_ids" and "labels"; their lengths as "source_length" and "target_length"; and "drop", an index into

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -25,6 +26,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 RAY_WINDOW = 10_000  # maximum number of tasks that are submitted to Ray at a time
 RUN_AGAIN = "run the same command again to resume"
+SHARED_DISK_DELAY = 60.0  # seconds after which a network file system shows what another node has written
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Runner:
         devices = f", on {self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else ""
         return f"{count} worker{'s of' if count > 1 else ' of'} {threads}{' each' if count > 1 else ''}{devices}"
 
+    def missing(self, tasks: Sequence[Task], is_done: Callable[[Task], bool]) -> list[Task]:
+        """Return the tasks of this runner's share that are not done."""
+        index, count = self.share
+        return [task for task in tasks[index::count] if not is_done(task)]
+
     def run(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], is_done: Callable[[Task], bool]
     ) -> Iterator[Result]:
@@ -78,8 +85,7 @@ class Runner:
             OSError: if a worker process is lost, or the Ray cluster cannot be reached.
             Exception: the first error of a task; tasks that have not started are then cancelled.
         """
-        index, count = self.share
-        missing = [task for task in tasks[index::count] if not is_done(task)]
+        missing = self.missing(tasks, is_done)
         if not missing:
             return iter(())
         if self.ray:
@@ -115,17 +121,20 @@ class Runner:
         _check_address(self.ray)
         try:
             ray.init(self.ray, log_to_driver=False, logging_level="ERROR")
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-            gpu = self.use_gpus and any(node.get("GPU", 0) >= 1 for node in nodes)
-            if max(node.get("CPU", 0) for node in nodes) < self.threads:
-                raise ValueError(f"No node of the Ray cluster has {self.threads} CPUs, as --threads asks for.")
-            remote: Any = ray.remote(num_cpus=self.threads, num_gpus=int(gpu), max_retries=-1)(call)
+        except (RuntimeError, ConnectionError, ray.exceptions.RayError) as error:
+            raise OSError(f"Cannot use the Ray cluster at {self.ray}: {_first_line(error)}") from None
+        try:
+            gpu = self.use_gpus and any(node.get("GPU", 0) >= 1 for node in _nodes(ray))
+            # Without max_calls=0, a task with a GPU ends its process, which has loaded the model.
+            options = {"num_cpus": self.threads, "num_gpus": int(gpu), "max_retries": -1, "max_calls": 0}
+            remote: Any = ray.remote(**options)(call)
             waiting = list(reversed(tasks))
             running: list[Any] = []
             while waiting or running:
                 while waiting and len(running) < RAY_WINDOW:
                     running.append(remote.remote(function, self.threads, waiting.pop()))
-                finished, running = ray.wait(running, num_returns=1)
+                self._check_nodes(_nodes(ray), gpu)
+                finished, running = ray.wait(running, num_returns=1, timeout=60)
                 yield from ray.get(finished)
         except ray.exceptions.RayTaskError as error:
             raise (error.cause or error) from None
@@ -134,6 +143,21 @@ class Runner:
         finally:
             ray.shutdown()
 
+    def _check_nodes(self, nodes: list[dict[str, float]], gpu: bool) -> None:
+        """Check that a node can run a task; Ray would wait indefinitely for one that can.
+
+        Raises:
+            OSError: if none can.
+        """
+        if not any(node.get("CPU", 0) >= self.threads and node.get("GPU", 0) >= gpu for node in nodes):
+            needed = f"{self.threads} CPU{'s' if self.threads > 1 else ''}{' and a GPU' if gpu else ''}"
+            raise OSError(f"No node of the Ray cluster at {self.ray} has {needed}, which every task needs.")
+
+
+def _nodes(ray: Any) -> list[dict[str, float]]:
+    """Return the resources of the nodes that are alive."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
 
 def available_cores() -> int:
     """Return the number of cores this process may use, which a scheduler such as Slurm can limit."""
@@ -141,22 +165,30 @@ def available_cores() -> int:
 
 
 def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result:
-    """Run a task with a number of threads."""
+    """Run a task with a number of threads, and restore the number of before."""
     import torch  # slow to import
 
+    before, parallel = torch.get_num_threads(), os.environ.get("TOKENIZERS_PARALLELISM")
     torch.set_num_threads(threads)
-    return function(task)
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # they would use all cores
+    try:
+        return function(task)
+    finally:
+        torch.set_num_threads(before)
+        if parallel is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = parallel
 
 
 def _start_worker(started: Any, gpus: int) -> None:
     """Prepare a worker process: its GPU, and its end."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes already run in parallel
     with started.get_lock():
         number, started.value = started.value, started.value + 1
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % gpus]
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # on Ctrl-C, the main process says what there is to say
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # on Ctrl-C, the main process prints the message
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
@@ -169,7 +201,7 @@ def _exit_with_parent() -> None:
 
 
 def _check_address(address: str) -> None:
-    """Check that something answers at an address such as 10.0.0.1:6379, for Ray itself takes minutes to give up.
+    """Check that something answers at an address such as 10.0.0.1:6379, because Ray itself takes minutes to give up.
 
     Raises:
         OSError: if nothing does.
@@ -211,6 +243,14 @@ def read_json(file: Path) -> dict[str, Any]:
 def write_json(file: Path, content: dict[str, Any]) -> None:
     """Write a JSON file atomically, even if several processes write it at once."""
     write_whole(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n", shared=True)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Return whether a condition holds, or comes to hold within so many seconds."""
+    end = time.monotonic() + seconds
+    while not (holds := condition()) and time.monotonic() < end:
+        time.sleep(0.5)
+    return holds
 
 
 def remove_leftovers(folder: Path) -> None:

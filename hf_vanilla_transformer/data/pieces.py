@@ -26,7 +26,7 @@ _IDS = pa.list_(pa.int32())
 _TOKENS = pa.schema({"input_ids": _IDS, "labels": _IDS, "source_length": pa.int32(), "target_length": pa.int32()})
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 ROWS_PER_BATCH = 5000  # tokenised at a time, and written as one record batch
-WORK = "work"  # subfolder for everything that is removed at the end
+WORK = "prepare-work"  # subfolder for everything that is removed at the end
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class PieceTasks(NamedTuple):
     def clean(self, piece: Piece) -> int:
         """Tokenise a piece, drop what cleaning drops, and write the tokens and digests of the rest."""
         tokenizer, drops, digests = load_tokenizer(self.folder), Counter[str](), []
-        excluded = _load_excluded(self.preparation.exclude)
+        excluded = load_excluded(self.preparation.exclude)
         with _arrow_writer(self.file("tokens", piece.number), _TOKENS) as writer:
             for batch in _arrow_batches(self.file("text", piece.source, piece.part)):
                 texts = batch.to_pydict()
@@ -173,7 +173,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 @lru_cache(1)
-def _load_excluded(files: tuple[str, ...]) -> frozenset[str]:
+def load_excluded(files: tuple[str, ...]) -> frozenset[str]:
     """Return the sentences in files, without white space around them."""
     return frozenset(line.strip() for file in files for line in read_lines(file)) - {""}
 

@@ -5,6 +5,7 @@ write the shards. The folder `work`, for what one step leaves to the next, is re
 """
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,9 +21,17 @@ from . import cleaning, readers
 from .cleaning import all_dropped
 from .deduplication import number_of_ranges
 from .formats import DataError, Row
-from .jobs import Runner, check_settings, read_json, remove_leftovers, write_json
-from .pieces import WORK, Piece, PieceTasks, Preparation, load_tokenizer
-from .readers import check_languages, file_stamps, read_rows
+from .jobs import (
+    SHARED_DISK_DELAY,
+    Runner,
+    check_settings,
+    read_json,
+    remove_leftovers,
+    wait_for,
+    write_json,
+)
+from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
+from .readers import check_languages, file_stamps, text_files
 from .shards import MANIFEST, read_manifest
 from .tokenizer import fingerprint, train_tokenizer
 
@@ -75,15 +84,22 @@ def prepare(
     if earlier is not None and earlier["whole"]:
         return earlier
     (folder / WORK).mkdir(parents=True, exist_ok=True)
-    manifest = {"settings": settings, "whole": False}
-    write_json(folder / MANIFEST, manifest)
+    manifest = earlier or {"settings": settings, "whole": False}
+    if earlier is None:
+        write_json(folder / MANIFEST, manifest)
     steps = _Steps(PieceTasks(folder, preparation), runner, watch)
     try:
         pieces = steps.read(sources)
         steps.make_tokenizer(tokenizer, pieces)
         shards = steps.write(pieces)
-    except _WaitsForOthersError:
-        return manifest
+    except (_WaitsForOthersError, FileNotFoundError) as error:
+        manifest = read_manifest(folder)  # another element may have finished the job and removed the work folder
+        waits = isinstance(error, _WaitsForOthersError)
+        if manifest["whole"] or (waits and runner.share != (0, 1)):
+            return manifest
+        if not waits:
+            raise
+        raise OSError(f"Output of tasks is missing in {folder}: all nodes of the cluster must share it.") from None
     manifest |= {"whole": True, **_sum_counts(shards.values())}
     manifest["tokenizer"] = {"blake2b": checksum(folder / "tokenizer.json")}
     manifest["shards"] = shards
@@ -105,15 +121,17 @@ class _Steps:
         function: Callable[[Task], int],
         items: Sequence[Task],
         is_done: Callable[[Task], bool],
-        total: int | None = None,
+        pairs: Callable[[Task], int] | None = None,
     ) -> None:
-        """Run a step.
+        """Run a step, whose tasks have so many `pairs`.
 
         Raises:
             _WaitsForOthersError: if tasks of other elements of the job array are not done.
         """
+        total = sum(map(pairs, self.runner.missing(items, is_done))) if pairs else None
         self.watch(step, total, self.runner.run(function, items, is_done))
-        if not all(map(is_done, items)):
+        delay = SHARED_DISK_DELAY if self.runner.share == (0, 1) else 0
+        if not wait_for(lambda: all(map(is_done, items)), delay):
             raise _WaitsForOthersError
 
     def read(self, sources: list[str] | Iterable[Row]) -> list[Piece]:
@@ -124,7 +142,7 @@ class _Steps:
 
         count = 1
         if isinstance(sources, list):
-            numbered = [(i, str(Path(path).resolve())) for i, path in enumerate(sources)]
+            numbered = [(i, os.path.abspath(path)) for i, path in enumerate(sources)]
             count = len(numbered)
             self.run("Reading", self.tasks.read, numbered, is_done)
         elif not is_done((0, None)):
@@ -146,7 +164,8 @@ class _Steps:
                 tokenizer = train_tokenizer(sample, preparation.vocab_size, *kind)
             tokenizer.save_pretrained(self.tasks.folder)
             write_json(done, {})
-        load_tokenizer.cache_clear()  # the folder may have had another one earlier in this process
+        load_tokenizer.cache_clear()  # files may have changed since an earlier call in this process
+        load_excluded.cache_clear()
 
     def _check_first(self) -> None:
         """Check that this is the element of a job array that does what cannot be divided."""
@@ -161,7 +180,7 @@ class _Steps:
             tasks.clean,
             pieces,
             lambda piece: tasks.file("tokens", piece.number, ending="json").is_file(),
-            pairs,
+            lambda piece: piece.pairs,
         )
         ranges = number_of_ranges(pairs) if tasks.preparation.cleaning else 0
         self.run(
@@ -175,7 +194,7 @@ class _Steps:
             tasks.write,
             [(piece, ranges) for piece in pieces],
             lambda task: _is_whole(tasks.shard(task[0])),
-            pairs,
+            lambda task: task[0].pairs,
         )
         shards = [tasks.shard(piece) for piece in pieces]
         return {shard.name: read_json(shard.with_suffix(".json")) for shard in shards}
@@ -191,7 +210,7 @@ def _settings(
 ) -> dict[str, Any]:
     """Return everything that determines the content of the shards, in types of JSON."""
     paths = sources if isinstance(sources, list) else []
-    files = [file for path in paths for file in read_rows(path, *preparation.languages)[1]]
+    files = [file for path in paths for file in text_files(path, preparation.languages)[1]]
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
@@ -223,14 +242,19 @@ def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] 
     """Return the manifest of an earlier call with the same settings, or None if there was none.
 
     Raises:
-        ValueError: if the settings of that call are different.
+        ValueError: if the settings of that call are different, or the folder contains anything else.
     """
     if not (folder / MANIFEST).is_file():
+        if folder.is_dir() and not all(entry.name.startswith((WORK, MANIFEST)) for entry in folder.iterdir()):
+            raise ValueError(f"{folder} is in use: choose a new or empty folder.")
         return None
     earlier = read_manifest(folder)
     recorded = earlier["settings"]
     if earlier["whole"]:  # remains valid if the code changes or records additional settings
-        recorded = {**settings, "exclude": [], **recorded, "version": settings["version"]}
+        earlier_defaults: dict[str, Any] = {"exclude": []}
+        if recorded.get("vocab_size"):
+            earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
+        recorded = {**settings, **earlier_defaults, **recorded, "version": settings["version"]}
     check_settings(folder, recorded, settings)
     return earlier
 

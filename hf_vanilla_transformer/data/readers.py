@@ -33,7 +33,7 @@ def check_languages(languages: tuple[str, str]) -> None:
         raise DataError(f"Source and target language are both {languages[0]!r}; give two, named as in the text.")
 
 
-def _find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+def text_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
     """Return the format of parallel text, a key of `READERS` or ".parquet", and its files: two for a Moses pair.
 
     Raises:
@@ -109,7 +109,7 @@ def read_rows(path: str, source_lang: str, target_lang: str) -> tuple[Iterator[R
         DataError: as `load_pairs`; the iterator raises it as well.
     """
     languages = (source_lang, target_lang)
-    format, files = _find_files(path, languages)
+    format, files = text_files(path, languages)
     if format != ".parquet":
         return READERS[format](files, languages), files
     batches = (batch for batch in select_languages(_read_parquet(path), path, languages).iter(1000))
@@ -178,7 +178,7 @@ def load_pairs(path: str, source_lang: str, target_lang: str) -> Dataset:
             or the two files of a Moses pair differ in length.
     """
     languages = (source_lang, target_lang)
-    format, files = _find_files(path, languages)
+    format, files = text_files(path, languages)
     if format != ".parquet":
         return _load_rows(path, format, files, languages, TEXT_PAIR)
     pairs = select_languages(_read_parquet(path), path, languages)
@@ -199,7 +199,7 @@ def load_directed_pairs(path: str, directions: tuple[str, ...]) -> dict[str, Dat
     Raises:
         DataError: as `load_pairs`, and if a line has another direction.
     """
-    _, files = _find_files(path, ("source", "target"))
+    _, files = text_files(path, ("source", "target"))
     rows = _load_rows(path, "directed .jsonl", files, directions, DIRECTED_PAIR)
     columns = rows.select_columns(["source_lang", "target_lang"])
     found = np.array([f"{row['source_lang']}-{row['target_lang']}" for row in columns])

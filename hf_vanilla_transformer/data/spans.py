@@ -124,6 +124,25 @@ def read_span(span: Span, language: str) -> tuple[list[str], list[str]]:
     return sentences, problems
 
 
+def check_language(file: str, language: str) -> None:
+    """Check that JSON lines have text in a language, as far as the first object shows.
+
+    Raises:
+        DataError: if it lacks the language.
+    """
+    if _format(file) != ".jsonl":
+        return
+    with open_text(file) as text:
+        for number, line in enumerate(_lines(text), start=1):
+            where = f"{file}, line {number}"
+            try:
+                row = json_object(where, decode_line(line, file, number))
+            except DataError:
+                continue  # blank or unusable
+            json_texts(where, row, (language,))
+            return
+
+
 def _skip(text: BinaryIO, offset: int, compressed: bool) -> None:
     if not compressed:
         text.seek(offset)

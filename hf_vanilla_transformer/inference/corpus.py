@@ -6,24 +6,38 @@ every task is done, the totals.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers import set_seed
+from transformers import AutoConfig, set_seed
 from transformers.utils import logging
 
 from ..data.formats import DataError
-from ..data.jobs import Runner, check_settings, read_json, remove_leftovers, write_json
+from ..data.jobs import (
+    SHARED_DISK_DELAY,
+    Runner,
+    check_settings,
+    read_json,
+    remove_leftovers,
+    wait_for,
+    write_json,
+)
 from ..data.readers import file_stamps, read_translation_manifest
-from ..data.spans import Span, cut, read_span
+from ..data.spans import Span, check_language, cut, read_span
 from ..files import CORPUS_MANIFEST, WEIGHT_FILES, checksum, replacing
+from ..model.loading import load
+from ..version import __version__
 from .translation import Hypothesis, translate, translate_nbest
 
 # What decides the translations: settings, tokenizer and weights, also those of CTranslate2 and ONNX exports
-_MODEL_FILES = ("*config.json", "tokenizer*", WEIGHT_FILES, "model.bin", "*.onnx", "*.onnx.data")
+_MODEL_FILES = (
+    *("*config.json", "*/*config.json", "tokenizer*", "*vocab*"),
+    *(WEIGHT_FILES, "adapter_model*", "model.bin", "*.onnx", "*.onnx.data"),
+)
 _MAX_PROBLEMS = 5  # messages on unusable lines that are kept per task
 _NOTES = "tasks"
 Loader = Callable[[Sequence[str], str, str | None], tuple[Any, Any]]
@@ -64,6 +78,19 @@ class CorpusTranslation:
         if self.scores or self.nbest > 1:
             return translate_nbest(model, tokenizer, sentences, self.nbest, **self.options)
         return [[Hypothesis(text, 0.0)] for text in translate(model, tokenizer, sentences, **self.options)]
+
+    def blank_long(self, sentences: list[str], span: Span) -> list[str]:
+        """Make sentences empty that have more tokens than the model has positions; return a message for each."""
+        model, tokenizer = _load(self.load, self.models, self.backend, self.dtype)
+        limit, problems = model.config.max_position_embeddings, []
+        for i, sentence in enumerate(sentences):
+            if len(sentence.encode()) < limit:  # a token has at least a byte
+                continue
+            length = len(tokenizer(sentence)["input_ids"])
+            if length > limit:
+                sentences[i] = ""
+                problems.append(f"{span.file}, line {span.first + i}: {length:,} tokens, more than {limit:,}.")
+        return problems
 
     def line(self, sentence: str, hypothesis: Hypothesis) -> str:
         """Return the line of the output for a hypothesis of a sentence."""
@@ -108,6 +135,7 @@ class _Writer(NamedTuple):
         """Translate the span of a task and write its file, then its note."""
         file, translation = task.span.file, self.translation
         sentences, problems = read_span(task.span, translation.languages[0])
+        problems += translation.blank_long(sentences, task.span)
         hypotheses = translation.run(sentences, task.number)
         part = self.part(task.number)
         with (
@@ -142,11 +170,13 @@ class CorpusJob:
     ):
         self.folder = Path(output_dir).resolve()
         self._writer = _Writer(translation, self.folder)
-        files = [str(Path(file).resolve()) for file in files]
+        files = [os.path.abspath(file) for file in files]  # not resolved: a link's target may lack the extension
         settings = _settings(translation, files, shard_lines)
         manifest = self._read_manifest(settings)
         _load.cache_clear()  # the model may have changed
         if manifest is None:
+            for file in files:
+                check_language(file, translation.languages[0])
             spans = [(i, *span[1:]) for i, file in enumerate(files) for span in cut(file, shard_lines)]
             if not spans:
                 raise DataError(f"There are no lines in {', '.join(files)}.")
@@ -160,7 +190,9 @@ class CorpusJob:
         """Return the manifest of an earlier call for this job, or None if the folder is empty."""
         file = self.folder / CORPUS_MANIFEST
         if not file.is_file():
-            if self.folder.is_dir() and any(entry.name != _NOTES for entry in self.folder.iterdir()):
+            if self.folder.is_dir() and not all(
+                entry.name.startswith((_NOTES, CORPUS_MANIFEST)) for entry in self.folder.iterdir()
+            ):
                 raise ValueError(f"{self.folder} is in use: choose a new or empty folder.")
             return None
         manifest = read_translation_manifest(self.folder)
@@ -179,7 +211,7 @@ class CorpusJob:
             DataError, OSError, ValueError: as `Runner.run`, or if a file lacks the source language or is damaged.
         """
         for task in runner.run(self._writer.write, self.tasks, self.is_done):
-            if not self.is_done(task):
+            if not wait_for(partial(self.is_done, task), SHARED_DISK_DELAY):
                 part = self._writer.part(task.number)
                 raise OSError(f"{part} is missing or incomplete: all nodes of the cluster must share its folder.")
             yield task.span.lines
@@ -215,6 +247,7 @@ def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines:
         "seed": translation.seed,
         "options": translation.options,
         "shard_lines": shard_lines,
+        "version": __version__,
         "files": [(Path(file).name, *stamp) for file, stamp in zip(files, file_stamps(files), strict=True)],
     }
     return json.loads(json.dumps(settings))
@@ -224,6 +257,6 @@ def _identify(model: str) -> dict[str, str]:
     """Return a model's name and, for a local folder, the checksums of the files that decide what it translates."""
     folder = Path(model)
     if not folder.is_dir():
-        return {"name": model}
+        return {"name": model, "revision": str(load(AutoConfig, model)._commit_hash)}
     files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern)}
-    return {"name": folder.resolve().name, **{file.name: checksum(file) for file in sorted(files)}}
+    return {"name": folder.resolve().name, **{str(file.relative_to(folder)): checksum(file) for file in sorted(files)}}

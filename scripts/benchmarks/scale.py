@@ -44,7 +44,14 @@ class Rates(NamedTuple):
 
 
 def measure_preparation(text: str, languages: tuple[str, str], copies: int, folder: Path) -> dict[str, float]:
-    """Prepare several copies of a text in this process, and return rates, bytes per pair and megabytes."""
+    """Prepare several copies of a text with one worker, and return rates, bytes per pair and megabytes.
+
+    Each copy has a number at the end of every line, so that its pairs are not duplicates.
+    """
+    for language in languages:
+        lines = Path(f"{text}.{language}").read_text("utf-8").splitlines()
+        for copy in range(copies):
+            Path(f"{folder}-{copy}.{language}").write_text("".join(f"{line} {copy}\n" for line in lines), "utf-8")
     seconds: dict[str, float] = {}
     sizes: dict[str, float] = {}
     last = time.perf_counter()
@@ -63,9 +70,10 @@ def measure_preparation(text: str, languages: tuple[str, str], copies: int, fold
             sizes[kind] = sum(file.stat().st_size for file in files)
 
     preparation = Preparation(languages, 8000, cleaning=Cleaning(256, 4.0), shard_pairs=50_000)
-    manifest = prepare([text] * copies, preparation, str(folder), runner=Runner(1), watch=watch)
-    pairs, kept = manifest["read"], manifest["read"] - manifest["drops"].get("duplicate", 0)
-    assert kept > 0
+    manifest = prepare(
+        [f"{folder}-{copy}" for copy in range(copies)], preparation, str(folder), runner=Runner(1), watch=watch
+    )
+    pairs = manifest["read"]
     return {
         "read": pairs / seconds["Reading"],
         "train_tokenizer": min(pairs, SAMPLE_PAIRS) / seconds["tokenizer"],
@@ -112,7 +120,8 @@ def plan(rates: Rates, pairs: int, nodes: int, cores: int, disk_rate: float, fil
         "disk_gb": pairs * (rates.text_bytes + 2 * rates.token_bytes + rates.digest_bytes) / 1e9,
         "shards_gb": pairs * rates.token_bytes / 1e9,
         "translations_gb": pairs * rates.translation_bytes / 1e9,
-        "files": 2 * pairs // 100_000,
+        "shards": pairs // 100_000,
+        "parts": pairs // 10_000,
     }
 
 
@@ -128,8 +137,8 @@ def print_tables(rates: Rates, cores: int, disk_rate: float, files: int) -> None
     )
     for pairs in PAIRS:
         row = plans[pairs, 1]
-        sizes = " | ".join(f"{row[f'{name}_gb']:,.0f}" for name in ("disk", "shards", "translations"))
-        print(f"| {pairs:,} | {sizes} | {row['files']:,} |")
+        columns = ("disk_gb", "shards_gb", "shards", "translations_gb", "parts")
+        print(f"| {pairs:,} | {' | '.join(f'{row[name]:,.0f}' for name in columns)} |")
 
 
 def main() -> None:

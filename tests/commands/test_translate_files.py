@@ -121,11 +121,42 @@ def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
         (("--task", "0"), "--task and --tasks belong together"),
         (("--task", "2", "--tasks", "2"), "--task must be from 0 to 1"),
         (("--ray", "auto"), "--ray cannot be combined with --workers"),
+        (("--backend", "onnx", "--nbest", "2"), "--scores and --nbest require --backend torch or ctranslate2"),
         (("--tag", "<bt>"), "This model has no tag <bt>"),
         (("--target_lang", "fr"), "This model translates en-de, not en-fr"),
     ):
         assert corpus(*flags) in (1, 2)
         assert message in last_error(capsys)
+    assert main(["translate", saved.path, "--scores"]) == 2
+    assert "--tasks require --input_files" in last_error(capsys)
     assert main(["translate", saved.path, "--input_files", str(saved.folder / "none"), "--output_dir", "x"]) == 1
     assert "There is no file" in last_error(capsys)
     assert not (saved.folder / "out").exists()
+
+
+def test_text_under_other_keys_is_refused_before_anything_is_written(saved, corpus, capsys):
+    assert corpus() == 0
+    (saved.folder / "b.jsonl").write_text('\n{"text": "a dog runs"}\n')
+    assert corpus(name="other") == 1
+    assert "b.jsonl, line 2: no 'en' among the keys (text)" in last_error(capsys)
+    assert not (saved.folder / "other").exists()
+
+
+def test_lines_longer_than_the_positions_are_blank_and_counted(saved, corpus, capsys):
+    assert corpus() == 0
+    with (saved.folder / "a.txt").open("a") as file:
+        file.write("a dog runs " * 100 + "\n")
+    capsys.readouterr()
+    assert corpus(name="long") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["unusable_lines"] == 1
+    assert summary["problems"][0].startswith("a.txt, line 5: ")
+    assert json.loads(read_parts(saved.folder / "long")[4]) == {"en": "", "de": ""}
+
+
+def test_links_are_read_in_the_format_of_their_names(saved, corpus):
+    (saved.folder / "blob").write_text(json.dumps({"en": "a dog runs"}) + "\n")
+    (saved.folder / "link.jsonl").symlink_to(saved.folder / "blob")
+    where = ["--input_files", str(saved.folder / "link.jsonl"), "--output_dir", str(saved.folder / "out")]
+    assert main(["translate", saved.path, *where, "--workers", "1", "--num_beams", "1"]) == 0
+    assert json.loads(read_parts(saved.folder / "out")[0])["en"] == "a dog runs"

@@ -15,6 +15,7 @@ from sample_text import CLEANING, LANGUAGES, PAIRS, prepare_sample, rows
 from small import write_moses
 
 from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.hub_datasets import HubRows
@@ -58,7 +59,7 @@ def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sampl
 
 def test_an_interrupted_preparation_resumes_and_produces_the_same_shards(sample_folder, sample_tokenizer):
     folder, uninterrupted = prepare_sample(sample_folder, sample_tokenizer, "uninterrupted")
-    for step, files in (("Tokenising", "work/tokens-*.json"), ("Writing", "shard-*.json")):
+    for step, files in (("Tokenising", "prepare-work/tokens-*.json"), ("Writing", "shard-*.json")):
 
         def interrupt(name: str, total: int | None, finished: Iterator[int], step: str = step) -> None:
             for done, _ in enumerate(finished, start=1):
@@ -80,7 +81,7 @@ def test_an_interrupted_preparation_resumes_and_produces_the_same_shards(sample_
     assert manifest["shards"] == uninterrupted["shards"]
     for name in manifest["shards"]:
         assert (sample_folder / "prepared" / name).read_bytes() == (folder / name).read_bytes()
-    assert not (sample_folder / "prepared" / "work").exists()
+    assert not (sample_folder / "prepared" / "prepare-work").exists()
 
 
 def test_the_elements_of_an_array_write_the_same_shards_step_by_step(sample_folder, sample_tokenizer):
@@ -187,6 +188,21 @@ def test_changed_code_invalidates_interrupted_but_not_finished_folders(sample_fo
     assert prepare_sample(sample_folder, sample_tokenizer)[1] == manifest
     with pytest.raises(ValueError, match=r"different text or settings \(version;"):
         prepare_sample(sample_folder, sample_tokenizer, "interrupted", sources=interrupted_rows())
+
+
+def test_a_folder_with_other_files_is_refused(sample_folder, sample_tokenizer):
+    (sample_folder / "prepared" / "prepare-work").mkdir(parents=True)
+    prepare_sample(sample_folder, sample_tokenizer)  # what an interrupted call leaves before its manifest
+    (sample_folder / "model").mkdir()
+    (sample_folder / "model" / "tokenizer.json").touch()
+    with pytest.raises(ValueError, match="model is in use: choose a new or empty folder"):
+        prepare_sample(sample_folder, sample_tokenizer, "model")
+
+
+def test_only_plain_text_can_be_excluded(sample_folder, capsys):
+    flags = [*LANGUAGE_FLAGS, "--output_dir", str(sample_folder / "prepared"), "--exclude", "test.jsonl.gz"]
+    assert main(["prepare", str(sample_folder / "all"), *flags]) == 2
+    assert "--exclude takes plain text, one sentence per line, not test.jsonl.gz" in capsys.readouterr().err
 
 
 def test_equal_source_and_target_languages_are_rejected(sample_folder, sample_tokenizer):

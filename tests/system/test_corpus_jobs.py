@@ -129,7 +129,7 @@ def test_workers_on_this_machine_may_be_killed(name, jobs, expected, tmp_path):
             assert "Traceback" not in errors
         attempts += 1
         assert attempts <= KILLS + 1
-    assert attempts > 1
+    assert kills < KILLS
     assert jobs[name].output(tmp_path / "out") == expected(name)
 
 
@@ -139,7 +139,8 @@ def test_ray_workers_may_be_killed_and_a_node_removed(name, jobs, expected, node
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         wait_until(lambda: find_processes("ray::call"), 120)
         for _ in range(2):
-            send_signal(random.sample(find_processes("ray::call"), 1), signal.SIGKILL)
+            wait_until(lambda: find_processes("ray::call") or process.poll() is not None, 60)
+            send_signal(find_processes("ray::call")[:1], signal.SIGKILL)
             time.sleep(random.uniform(2, 5))
         nodes.remove_node()
         errors = process.stderr.read()
@@ -157,7 +158,7 @@ def test_the_elements_of_a_slurm_array_may_be_killed(jobs, expected, slurm_envir
             kills = disturb(process, lambda: find_processes(str(folder), "vanilla-transformer translate"), kills)
         attempts += 1
         assert attempts <= KILLS + 1
-    assert attempts > 1
+    assert kills < KILLS
     assert job.output(folder) == expected("translate")
 
 
@@ -175,7 +176,7 @@ def test_preparing_under_slurm_takes_five_arrays(jobs, expected, slurm_environme
         subprocess.run(command, env=environment, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
         while kills and not queue_is_empty():
             workers = find_processes(str(folder), "vanilla-transformer prepare")
-            if workers and (folder / "work" / "tokens-00003.json").is_file():
+            if workers and (folder / "prepare-work" / "tokens-00003.json").is_file():
                 send_signal([random.choice(workers)], signal.SIGKILL)
                 kills -= 1
             time.sleep(0.1)
@@ -194,7 +195,7 @@ def test_training_under_slurm_is_queued_again_and_resumes(slurm_environment, tex
 
     job = slurm_command(*submit)
     wait_until(lambda: list((tmp_path / "run").glob("checkpoint-*")), 150)
-    slurm_command("scancel", "--signal=TERM", "--batch", job)
+    slurm_command("scancel", "--signal=USR1", "--batch", job)
     wait_until(lambda: "Restarts=1" in slurm_command("scontrol", "show", "job", job), 60)
     slurm_command("scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_until(lambda: (tmp_path / "run" / "model.safetensors").is_file(), 200)
@@ -222,4 +223,3 @@ def test_a_full_disk_is_one_line_under_every_runner(name, runner, jobs, request,
     assert run.returncode == 1, run.stderr[-2000:]
     assert "Traceback" not in run.stderr
     assert "No space left on device" in run.stderr.splitlines()[-1]
-    assert not list(small_disk.rglob("*.unfinished"))
