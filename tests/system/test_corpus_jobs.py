@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.data.phrases import generate
 
 LINES, LINES_PER_TASK, KILLS = 20_000, 1_250, 3
+pytestmark = pytest.mark.timeout(600)  # seconds; on two idle cores, each test takes less than two minutes
 SLURM_SCRIPTS = ROOT / "scripts" / "slurm"
 BIN = Path(sys.executable).parent
 
@@ -61,7 +63,7 @@ def jobs(tmp_path_factory) -> dict[str, Job]:
         vocab_size=len(tokenizer), source_lang="en", target_lang="de", lm_head_bias=True, **sizes
     )
     model = VanillaTransformerForConditionalGeneration(config)
-    model.lm_head.bias.data[2] = 1.0  # ends most translations before their limit
+    model.lm_head.bias.data[2] = 3.0  # ends most translations before their limit
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     translate = ["translate", str(folder / "model"), "--input_files", str(folder / "text.en"), "--num_beams", "1"]
@@ -96,8 +98,9 @@ def nodes():
 
 
 @pytest.fixture(scope="module")
-def slurm_environment(tmp_path_factory):
-    with slurm(tmp_path_factory.mktemp("slurm")) as environment:
+def slurm_environment():
+    # Not below pytest's folder, which only its user may enter: munged runs as a user of its own.
+    with tempfile.TemporaryDirectory(prefix="slurm") as folder, slurm(Path(folder)) as environment:
         yield {**environment, "PATH": f"{BIN}:{environment['PATH']}"}
 
 
