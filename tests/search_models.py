@@ -1,4 +1,4 @@
-"""What the tests of searches have in common: variants of the model, and outputs of many lengths."""
+"""Variants of the model, and outputs of many lengths, for the tests of the searches."""
 
 MODELS = {
     "paper": {},

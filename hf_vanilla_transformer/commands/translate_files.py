@@ -87,11 +87,10 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
     )
     del model
     job = CorpusJob(translation, files, args.output_dir, args.shard_lines)
-    index, count = runner.share
-    tasks = job.tasks[index::count]
-    lines, done = (sum(task.span.lines for task in some) for some in (tasks, filter(job.is_done, tasks)))
-    say(f"{lines:,} lines in {len(tasks):,} tasks, {runner.describe()}")
-    with tqdm(total=lines, initial=done, desc="Translating", unit=" sentences", file=sys.stderr) as bar:
+    missing = runner.missing(job.tasks, job.is_done)
+    lines = sum(task.span.lines for task in missing)
+    say(f"{lines:,} lines in {len(missing):,} tasks to translate, {runner.describe()}")
+    with tqdm(total=lines, desc="Translating", unit=" sentences", file=sys.stderr) as bar:
         for finished in job.run(runner):
             bar.update(finished)
     _report(job.finish(), args.output_dir)

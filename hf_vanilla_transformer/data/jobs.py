@@ -128,13 +128,15 @@ class Runner:
             # Without max_calls=0, a task with a GPU ends its process, which has loaded the model.
             options = {"num_cpus": self.threads, "num_gpus": int(gpu), "max_retries": -1, "max_calls": 0}
             remote: Any = ray.remote(**options)(call)
+            self._check_nodes(_nodes(ray), gpu)
             waiting = list(reversed(tasks))
             running: list[Any] = []
             while waiting or running:
                 while waiting and len(running) < RAY_WINDOW:
                     running.append(remote.remote(function, self.threads, waiting.pop()))
-                self._check_nodes(_nodes(ray), gpu)
                 finished, running = ray.wait(running, num_returns=1, timeout=60)
+                if not finished:  # perhaps a node has gone
+                    self._check_nodes(_nodes(ray), gpu)
                 yield from ray.get(finished)
         except ray.exceptions.RayTaskError as error:
             raise (error.cause or error) from None
@@ -233,6 +235,21 @@ def check_settings(folder: Path, recorded: dict[str, Any], settings: dict[str, A
             f'{folder} contains the output of different text or settings ({", ".join(changed)}; "version" identifies '
             "the code); choose another folder."
         )
+
+
+def check_unused(folder: Path, *own: str) -> None:
+    """Check that a folder is new or empty, apart from entries whose names start with one of `own`.
+
+    Raises:
+        ValueError: if it contains anything else.
+    """
+    if folder.is_dir() and not all(entry.name.startswith(own) for entry in folder.iterdir()):
+        raise ValueError(f"{folder} is in use: choose a new or empty folder.")
+
+
+def is_complete(file: Path, note: Path) -> bool:
+    """Return whether a task has written its file, whose size stands under "bytes" in a note written after it."""
+    return note.is_file() and file.is_file() and read_json(note)["bytes"] == file.stat().st_size
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ _IDS = pa.list_(pa.int32())
 _TOKENS = pa.schema({"input_ids": _IDS, "labels": _IDS, "source_length": pa.int32(), "target_length": pa.int32()})
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 ROWS_PER_BATCH = 5000  # tokenised at a time, and written as one record batch
-WORK = "prepare-work"  # subfolder for everything that is removed at the end
+WORK = "prepare-work"  # subfolder of temporary files, removed at the end
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ class PieceTasks(NamedTuple):
                 )
                 drops.update(DROP_REASONS[drop] for drop in tokens["drop"] if drop >= 0)
                 kept = [i for i, drop in enumerate(tokens["drop"]) if drop < 0]
-                digests += [digest(texts["source"][i] or "", texts["target"][i] or "") for i in kept]
+                if self.preparation.cleaning:
+                    digests += [digest(texts["source"][i], texts["target"][i]) for i in kept]
                 columns = [pa.array([tokens[column.name][i] for i in kept], column.type) for column in _TOKENS]
                 writer.write_batch(pa.record_batch(columns, schema=_TOKENS))
         if self.preparation.cleaning:

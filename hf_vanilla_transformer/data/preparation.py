@@ -1,7 +1,7 @@
 """Prepare text larger than memory for training, once: clean and tokenise it into shards, by tasks that run anywhere.
 
 A preparation has five steps: read the text into pieces, train a tokenizer, clean the pieces, find the duplicates, and
-write the shards. The folder `work`, for what one step leaves to the next, is removed at the end.
+write the shards. The folder `prepare-work`, for what one step leaves to the next, is removed at the end.
 """
 
 import json
@@ -25,13 +25,15 @@ from .jobs import (
     SHARED_DISK_DELAY,
     Runner,
     check_settings,
+    check_unused,
+    is_complete,
     read_json,
     remove_leftovers,
     wait_for,
     write_json,
 )
 from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
-from .readers import check_languages, file_stamps, text_files
+from .readers import check_languages, names_and_stamps, text_files
 from .shards import MANIFEST, read_manifest
 from .tokenizer import fingerprint, train_tokenizer
 
@@ -193,16 +195,11 @@ class _Steps:
             "Writing",
             tasks.write,
             [(piece, ranges) for piece in pieces],
-            lambda task: _is_whole(tasks.shard(task[0])),
+            lambda task: is_complete(tasks.shard(task[0]), tasks.shard(task[0]).with_suffix(".json")),
             lambda task: task[0].pairs,
         )
         shards = [tasks.shard(piece) for piece in pieces]
         return {shard.name: read_json(shard.with_suffix(".json")) for shard in shards}
-
-
-def _is_whole(shard: Path) -> bool:
-    note = shard.with_suffix(".json")
-    return note.is_file() and shard.is_file() and read_json(note)["bytes"] == shard.stat().st_size
 
 
 def _settings(
@@ -214,7 +211,7 @@ def _settings(
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        "files": _names_and_stamps(files),
+        "files": names_and_stamps(files),
         "dataset": getattr(sources, "origin", None),
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
@@ -222,15 +219,11 @@ def _settings(
         "normalization": None if tokenizer else preparation.normalization,
         "max_tokens": preparation.max_tokens,
         "cleaning": preparation.cleaning and _without_none(asdict(preparation.cleaning)),
-        "exclude": _names_and_stamps(preparation.exclude),
+        "exclude": names_and_stamps(preparation.exclude),
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }
     return json.loads(json.dumps(settings))
-
-
-def _names_and_stamps(files: Sequence[str]) -> list[tuple[str, int, int]]:
-    return [(Path(file).name, *stamp) for file, stamp in zip(files, file_stamps(files), strict=True)]
 
 
 def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
@@ -245,8 +238,7 @@ def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] 
         ValueError: if the settings of that call are different, or the folder contains anything else.
     """
     if not (folder / MANIFEST).is_file():
-        if folder.is_dir() and not all(entry.name.startswith((WORK, MANIFEST)) for entry in folder.iterdir()):
-            raise ValueError(f"{folder} is in use: choose a new or empty folder.")
+        check_unused(folder, WORK, MANIFEST)
         return None
     earlier = read_manifest(folder)
     recorded = earlier["settings"]

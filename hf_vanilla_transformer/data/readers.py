@@ -5,7 +5,7 @@ Supported formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,11 @@ def _translated_files(folder: str) -> tuple[str, ...]:
 def file_stamps(files: Iterable[str]) -> tuple[tuple[int, int], ...]:
     """Return the size in bytes and the modification time in nanoseconds of each file, to detect changes."""
     return tuple((Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in files)
+
+
+def names_and_stamps(files: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Return the name of each file, without its folder, and its stamp, to record them."""
+    return [(Path(file).name, *stamp) for file, stamp in zip(files, file_stamps(files), strict=True)]
 
 
 def read_rows(path: str, source_lang: str, target_lang: str) -> tuple[Iterator[Row], tuple[str, ...]]:

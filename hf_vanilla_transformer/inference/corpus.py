@@ -21,12 +21,14 @@ from ..data.jobs import (
     SHARED_DISK_DELAY,
     Runner,
     check_settings,
+    check_unused,
+    is_complete,
     read_json,
     remove_leftovers,
     wait_for,
     write_json,
 )
-from ..data.readers import file_stamps, read_translation_manifest
+from ..data.readers import names_and_stamps, read_translation_manifest
 from ..data.spans import Span, check_language, cut, read_span
 from ..files import CORPUS_MANIFEST, WEIGHT_FILES, checksum, replacing
 from ..model.loading import load
@@ -45,7 +47,7 @@ Loader = Callable[[Sequence[str], str, str | None], tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class CorpusTranslation:
-    """How a corpus is translated.
+    """Settings of the translation of a corpus.
 
     Args:
         load: returns the model and the tokenizer for `models`, `backend` and `dtype`; a function that can be pickled.
@@ -82,7 +84,7 @@ class CorpusTranslation:
     def blank_long(self, sentences: list[str], span: Span) -> list[str]:
         """Make sentences empty that have more tokens than the model has positions; return a message for each."""
         model, tokenizer = _load(self.load, self.models, self.backend, self.dtype)
-        limit, problems = model.config.max_position_embeddings, []
+        limit, problems = model.config.max_position_embeddings - 2, []  # leaves room for two tags
         for i, sentence in enumerate(sentences):
             if len(sentence.encode()) < limit:  # a token has at least a byte
                 continue
@@ -190,10 +192,7 @@ class CorpusJob:
         """Return the manifest of an earlier call for this job, or None if the folder is empty."""
         file = self.folder / CORPUS_MANIFEST
         if not file.is_file():
-            if self.folder.is_dir() and not all(
-                entry.name.startswith((_NOTES, CORPUS_MANIFEST)) for entry in self.folder.iterdir()
-            ):
-                raise ValueError(f"{self.folder} is in use: choose a new or empty folder.")
+            check_unused(self.folder, _NOTES, CORPUS_MANIFEST)
             return None
         manifest = read_translation_manifest(self.folder)
         check_settings(self.folder, manifest["settings"], settings)
@@ -201,8 +200,7 @@ class CorpusJob:
 
     def is_done(self, task: Task) -> bool:
         """Return whether the file of a task is complete."""
-        note, part = self._writer.note(task.number), self._writer.part(task.number)
-        return note.is_file() and part.is_file() and read_json(note)["bytes"] == part.stat().st_size
+        return is_complete(self._writer.part(task.number), self._writer.note(task.number))
 
     def run(self, runner: Runner) -> Iterator[int]:
         """Run the tasks of the runner's share that are not done, and yield the number of lines of each.
@@ -248,7 +246,7 @@ def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines:
         "options": translation.options,
         "shard_lines": shard_lines,
         "version": __version__,
-        "files": [(Path(file).name, *stamp) for file, stamp in zip(files, file_stamps(files), strict=True)],
+        "files": names_and_stamps(files),
     }
     return json.loads(json.dumps(settings))
 

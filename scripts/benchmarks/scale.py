@@ -27,7 +27,7 @@ PAIRS, NODES = (100_000_000, 1_000_000_000), (1, 8, 64)
 
 
 class Rates(NamedTuple):
-    """What was measured: pairs or sentences per second, bytes per pair, and megabytes per process."""
+    """The measured rates in pairs or sentences per second, bytes per pair, and megabytes per process."""
 
     read: float
     train_tokenizer: float
