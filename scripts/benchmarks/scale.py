@@ -132,9 +132,8 @@ def print_tables(rates: Rates, cores: int, disk_rate: float, files: int) -> None
     for (pairs, nodes), row in plans.items():
         hours = [f"{row[f'{verb}_hours']:.1f}" for verb in ("prepare", "translate")]
         print(f"| {pairs:,} | {nodes} | {hours[0]} | {row['bottleneck']} | {hours[1]} |")
-    print(
-        "\n| pairs | disk while preparing, GB | shards, GB | translations, GB | files of each |\n|---|---|---|---|---|"
-    )
+    print("\n| pairs | disk while preparing, GB | shards, GB | shards | translations, GB | parts |")
+    print("|---|---|---|---|---|---|")
     for pairs in PAIRS:
         row = plans[pairs, 1]
         columns = ("disk_gb", "shards_gb", "shards", "translations_gb", "parts")
@@ -174,8 +173,8 @@ def main() -> None:
     rates = Rates(
         translate=speeds["one worker"], translation_bytes=size / lines, translate_mb=resident_memory(), **measured
     )
-    ratios = {f"{name} / one worker": speed / speeds["one worker"] for name, speed in speeds.items()}
-    print(json.dumps({"machine": describe_machine(), **rates._asdict(), "translate": speeds, **ratios}, indent=2))
+    ratios = {f"{name} / one worker": speeds[name] / speeds["one worker"] for name in runners if name != "one worker"}
+    print(json.dumps({"machine": describe_machine(), **rates._asdict(), **ratios}, indent=2))
     print_tables(rates, args.cores_per_node, args.disk_rate, args.files)
 
 

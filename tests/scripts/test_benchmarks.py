@@ -9,6 +9,14 @@ import pytest
 import torch
 from corpora import ROOT
 from script_runs import read_table, run_script
+from small import write_phrases
+
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    train_tokenizer,
+)
+from hf_vanilla_transformer.data.phrases import splits
 
 BENCHMARKS = ROOT / "scripts" / "benchmarks"
 
@@ -82,6 +90,23 @@ def test_data_measures_preparing_planning_and_streaming():
     assert result["duplicates found"] == result["duplicates"] == 800
     assert result["prepared, peak MB of all processes"] > 50
     assert result["streamed, pairs/s"] > 1000
+
+
+@pytest.mark.slow
+def test_scale_measures_rates_and_computes_tables(tmp_path):
+    write_phrases(tmp_path / "text", splits()["train"][:600])
+    tokenizer = train_tokenizer([phrase.en for phrase in splits()["train"][:600]], 400)
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 16, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    config = VanillaTransformerConfig(vocab_size=len(tokenizer), source_lang="en", target_lang="de", **sizes)
+    VanillaTransformerForConditionalGeneration(config).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    flags = ("--model", str(tmp_path / "model"), "--text", str(tmp_path / "text"), "--lines_per_task", "50")
+    output = run_script("benchmarks/scale.py", *flags)
+    assert output.returncode == 0, output.stderr[-2000:]
+    rates = json.loads(output.stdout.partition("\n\n")[0])
+    assert min(rates[name] for name in ("read", "clean", "deduplicate", "write", "translate")) > 0
+    assert rates["two workers / one worker"] > 0.5
+    assert output.stdout.count("\n| 1,000,000,000 |") == 4
 
 
 def test_exponents_are_log_log_slopes_and_crossovers_are_interpolated(complexity):
