@@ -9,7 +9,21 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from .commands import average, compare, demo, evaluate, export, plot, prepare, push, score, train, translate, tune
+from .commands import (
+    average,
+    compare,
+    demo,
+    evaluate,
+    export,
+    plot,
+    prepare,
+    push,
+    score,
+    serve,
+    train,
+    translate,
+    tune,
+)
 from .commands.console import UsageError, say
 from .version import __version__
 
@@ -22,6 +36,7 @@ VERBS: dict[str, ModuleType] = {
     "export": export,
     "push": push,
     "demo": demo,
+    "serve": serve,
     "plot": plot,
     "prepare": prepare,
     "average": average,

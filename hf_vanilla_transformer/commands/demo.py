@@ -3,8 +3,9 @@
 import argparse
 import socket
 
-from .flags import add_dtype, add_model, positive
+from .flags import add_dtype, add_host, add_model, positive
 
+BACKLOG = 2048  # connections that wait to be accepted
 HELP = "serve a web page to try a model: translations, n-best lists, attention"
 
 
@@ -12,22 +13,28 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `demo`."""
     add_model(parser)
     add_dtype(parser)
-    parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, only this machine)"
-    )
+    add_host(parser)
     parser.add_argument("--port", type=positive, help="port to listen on (default: the first free port from 7860)")
 
 
 def run(args: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C."""
-    from ..serving.page import build_page
+    from ..serving.page import Explorer, build_page
 
-    try:  # check the address first, because Gradio would retry for most of a minute
-        host = args.host.removeprefix("[").removesuffix("]")
-        family, *_, address = socket.getaddrinfo(host, args.port or 0, type=socket.SOCK_STREAM)[0]
-        with socket.create_server(address[:2], family=family):
-            pass
-    except OSError as error:
-        raise OSError(f"Cannot listen on {args.host}, port {args.port or 'any'}: {error.strerror or error}.") from None
-    page = build_page(args.model, args.dtype or "float32")
+    listen(args.host, args.port).close()  # Gradio would try for most of a minute
+    page = build_page(Explorer.load(args.model, args.dtype or "float32"))
+    host = args.host.strip("[]")
     page.launch(server_name=f"[{host}]" if ":" in host else host, server_port=args.port)
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens on an address, an IPv6 one with or without brackets; without a port, on any.
+
+    Raises:
+        OSError: if that is impossible; the message names the address.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host.strip("[]"), port or 0, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise OSError(f"Cannot listen on {host}, port {port or 'any'}: {error.strerror or error}.") from None

@@ -97,6 +97,13 @@ def add_runner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", type=positive, metavar="N", help="number of elements of the job array")
 
 
+def add_host(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for the address of a server."""
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, only this machine)"
+    )
+
+
 def add_text(parser: argparse.ArgumentParser, several: bool = False) -> None:
     """Add the flags for a test text with references, or for several, and its languages."""
     text = parser.add_mutually_exclusive_group()

@@ -85,7 +85,7 @@ def _attention(args: argparse.Namespace) -> "Figure":
     from ..serving.page import Explorer
     from ..study.plots import attention_heads
 
-    explorer = Explorer(args.model)
+    explorer = Explorer.load(args.model)
     target = explorer.translate(args.sentence, 4, 0.6)[0][2]
     return attention_heads(**explorer.attention(args.sentence, target), layer=args.layer)
 

@@ -43,6 +43,27 @@ def translate_ids(
     )
 
 
+def translate_ids_nbest(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    nbest: int = 1,
+    max_tokens: int = 2048,
+    progress: Callable[[int], Any] | None = None,
+    **generate_kwargs: Any,
+) -> list[list[tuple[list[int], float]]]:
+    """Return the token ids and the score of the `nbest` best hypotheses of each source, best first.
+
+    The arguments are those of `translate_ids` and `translate_nbest`.
+    """
+
+    def run(inputs: dict[str, torch.Tensor]) -> list[list[tuple[list[int], float]]]:
+        output = model.generate(**inputs, **generate_kwargs, num_return_sequences=nbest, output_sequence_scores=True)
+        pairs = list(zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True))
+        return [pairs[start : start + nbest] for start in range(0, len(pairs), nbest)]
+
+    return _in_batches(model, sources, max_tokens, progress, run)
+
+
 @torch.inference_mode()
 def _in_batches(
     model: Any,
@@ -152,16 +173,11 @@ def translate_nbest(
     Raises:
         ValueError: as `translate`, and if `nbest` exceeds the beam size.
     """
-
-    def run(inputs: dict[str, torch.Tensor]) -> list[list[tuple[list[int], float]]]:
-        output = model.generate(**inputs, **generate_kwargs, num_return_sequences=nbest, output_sequence_scores=True)
-        pairs = list(zip(output.sequences.tolist(), output.sequences_scores.tolist(), strict=True))
-        return [pairs[start : start + nbest] for start in range(0, len(pairs), nbest)]
-
     prefix = prefix_ids(model.config, tokenizer, source_lang, target_lang, tag)
     places, sources = _source_ids(tokenizer, sentences, prefix, progress)
     hypotheses = [[Hypothesis("", 0.0)] * nbest for _ in sentences]
-    for i, found in zip(places, _in_batches(model, sources, max_tokens, progress, run), strict=True):
+    outputs = translate_ids_nbest(model, sources, nbest, max_tokens, progress, **generate_kwargs)
+    for i, found in zip(places, outputs, strict=True):
         texts = tokenizer.batch_decode([ids for ids, _ in found], skip_special_tokens=True)
         hypotheses[i] = [Hypothesis(text, score) for text, (_, score) in zip(texts, found, strict=True)]
     return hypotheses

@@ -1,4 +1,5 @@
-"""Serve a model: the demo page in the browser.
+"""Serve models: a page in the browser, and an HTTP server with LibreTranslate's API.
 
-Read `page.py` first.
+Read `page.py` first for the page. For the server, read `server.py`, which speaks HTTP, then `service.py`, which cuts
+texts into sentences, and `batching.py`, which translates the sentences of several requests together.
 """

@@ -1,7 +1,9 @@
 """Build the demo page with Gradio (the extra `demo`): translation, n-best lists and heat maps of the attention."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from html import escape
+from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -37,26 +39,38 @@ class Explorer:
     """Translate with a model and return its attention weights: the demo page without its user interface.
 
     Args:
-        name: the folder of a trained model, or its name on the Hub.
-        dtype: the number format, one of `precision.DTYPES`.
-
-    Raises:
-        OSError: if the model cannot be loaded.
-        ValueError: if it is a different type of model, or the dtype is unknown.
+        name: the name of the model on the page.
+        model: the model, which is changed to eager attention, the only one that returns its weights.
+        tokenizer: the tokenizer saved with the model.
+        lock: held while the model is used, if others use it, too.
     """
 
-    def __init__(self, name: str, dtype: str = "float32"):
-        # only eager attention returns its weights
-        number_format = resolve_dtype(dtype, torch.device("cpu"))
-        self.model = load_model(name, attn_implementation="eager", dtype=number_format).eval()
-        self.tokenizer = load(AutoTokenizer, name)
+    def __init__(self, name: str, model: Any, tokenizer: Any, lock: AbstractContextManager | None = None):
+        self.name = name.rstrip("/").split("/")[-1]
+        model.set_attn_implementation("eager")
+        self.model, self.tokenizer, self._lock = model.eval(), tokenizer, lock or Lock()
         pairs = self.model.config.language_pairs or ()
         self.target_langs = list(dict.fromkeys(pair.split("-")[1] for pair in pairs))  # none for a single direction
+
+    @classmethod
+    def load(cls, name: str, dtype: str = "float32") -> "Explorer":
+        """Return the explorer of a model.
+
+        Args:
+            name: the folder of a trained model, or its name on the Hub.
+            dtype: the number format, one of `precision.DTYPES`.
+
+        Raises:
+            OSError: if the model cannot be loaded.
+            ValueError: if it is a different type of model, or the dtype is unknown.
+        """
+        model = load_model(name, dtype=resolve_dtype(dtype, torch.device("cpu")))
+        return cls(name, model, load(AutoTokenizer, name))
 
     def _source_ids(self, text: str, target_lang: str | None) -> torch.Tensor:
         """Return the token ids of a source (1, S), with the tag of the target language if the model has tags."""
         prefix = prefix_ids(self.model.config, self.tokenizer, target_lang=target_lang)
-        return torch.tensor([[*prefix, *self.tokenizer(text, verbose=False)["input_ids"]]])
+        return torch.tensor([[*prefix, *self.tokenizer(text, verbose=False)["input_ids"]]], device=self.model.device)
 
     @torch.inference_mode()
     def translate(
@@ -85,27 +99,22 @@ class Explorer:
         length = source.shape[1]
         if length > MAX_TOKENS:
             raise ValueError(f"The text has {length} tokens, but the limit is {MAX_TOKENS}. Try a shorter sentence.")
-        outputs = self.model.generate(
-            source,
-            attention_mask=torch.ones_like(source),
-            num_beams=num_beams,
-            num_return_sequences=num_beams,
-            length_penalty=alpha if num_beams > 1 else None,
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
+        with self._lock:
+            outputs = self.model.generate(
+                source,
+                attention_mask=torch.ones_like(source),
+                num_beams=num_beams,
+                num_return_sequences=num_beams,
+                length_penalty=alpha if num_beams > 1 else None,
+                output_sequence_scores=True,
+            )
         eos_token_id = self.model.config.eos_token_id  # followed only by padding
         texts = self.tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)
-        if num_beams > 1:
-            scores = outputs.sequences_scores.tolist()
-        else:  # greedy search returns no score of the sequence
-            log_probs = self.model.compute_transition_scores(outputs.sequences, outputs.scores, normalize_logits=True)
-            scores = [log_probs.sum().item()]
         sequences = [
             ids[: ids.index(eos_token_id, 1) + 1] if eos_token_id in ids[1:] else ids
             for ids in outputs.sequences.tolist()
         ]
-        return list(zip(scores, texts, sequences, strict=True))
+        return list(zip(outputs.sequences_scores.tolist(), texts, sequences, strict=True))
 
     @torch.inference_mode()
     def attention(self, text: str, target: list[int], target_lang: str | None = None) -> dict[str, Any]:
@@ -121,8 +130,10 @@ class Explorer:
             "tokens": the text of each token of the "source" and the "target".
         """
         source = self._source_ids(text, target_lang)
-        outputs = self.model(input_ids=source, decoder_input_ids=torch.tensor([target[:-1]]), output_attentions=True)
-        weights = {kind: torch.stack(outputs[name]).squeeze(1).float() for kind, (name, _, _) in _KINDS.items()}
+        target_ids = torch.tensor([target[:-1]], device=source.device)
+        with self._lock:
+            outputs = self.model(input_ids=source, decoder_input_ids=target_ids, output_attentions=True)
+        weights = {kind: torch.stack(outputs[name]).squeeze(1).float().cpu() for kind, (name, *_) in _KINDS.items()}
         tokens = {"source": self._token_labels(source[0].tolist()), "target": self._token_labels(target[:-1])}
         return {"weights": weights, "tokens": tokens}
 
@@ -174,20 +185,21 @@ def _event_handlers(gr: ModuleType, explorer: Explorer) -> tuple[Callable[..., t
     return translate, show
 
 
-def build_page(name: str, dtype: str = "float32") -> Any:
-    """Return the demo page for a trained model, as a `gradio.Blocks` to `launch()`.
-
-    Args:
-        name: the folder of the model, or its name on the Hub.
-        dtype: the number format, one of `precision.DTYPES`.
+def build_page(*explorers: Explorer) -> Any:
+    """Return the demo page for a model, or a page with a tab for each, as a `gradio.Blocks` to launch or to mount.
 
     Raises:
         ImportError: if Gradio is not installed.
-        OSError: if the model cannot be loaded.
-        ValueError: if it is a different type of model.
     """
     gr = import_extra("gradio", "demo")
-    explorer = Explorer(name, dtype)
+    pages = [_build_one(gr, explorer) for explorer in explorers]
+    if len(pages) == 1:
+        return pages[0]
+    return gr.TabbedInterface(pages, [explorer.name for explorer in explorers], analytics_enabled=False)
+
+
+def _build_one(gr: ModuleType, explorer: Explorer) -> Any:
+    """Return the page for one model."""
     config, defaults = explorer.model.config, explorer.model.generation_config
     translate, show = _event_handlers(gr, explorer)
 
@@ -195,8 +207,8 @@ def build_page(name: str, dtype: str = "float32") -> Any:
         """Return a slider from 1 to `maximum`, hidden if there is only one value."""
         return gr.Slider(1, max(maximum, 2), value, step=1, label=label, visible=maximum > 1)
 
-    with gr.Blocks(title=name, analytics_enabled=False) as page:
-        gr.Markdown(_INTRODUCTION.format(title=name.rstrip("/").split("/")[-1]))
+    with gr.Blocks(title=explorer.name, analytics_enabled=False) as page:
+        gr.Markdown(_INTRODUCTION.format(title=explorer.name))
         with gr.Row():
             with gr.Column():
                 label = f"Source ({config.source_lang or 'any language'})"

@@ -25,9 +25,9 @@ _TRANSFORMERS_CARD = "This model card has been automatically generated"  # in ca
 
 _APP = '''"""Translate with {repo_id} and show its attention weights."""
 
-from hf_vanilla_transformer.serving.page import build_page
+from hf_vanilla_transformer.serving.page import Explorer, build_page
 
-build_page("{repo_id}").launch()
+build_page(Explorer.load("{repo_id}")).launch()
 '''
 _SPACE_CARD = """---
 title: {name}

@@ -55,7 +55,7 @@ def test_blank_sentences_stay_blank_in_every_direction(multilingual):
 
 def test_the_page_translates_in_the_chosen_direction(multilingual):
     model, tokenizer, folder = multilingual
-    explorer = Explorer(folder)
+    explorer = Explorer.load(folder)
     assert explorer.target_langs == ["de", "fr"]
     for language in explorer.target_langs:
         _, text, ids = explorer.translate(PHRASES[0], 1, 0.6, language)[0]

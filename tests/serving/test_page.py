@@ -22,7 +22,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium (apt i
 
 @pytest.fixture(scope="module")
 def explorer(trained_on_multi30k):
-    return Explorer(str(trained_on_multi30k[2]))
+    return Explorer.load(str(trained_on_multi30k[2]))
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_page_listens_only_on_the_local_host_by_default(address):
 def test_character_limit_is_enforced_without_a_browser(small_model, tmp_path):
     small_model(vocab_size=260).save_pretrained(tmp_path)
     train_tokenizer([""], 260).save_pretrained(tmp_path)
-    explorer = Explorer(str(tmp_path))
+    explorer = Explorer.load(str(tmp_path))
     explorer.tokenizer = None  # the text must not even be tokenised
     with pytest.raises(ValueError, match=f"2,001 characters, but the limit is {MAX_CHARACTERS:,}"):
         explorer.translate("a" * 2001, 1, 0.6)
@@ -165,9 +165,9 @@ def test_demo_accepts_ipv4_and_ipv6_addresses(host, small_model, tmp_path, monke
     if ":" in host and not os.path.exists("/proc/net/if_inet6"):
         pytest.skip("this machine has no IPv6")
     launched = []
-    monkeypatch.setattr(
-        "hf_vanilla_transformer.serving.page.build_page", lambda name, dtype: SimpleNamespace(launch=launch)
-    )
+    page = "hf_vanilla_transformer.serving.page"
+    monkeypatch.setattr(f"{page}.Explorer.load", lambda name, dtype: None)
+    monkeypatch.setattr(f"{page}.build_page", lambda explorer: SimpleNamespace(launch=launch))
 
     def launch(server_name, server_port):
         launched.append(server_name)

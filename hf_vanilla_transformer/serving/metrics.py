@@ -1,0 +1,38 @@
+"""What a server measures, for Prometheus (the extra `serve`)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..files import import_extra
+
+
+class Metrics:
+    """Counters and histograms of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        prometheus = import_extra("prometheus_client", "serve")
+        self._registry = prometheus.CollectorRegistry()
+        self._prometheus = prometheus
+        settings: dict[str, Any] = {"namespace": "vanilla_transformer", "registry": self._registry}
+        self.requests = prometheus.Counter("requests", "Requests answered.", ["path", "status"], **settings)
+        self.seconds = prometheus.Histogram("request_seconds", "Seconds per request.", ["path"], **settings)
+        self.sentences = prometheus.Counter("sentences", "Sentences translated.", **settings)
+        self.tokens = prometheus.Counter("tokens", "Tokens read and generated.", ["side"], **settings)
+        sizes = [2**power for power in range(11)]
+        self.batches = prometheus.Histogram("batch_sentences", "Sentences per batch.", buckets=sizes, **settings)
+        self._queue = prometheus.Gauge("queue_sentences", "Sentences that wait.", **settings)
+
+    def watch_queue(self, length: Callable[[], float]) -> None:
+        """Report what `length` returns as the length of the queue."""
+        self._queue.set_function(length)
+
+    def count_batch(self, sources: list[list[int]], target_tokens: int) -> None:
+        """Count a batch that was translated."""
+        self.batches.observe(len(sources))
+        self.sentences.inc(len(sources))
+        self.tokens.labels("source").inc(sum(map(len, sources)))
+        self.tokens.labels("target").inc(target_tokens)
+
+    def page(self) -> tuple[bytes, str]:
+        """Return all figures in Prometheus' text format, and its media type."""
+        return self._prometheus.generate_latest(self._registry), self._prometheus.CONTENT_TYPE_LATEST

@@ -1,0 +1,324 @@
+"""An HTTP server with LibreTranslate's API, so that its clients can use models of this package (extra `serve`)."""
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+import traceback
+from collections.abc import Coroutine, Sequence
+from typing import Any, Literal, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
+
+from ..version import __version__
+from .batching import QueueFullError
+from .metrics import Metrics
+from .service import Translation, TranslationService, UnsupportedError
+
+logger = logging.getLogger(__name__)
+BYTES_PER_CHARACTER = 12  # of a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form
+CLIENT_CLOSED_REQUEST = 499  # as nginx calls it; only the log and the metrics see it
+_Parameters = TypeVar("_Parameters", bound=BaseModel)
+
+
+class TranslateRequest(BaseModel):
+    """What to translate."""
+
+    q: str | list[str] = Field(description="a text, or several")
+    source: str = Field(description='language of the text, or "auto"')
+    target: str = Field(description="language to translate into")
+    format: Literal["text"] = Field("text", description="format of the text")
+    alternatives: int = Field(
+        0, ge=0, le=100, description="number of other translations; fewer if the beam is smaller"
+    )
+    api_key: str | None = None
+
+
+class DetectRequest(BaseModel):
+    """A text in an unknown language."""
+
+    q: str
+    api_key: str | None = None
+
+
+class DetectedLanguage(BaseModel):
+    """A language, and how certain it is, in per cent."""
+
+    confidence: float
+    language: str
+
+
+class TranslateResponse(BaseModel):
+    """Translations: strings for one text, lists with an item for each text for several."""
+
+    translatedText: str | list[str]  # noqa: N815
+    alternatives: list[str] | list[list[str]] | None = None
+    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
+    warnings: list[str] | list[list[str]] | None = Field(None, description="what could not be translated")
+
+
+class Language(BaseModel):
+    """A language, and those into which it is translated."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+class Health(BaseModel):
+    """The server answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Error(BaseModel):
+    """What was wrong."""
+
+    error: str
+
+
+class Server:
+    """The endpoints of the API.
+
+    Args:
+        service: translates.
+        metrics: counts.
+        api_keys: keys of which `translate` and `detect` require one; none for a server open to all.
+        max_characters: maximum number of characters of all texts of a request together.
+        timeout: maximum seconds for a request.
+    """
+
+    def __init__(
+        self,
+        service: TranslationService,
+        metrics: Metrics,
+        api_keys: Sequence[str] = (),
+        max_characters: int = 10_000,
+        timeout: float = 30.0,
+    ):
+        self.service, self.metrics = service, metrics
+        self._api_keys = [key.encode() for key in api_keys]
+        self._max_characters, self._timeout = max_characters, timeout
+
+    def app(self, cors_origins: Sequence[str] = ()) -> FastAPI:
+        """Return the application.
+
+        Args:
+            cors_origins: the web sites whose pages may use the server.
+        """
+        app = FastAPI(
+            title="hf-vanilla-transformer",
+            version=__version__,
+            description="Translations by the original Transformer, with LibreTranslate's API.",
+        )
+        errors: dict[int | str, dict[str, Any]] = {
+            code: {"model": Error} for code in (400, 403, 408, 413, 500, 503, 504)
+        }
+        app.post(
+            "/translate",
+            response_model=TranslateResponse,
+            response_model_exclude_none=True,
+            responses=errors,
+            openapi_extra=_body(TranslateRequest),
+        )(self.translate)
+        app.post(
+            "/detect", response_model=list[DetectedLanguage], responses=errors, openapi_extra=_body(DetectRequest)
+        )(self.detect)
+        app.get("/languages", response_model=list[Language])(self.languages)
+        app.get("/health", response_model=Health)(self.health)
+        app.get("/metrics", response_class=Response)(self.figures)
+        app.add_exception_handler(HTTPException, _error_response)
+        if cors_origins:
+            app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
+        app.add_middleware(_Watch, metrics=self.metrics, max_bytes=BYTES_PER_CHARACTER * self._max_characters + 10_000)
+        return app
+
+    async def translate(self, request: Request) -> Any:
+        """Translate a text, or several."""
+        wanted = await self._read(request, TranslateRequest)
+        texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
+        self._check_size(texts)
+        work = self.service.translate(texts, wanted.source, wanted.target, wanted.alternatives)
+        translations = await self._answer(request, work)
+        answer: dict[str, Any] = {"translatedText": [translation.text for translation in translations]}
+        if wanted.alternatives:
+            answer["alternatives"] = [translation.alternatives for translation in translations]
+        if wanted.source == "auto":
+            answer["detectedLanguage"] = [_detected(translation) for translation in translations]
+        if any(translation.warnings for translation in translations):
+            answer["warnings"] = [translation.warnings for translation in translations]
+        return {name: items[0] for name, items in answer.items()} if isinstance(wanted.q, str) else answer
+
+    async def detect(self, request: Request) -> Any:
+        """Return the languages in which a text may be, the most probable first."""
+        wanted = await self._read(request, DetectRequest)
+        self._check_size([wanted.q])
+        found = self.service.detect(wanted.q)
+        return [{"confidence": round(100 * item.probability, 1), "language": item.language} for item in found]
+
+    async def languages(self) -> Any:
+        """Return the languages, and into which others each is translated."""
+        return self.service.languages()
+
+    async def health(self) -> Any:
+        """Say that the server answers."""
+        return Health()
+
+    async def figures(self) -> Response:
+        """Return what was measured, for Prometheus."""
+        content, media_type = self.metrics.page()
+        return Response(content, media_type=media_type)
+
+    async def _read(self, request: Request, kind: type[_Parameters]) -> _Parameters:
+        """Return the parameters of a request and check its key.
+
+        Raises:
+            HTTPException: if they are wrong, or take too long to arrive.
+        """
+        try:
+            given = await asyncio.wait_for(_parameters(request), self._timeout)
+        except asyncio.TimeoutError:
+            raise HTTPException(408, f"The request took longer than {self._timeout:g} s to arrive.") from None
+        self._check_key(given.get("api_key"))
+        try:
+            return kind.model_validate(given)
+        except ValidationError as errors:
+            problem = errors.errors(include_input=False, include_url=False)[0]
+            name, *_ = problem["loc"]
+            if problem["type"] == "missing":
+                raise HTTPException(400, f"Invalid request: missing {name} parameter") from None
+            raise HTTPException(400, f"Invalid request: {name}: {problem['msg']}") from None
+
+    def _check_key(self, given: Any) -> None:
+        """Check an API key, in a time that does not depend on it."""
+        if self._api_keys:
+            key = str(given or "").encode(errors="replace")
+            if not any([hmac.compare_digest(key, known) for known in self._api_keys]):
+                raise HTTPException(403, "Invalid API key" if key else "Please provide an API key (api_key)")
+
+    def _check_size(self, texts: Sequence[str]) -> None:
+        size = sum(map(len, texts))
+        if size > self._max_characters:
+            raise HTTPException(
+                400, f"Invalid request: the text has {size:,} characters, more than {self._max_characters:,}"
+            )
+
+    async def _answer(self, request: Request, work: Coroutine[Any, Any, list[Translation]]) -> list[Translation]:
+        """Return the result of `work`, which is dropped if its client disconnects or it takes too long."""
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({task, gone}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            if gone.done():
+                raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.")
+            raise HTTPException(504, f"The translation took longer than {self._timeout:g} s.")
+        except QueueFullError as error:
+            raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from None
+        except UnsupportedError as error:
+            raise HTTPException(400, str(error)) from None
+        finally:
+            task.cancel()
+            gone.cancel()
+
+
+def _detected(translation: Translation) -> dict[str, Any]:
+    assert translation.detected is not None
+    return {
+        "confidence": round(100 * translation.detected.probability, 1),
+        "language": translation.detected.language,
+    }
+
+
+def _body(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the description of a request whose body is read by `_parameters`."""
+    schema = kind.model_json_schema()
+    kinds = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
+
+
+async def _parameters(request: Request) -> dict[str, Any]:
+    """Return the parameters in the address and the body of a request, a JSON object or a form.
+
+    Raises:
+        HTTPException: if the body is damaged.
+    """
+    given: dict[str, Any] = dict(request.query_params)
+    if request.headers.get("content-type", "").startswith("application/json"):
+        try:
+            body = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            raise HTTPException(400, "Invalid request: the body is not JSON") from None
+        if not isinstance(body, dict):
+            raise HTTPException(400, "Invalid request: the body is not a JSON object")
+        return given | body
+    async with request.form(max_files=0) as form:
+        for name in form:
+            values = form.getlist(name)
+            given[name] = values if len(values) > 1 else values[0]
+    return given
+
+
+async def _disconnected(request: Request) -> None:
+    """Wait until the client has disconnected."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _error_response(request: Request, error: Exception) -> Response:
+    """Return an error in LibreTranslate's form."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+class _Watch:
+    """Refuse bodies that are too large, measure requests, and log them without anything that their clients wrote.
+
+    Args:
+        app: the application behind it.
+    """
+
+    _PATHS = ("/translate", "/detect", "/languages", "/health", "/metrics", "/docs", "/openapi.json")
+
+    def __init__(self, app: Any, metrics: Metrics, max_bytes: int):
+        self._app, self._metrics, self._max_bytes = app, metrics, max_bytes
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        status, size, start = CLIENT_CLOSED_REQUEST, 0, time.perf_counter()
+
+        async def receive_limited() -> Any:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._max_bytes:
+                raise HTTPException(413, f"Invalid request: it is larger than {self._max_bytes:,} bytes")
+            return message
+
+        async def send_watched(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive_limited, send_watched)
+        except Exception as error:  # its message may quote a text, which belongs in no log
+            where = "".join(traceback.format_tb(error.__traceback__))
+            logger.error("A request failed: %s\n%s", type(error).__name__, where)
+            if status != CLIENT_CLOSED_REQUEST:  # the answer has begun
+                raise
+            await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
+        finally:
+            seconds = time.perf_counter() - start
+            path = scope["path"] if scope["path"] in self._PATHS else "other"
+            self._metrics.requests.labels(path, status).inc()
+            self._metrics.seconds.labels(path).observe(seconds)
+            if path != "other":
+                logger.info("%s: %d in %.0f ms", path, status, 1000 * seconds)

@@ -1,0 +1,140 @@
+"""Load `vanilla-transformer serve` with more and more clients over real connections (Locust), and check every answer.
+
+python scripts/benchmarks/serving.py --model runs/multi30k-average --text data/multi30k/test_2016_flickr
+
+Every client sends one sentence after the other. The clients run on the same machine as the server and take a part of
+its time. Prints JSON with, for each number of clients, sentences per second, latencies, answers that differ from the
+translation of the sentence alone, refusals (503), errors, and the memory of the server.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from measuring import describe_machine
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.commands.models import load_models
+
+
+def expected_answers(model: str, dtype: str, text: str, sentences: int) -> dict[str, Any]:
+    """Return sentences with their translations, each translated alone, and the languages."""
+    loaded, tokenizer = load_models([model], dtype=dtype)
+    source, target = loaded.config.source_lang, loaded.config.target_lang
+    lines = Path(f"{text}.{source}").read_text("utf-8").splitlines()[:sentences]
+    pairs = [(line, translate(loaded, tokenizer, [line])[0]) for line in lines]
+    return {"source": source, "target": target, "pairs": pairs}
+
+
+def resident_megabytes(pid: int) -> float:
+    """Return the memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) / 1024
+
+
+def percentiles(times: dict[str, int]) -> dict[str, float]:
+    """Return the median, the 95th and the 99th percentile of milliseconds, given as a histogram."""
+    ordered = sorted((float(ms), count) for ms, count in times.items())
+    total, results = sum(times.values()), {}
+    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        seen = 0
+        for ms, count in ordered:
+            seen += count
+            if seen >= share * total:
+                results[f"{name}, ms"] = ms
+                break
+    return results
+
+
+def load(clients: int, seconds: int, address: str, expected: Path) -> dict[str, Any]:
+    """Let so many clients send requests for so many seconds, and return what they measured."""
+    command = [sys.executable, "-m", "locust", "-f", str(Path(__file__).with_name("serving_clients.py")), "--headless"]
+    command += ["-u", str(clients), "-r", str(clients), "-t", f"{seconds}s", "--stop-timeout", "60", "-H", address]
+    run = subprocess.run(
+        [*command, "--json", "--skip-log-setup"],
+        env={**os.environ, "SERVING_EXPECTED": str(expected)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    stats = {entry["name"]: entry for entry in json.loads(run.stdout)}
+    counts = {name: entry["num_requests"] for name, entry in stats.items()}
+    errors = sum(entry["num_failures"] for entry in stats.values())
+    answered = [stats[name] for name in ("equal", "different") if name in stats]
+    times: dict[str, int] = {}
+    for entry in answered:
+        for ms, count in entry["response_times"].items():
+            times[ms] = times.get(ms, 0) + count
+    total = sum(entry["num_requests"] for entry in answered)
+    span = max(e["last_request_timestamp"] for e in answered) - min(e["start_time"] for e in answered)
+    return {
+        "clients": clients,
+        "sentences/s": round(total / span, 1),
+        **percentiles(times),
+        "answers": total,
+        "different from the sentence alone": counts.get("different", 0),
+        "busy (503)": counts.get("busy", 0),
+        "errors": errors,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="model to serve")
+    parser.add_argument("--text", required=True, help="Moses prefix of text in the model's languages")
+    parser.add_argument("--dtype", default="float32", help="number format (default: float32)")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64, 256], help="(default: 1 8 64 256)")
+    parser.add_argument("--seconds", type=int, default=30, help="for each number of clients (default: 30)")
+    parser.add_argument("--sentences", type=int, default=500, help="different sentences to send (default: 500)")
+    args = parser.parse_args()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", args.model, "--port", str(port), "--no_page"]
+    with tempfile.TemporaryDirectory() as folder:
+        expected = Path(folder, "expected.json")
+        answers = expected_answers(args.model, args.dtype, args.text, args.sentences)
+        expected.write_text(json.dumps(answers), encoding="utf-8")
+        with subprocess.Popen([*command, "--dtype", args.dtype], stderr=subprocess.DEVNULL) as server:
+            try:
+                wait_for(address, server)
+                results = []
+                for clients in args.clients:
+                    row = load(clients, args.seconds, address, expected)
+                    results.append({**row, "memory of the server, MB": round(resident_megabytes(server.pid))})
+            finally:
+                server.terminate()
+    speeds = {row["clients"]: row["sentences/s"] for row in results}
+    ratios = {
+        f"{clients} clients / {args.clients[0]}": round(speeds[clients] / results[0]["sentences/s"], 2)
+        for clients in speeds
+    }
+    print(json.dumps({"machine": describe_machine(), "dtype": args.dtype, "load": results, **ratios}, indent=2))
+
+
+def wait_for(address: str, server: subprocess.Popen) -> None:
+    """Wait until the server answers.
+
+    Raises:
+        SystemExit: if it has stopped.
+    """
+    while True:
+        try:
+            with urllib.request.urlopen(f"{address}/health"):
+                return
+        except OSError:
+            if server.poll() is not None:
+                sys.exit("The server has stopped: start it by hand to see why.")
+            time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The queue of sentences: what is translated together, what is refused, and what is dropped."""
+
+import time
+from threading import Event
+
+import pytest
+
+from hf_vanilla_transformer.serving.batching import Batcher, QueueFullError
+
+SECONDS = 10  # for answers that come at once unless something hangs
+
+
+class Recorder:
+    """Translates ids into themselves, as text, and keeps the batches; waits at the gate before each."""
+
+    def __init__(self):
+        self.batches, self.gate, self.began = [], Event(), Event()
+        self.gate.set()
+
+    def __call__(self, sources, nbest):
+        self.began.set()
+        assert self.gate.wait(SECONDS)
+        self.batches.append(sources)
+        if [13] in sources:
+            raise ValueError("unlucky")
+        return [[f"{source} {rank}" for rank in range(nbest)] for source in sources]
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def batcher(recorder):
+    """A function that returns a batcher whose translations the recorder keeps."""
+    batchers = []
+
+    def build(max_tokens=100, max_delay=0.0, max_queue=100):
+        batchers.append(Batcher(recorder, max_tokens, max_delay, max_queue))
+        return batchers[-1]
+
+    yield build
+    recorder.gate.set()
+    for batcher in batchers:
+        batcher.close()
+
+
+def hold(batcher, recorder):
+    """Keep the batcher busy with a sentence of its own until the gate opens."""
+    recorder.gate.clear()
+    first = batcher.submit([[0]])
+    assert recorder.began.wait(SECONDS)
+    return first
+
+
+def test_sentences_that_arrive_while_a_batch_is_translated_form_the_next_one(batcher, recorder):
+    queue = batcher()
+    answers = hold(queue, recorder)
+    for i in range(1, 6):
+        answers += queue.submit([[i], [i, i]])
+    recorder.gate.set()
+    assert [answer.result(SECONDS)[0] for answer in answers][-2:] == ["[5] 0", "[5, 5] 0"]
+    assert [len(batch) for batch in recorder.batches] == [1, 10]
+
+
+def test_batches_hold_max_tokens_with_padding_in_the_order_of_arrival(batcher, recorder):
+    queue = batcher(max_tokens=12)
+    answers = hold(queue, recorder)
+    answers += queue.submit([[1] * 2, [2] * 4, [3] * 4, [4] * 4, [5] * 20, [6], [7]])
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    assert [[source[0] for source in batch] for batch in recorder.batches] == [[0], [1, 2, 3], [4], [5], [6, 7]]
+
+
+def test_an_idle_batcher_waits_for_others_but_not_longer_than_told(batcher, recorder):
+    queue = batcher(max_delay=0.3)
+    start = time.monotonic()
+    answers = queue.submit([[1]])
+    time.sleep(0.05)
+    answers += queue.submit([[2]])
+    for answer in answers:
+        answer.result(SECONDS)
+    assert 0.25 < time.monotonic() - start < 2
+    assert recorder.batches == [[[1], [2]]]
+
+
+def test_a_full_batch_does_not_wait(batcher):
+    queue = batcher(max_tokens=2, max_delay=5)
+    start = time.monotonic()
+    queue.submit([[1], [2], [3]])[0].result(SECONDS)
+    assert time.monotonic() - start < 2
+
+
+def test_a_full_queue_refuses_whole_requests_and_says_when_to_come_back(batcher, recorder):
+    queue = batcher(max_queue=3)
+    answers = hold(queue, recorder)
+    answers += queue.submit([[1], [2]])
+    with pytest.raises(QueueFullError) as refused:
+        queue.submit([[3], [4]])
+    assert refused.value.retry_after >= 1
+    assert len(queue) == 2
+    answers += queue.submit([[3]])
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    assert recorder.batches[1] == [[1], [2], [3]]
+
+
+def test_a_request_larger_than_the_queue_is_accepted_when_nothing_waits(batcher):
+    assert len([answer.result(SECONDS) for answer in batcher(max_queue=2).submit([[i] for i in range(5)])]) == 5
+
+
+def test_cancelled_sentences_are_not_translated(batcher, recorder):
+    queue = batcher()
+    answers = [*hold(queue, recorder), *queue.submit([[1], [2], [3]])]
+    assert answers[2].cancel()
+    recorder.gate.set()
+    answers[3].result(SECONDS)
+    assert recorder.batches == [[[0]], [[1], [3]]]
+
+
+def test_a_sentence_that_fails_harms_no_other(batcher, recorder):
+    queue = batcher()
+    hold(queue, recorder)
+    answers = queue.submit([[12], [13], [14]])
+    recorder.gate.set()
+    assert answers[0].result(SECONDS) == ["[12] 0"]
+    assert answers[2].result(SECONDS) == ["[14] 0"]
+    with pytest.raises(ValueError, match="unlucky"):
+        answers[1].result(SECONDS)
+
+
+def test_every_request_gets_as_many_hypotheses_as_it_asked_for(batcher, recorder):
+    queue = batcher()
+    hold(queue, recorder)
+    (one,), (three,) = queue.submit([[1]]), queue.submit([[2]], nbest=3)
+    recorder.gate.set()
+    assert one.result(SECONDS) == ["[1] 0"]
+    assert three.result(SECONDS) == ["[2] 0", "[2] 1", "[2] 2"]
+
+
+def test_closing_translates_what_waits(batcher, recorder):
+    queue = batcher(max_delay=60)
+    answers = queue.submit([[1], [2]])
+    queue.close()
+    assert [answer.result(0)[0] for answer in answers] == ["[1] 0", "[2] 0"]

@@ -1,0 +1,41 @@
+"""Cutting texts into sentences loses nothing."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_vanilla_transformer.serving.segments import segments
+
+_TEXTS = st.lists(
+    st.sampled_from(
+        ["Mr. Smith came.", " ", "\n", "\r\n", "\t", "Who?", "第一句。", "a", "...", "\u2028", "\xa0", "«No!»", "3.5"]
+    )
+    | st.text(max_size=20)
+).map("".join)
+
+
+def sentences(text, language="en"):
+    return [part.text for part in segments(text, language) if part.is_sentence]
+
+
+def test_sentences_of_several_languages():
+    assert sentences("Mr. Smith came. He saw it!  Who else?") == ["Mr. Smith came.", "He saw it!", "Who else?"]
+    assert sentences("Das ist z. B. gut. Ja?", "de") == ["Das ist z. B. gut.", "Ja?"]
+    assert sentences("第一句。第二句。", "zh") == ["第一句。", "第二句。"]
+    assert sentences("Saluton. Kiel vi fartas?", "language-of-nobody") == ["Saluton.", "Kiel vi fartas?"]
+
+
+def test_a_line_break_ends_a_sentence_and_blank_lines_are_kept():
+    parts = segments("  A title\n\nOne\ttwo. Three\r\n", "en")
+    assert [part.text for part in parts] == ["  ", "A title", "\n", "\n", "One\ttwo.", " ", "Three", "\r\n"]
+    assert [part.text for part in parts if part.is_sentence] == ["A title", "One\ttwo.", "Three"]
+
+
+@given(_TEXTS, st.sampled_from(["en", "de", "zh", "ar", "xx"]))
+def test_the_parts_are_the_text_and_white_space_is_never_translated(text, language):
+    parts = segments(text, language)
+    assert "".join(part.text for part in parts) == text
+    for part in parts:
+        assert part.text
+        assert part.is_sentence != part.text.isspace()
+        if part.is_sentence:
+            assert part.text == part.text.strip()
