@@ -20,6 +20,14 @@ def finite(text: str) -> float:
     return number
 
 
+def positive_number(text: str) -> float:
+    """Parse a finite number above 0."""
+    number = finite(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, got {number}")
+    return number
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the argument for one model."""
     parser.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")

@@ -1,4 +1,7 @@
-"""Translate the sentences of concurrent requests together, in a thread of its own for each model."""
+"""Translate the sentences of concurrent requests together, in the one thread in which all models run.
+
+One thread, because PyTorch's threads (OpenMP) are several times slower as soon as a second thread of Python uses them.
+"""
 
 import math
 import time
@@ -6,9 +9,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from threading import Condition, Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 Translate = Callable[[list[list[int]], int], list[list[str]]]
+_Result = TypeVar("_Result")
 
 
 class QueueFullError(Exception):
@@ -19,12 +23,24 @@ class QueueFullError(Exception):
         self.retry_after = retry_after
 
 
-class _Sentence(NamedTuple):
-    """A sentence that waits: its token ids, the number of hypotheses wanted, and who waits for them."""
+class Sentence(NamedTuple):
+    """A sentence to translate.
 
-    ids: Sequence[int]
-    nbest: int
-    answer: Future[list[str]]
+    Args:
+        translate: returns the best hypotheses of each source, at least as many as the number given if there are.
+            Sentences with the same function are translated together.
+        ids: token ids.
+        nbest: number of hypotheses wanted.
+    """
+
+    translate: Translate
+    ids: list[int]
+    nbest: int = 1
+
+
+class _Waiting(NamedTuple):
+    sentence: Sentence
+    answer: "Future[list[Any]]"
     arrival: float
 
 
@@ -35,28 +51,26 @@ class Batcher:
     fit, or when its first sentence has waited long enough.
 
     Args:
-        translate: returns the best hypotheses, at least as many as the number given if there are, of each source.
         max_tokens: maximum number of source tokens per batch, padding included; a longer sentence forms a batch of its
             own.
         max_delay: maximum seconds for which a sentence waits for others while nothing is being translated.
         max_queue: maximum number of sentences that wait.
     """
 
-    def __init__(self, translate: Translate, max_tokens: int, max_delay: float, max_queue: int):
-        self._translate = translate
+    def __init__(self, max_tokens: int = 2048, max_delay: float = 0.005, max_queue: int = 1024):
         self._max_tokens, self._max_delay, self._max_queue = max_tokens, max_delay, max_queue
-        self._waiting: deque[_Sentence] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._changed = Condition()
         self._closed = False
         self._seconds_per_sentence = 0.0  # of the last batch
-        self._thread = Thread(target=self._work, name="batcher", daemon=True)
+        self._thread = Thread(target=self._work, name="models", daemon=True)
         self._thread.start()
 
-    def __len__(self) -> int:
+    def queue_length(self) -> int:
         """Return the number of sentences that wait."""
         return len(self._waiting)
 
-    def submit(self, sources: Sequence[Sequence[int]], nbest: int = 1) -> list[Future[list[str]]]:
+    def submit(self, sentences: Sequence[Sentence]) -> list["Future[list[str]]"]:
         """Queue the sentences of a request, all or none, and return a future for the hypotheses of each, best first.
 
         A request of any size is accepted if nothing waits. Cancelled sentences are dropped.
@@ -65,13 +79,22 @@ class Batcher:
             QueueFullError: if there is no room for all of them.
         """
         with self._changed:
-            if self._waiting and len(self._waiting) + len(sources) > self._max_queue:
+            if self._waiting and len(self._waiting) + len(sentences) > self._max_queue:
                 raise QueueFullError(max(1, math.ceil(len(self._waiting) * self._seconds_per_sentence)))
             now = time.monotonic()
-            sentences = [_Sentence(ids, nbest, Future(), now) for ids in sources]
-            self._waiting.extend(sentences)
+            waiting = [_Waiting(sentence, Future(), now) for sentence in sentences]
+            self._waiting.extend(waiting)
             self._changed.notify()
-        return [sentence.answer for sentence in sentences]
+        return [item.answer for item in waiting]
+
+    def run(self, function: Callable[[], _Result]) -> _Result:
+        """Call a function in the thread of the models, when it is its turn, and return the result.
+
+        Raises:
+            QueueFullError: if too many sentences wait.
+        """
+        (answer,) = self.submit([Sentence(lambda *_: [[function()]], [])])
+        return answer.result()[0]  # type: ignore[return-value]
 
     def close(self) -> None:
         """Translate what waits, then stop."""
@@ -83,44 +106,51 @@ class Batcher:
     def _work(self) -> None:
         while batch := self._next_batch():
             start = time.monotonic()
-            self._answer(batch)
+            _answer(batch)
             self._seconds_per_sentence = (time.monotonic() - start) / len(batch)
 
-    def _next_batch(self) -> list[_Sentence]:
+    def _next_batch(self) -> list[_Waiting]:
         """Wait for sentences and return those to translate next, at least one; none once closed."""
         with self._changed:
             while True:
-                self._waiting = deque(sentence for sentence in self._waiting if not sentence.answer.cancelled())
-                size, delay = self._batch_size(), None
-                if size:
-                    delay = self._waiting[0].arrival + self._max_delay - time.monotonic()
-                if not self._closed and size == len(self._waiting) and (delay is None or delay > 0):
+                self._waiting = deque(item for item in self._waiting if not item.answer.cancelled())
+                batch, delay = self._first_batch(), None
+                if batch:
+                    delay = batch[0].arrival + self._max_delay - time.monotonic()
+                if not self._closed and len(batch) == len(self._waiting) and (delay is None or delay > 0):
                     self._changed.wait(delay)
                     continue
-                batch = [self._waiting.popleft() for _ in range(size)]
-                running = [sentence for sentence in batch if sentence.answer.set_running_or_notify_cancel()]
+                chosen = set(map(id, batch))
+                self._waiting = deque(item for item in self._waiting if id(item) not in chosen)
+                running = [item for item in batch if item.answer.set_running_or_notify_cancel()]
                 if running or not batch:
                     return running
 
-    def _batch_size(self) -> int:
-        """Return how many of the sentences that wait form the next batch."""
+    def _first_batch(self) -> list[_Waiting]:
+        """Return the first of the sentences that wait, and those for the same model that fit into its batch."""
+        batch: list[_Waiting] = []
         longest = 0
-        for size, sentence in enumerate(self._waiting):
-            longest = max(longest, len(sentence.ids))
-            if size and (size + 1) * longest > self._max_tokens:
-                return size
-        return len(self._waiting)
+        for item in self._waiting:
+            if batch and item.sentence.translate != batch[0].sentence.translate:
+                continue
+            longest = max(longest, len(item.sentence.ids))
+            if batch and (len(batch) + 1) * longest > self._max_tokens:
+                break
+            batch.append(item)
+        return batch
 
-    def _answer(self, batch: list[_Sentence]) -> None:
-        """Translate a batch; if that fails, translate its sentences one by one, so that a bad one harms no other."""
-        try:
-            found = self._translate([list(s.ids) for s in batch], max(s.nbest for s in batch))
-        except Exception as error:
-            if len(batch) == 1:
-                batch[0].answer.set_exception(error)
-            else:
-                for sentence in batch:
-                    self._answer([sentence])
-            return
-        for sentence, hypotheses in zip(batch, found, strict=True):
-            sentence.answer.set_result(hypotheses[: sentence.nbest])
+
+def _answer(batch: list[_Waiting]) -> None:
+    """Translate a batch; if that fails, translate its sentences one by one, so that a bad one harms no other."""
+    translate = batch[0].sentence.translate
+    try:
+        found = translate([item.sentence.ids for item in batch], max(item.sentence.nbest for item in batch))
+    except Exception as error:
+        if len(batch) == 1:
+            batch[0].answer.set_exception(error)
+        else:
+            for item in batch:
+                _answer([item])
+        return
+    for item, hypotheses in zip(batch, found, strict=True):
+        item.answer.set_result(hypotheses[: item.sentence.nbest])

@@ -1,9 +1,8 @@
 """Build the demo page with Gradio (the extra `demo`): translation, n-best lists and heat maps of the attention."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from functools import partial
 from html import escape
-from threading import Lock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from ..files import import_extra
 from ..inference.precision import resolve_dtype
 from ..model.loading import load, load_model
 from ..study.plots import attention_map
+from .batching import QueueFullError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +35,10 @@ _TABLE = "<table style='width: 100%'><tr><th align='left'>Score</th><th align='l
 _ROW = "<tr><td>{}</td><td>{}</td></tr>"
 
 
+def _call(function: Callable[[], Any]) -> Any:
+    return function()
+
+
 class Explorer:
     """Translate with a model and return its attention weights: the demo page without its user interface.
 
@@ -42,13 +46,13 @@ class Explorer:
         name: the name of the model on the page.
         model: the model, which is changed to eager attention, the only one that returns its weights.
         tokenizer: the tokenizer saved with the model.
-        lock: held while the model is used, if others use it, too.
+        run: calls a function that uses the model, for example in a certain thread.
     """
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, lock: AbstractContextManager | None = None):
+    def __init__(self, name: str, model: Any, tokenizer: Any, run: Callable[[Callable[[], Any]], Any] = _call):
         self.name = name.rstrip("/").split("/")[-1]
         model.set_attn_implementation("eager")
-        self.model, self.tokenizer, self._lock = model.eval(), tokenizer, lock or Lock()
+        self.model, self.tokenizer, self._run = model.eval(), tokenizer, run
         pairs = self.model.config.language_pairs or ()
         self.target_langs = list(dict.fromkeys(pair.split("-")[1] for pair in pairs))  # none for a single direction
 
@@ -72,18 +76,17 @@ class Explorer:
         prefix = prefix_ids(self.model.config, self.tokenizer, target_lang=target_lang)
         return torch.tensor([[*prefix, *self.tokenizer(text, verbose=False)["input_ids"]]], device=self.model.device)
 
-    @torch.inference_mode()
     def translate(
         self, text: str, num_beams: int, alpha: float, target_lang: str | None = None
     ) -> list[tuple[float, str, list[int]]]:
         """Return the n best translations as (score, text, token ids), best first; n is `num_beams`.
 
-        The score is the log-probability; with more than one beam, it is divided by the length penalty.
+        The score is the log-probability divided by the length penalty.
 
         Args:
             text: the source sentence.
             num_beams: beam size; 1 for greedy search.
-            alpha: length penalty of beam search (section 6.1).
+            alpha: length penalty (section 6.1).
             target_lang: the target language, for a model that has several.
 
         Raises:
@@ -99,15 +102,16 @@ class Explorer:
         length = source.shape[1]
         if length > MAX_TOKENS:
             raise ValueError(f"The text has {length} tokens, but the limit is {MAX_TOKENS}. Try a shorter sentence.")
-        with self._lock:
-            outputs = self.model.generate(
-                source,
-                attention_mask=torch.ones_like(source),
-                num_beams=num_beams,
-                num_return_sequences=num_beams,
-                length_penalty=alpha if num_beams > 1 else None,
-                output_sequence_scores=True,
-            )
+        generate = partial(
+            self.model.generate,
+            source,
+            attention_mask=torch.ones_like(source),
+            num_beams=num_beams,
+            num_return_sequences=num_beams,
+            length_penalty=alpha,
+            output_sequence_scores=True,
+        )
+        outputs = self._run(torch.inference_mode()(generate))
         eos_token_id = self.model.config.eos_token_id  # followed only by padding
         texts = self.tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)
         sequences = [
@@ -116,7 +120,6 @@ class Explorer:
         ]
         return list(zip(outputs.sequences_scores.tolist(), texts, sequences, strict=True))
 
-    @torch.inference_mode()
     def attention(self, text: str, target: list[int], target_lang: str | None = None) -> dict[str, Any]:
         """Return all attention weights of the model for the source `text` and the output `target`.
 
@@ -131,8 +134,8 @@ class Explorer:
         """
         source = self._source_ids(text, target_lang)
         target_ids = torch.tensor([target[:-1]], device=source.device)
-        with self._lock:
-            outputs = self.model(input_ids=source, decoder_input_ids=target_ids, output_attentions=True)
+        compute = partial(self.model, input_ids=source, decoder_input_ids=target_ids, output_attentions=True)
+        outputs = self._run(torch.inference_mode()(compute))
         weights = {kind: torch.stack(outputs[name]).squeeze(1).float().cpu() for kind, (name, *_) in _KINDS.items()}
         tokens = {"source": self._token_labels(source[0].tolist()), "target": self._token_labels(target[:-1])}
         return {"weights": weights, "tokens": tokens}
@@ -167,18 +170,19 @@ def _event_handlers(gr: ModuleType, explorer: Explorer) -> tuple[Callable[..., t
 
     def translate(
         text: str, num_beams: int, alpha: float, target_lang: str | None = None
-    ) -> tuple[str, str, dict[str, Any]]:
+    ) -> tuple[str, str, tuple[str, list[int], str | None]]:
         try:
             candidates = explorer.translate(text, int(num_beams), alpha, target_lang)
-        except ValueError as error:
-            raise gr.Error(str(error), title="Cannot translate") from None
+        except (ValueError, QueueFullError) as error:
+            raise gr.Error(str(error), title="Cannot translate", print_exception=False) from None
         rows = "".join(_ROW.format(f"{score:.3f}", escape(translation)) for score, translation, _ in candidates)
         _, best, ids = candidates[0]
-        return best, _TABLE.format(rows), explorer.attention(text, ids, target_lang)
+        return best, _TABLE.format(rows), (text, ids, target_lang)
 
-    def show(attention: dict[str, Any] | None, kind: str, layer: int, head: int) -> Any:
-        if attention is None:  # nothing has been translated yet
+    def show(shown: tuple[str, list[int], str | None] | None, kind: str, layer: int, head: int) -> Any:
+        if shown is None:  # nothing has been translated yet
             return None
+        attention = explorer.attention(*shown)
         num_layers = len(attention["weights"][kind])
         return explorer.heat_map(attention, kind, min(int(layer), num_layers), int(head))
 
@@ -231,11 +235,11 @@ def _build_one(gr: ModuleType, explorer: Explorer) -> Any:
             layer = slider(num_layers, num_layers, "Layer")
             head = slider(config.num_heads, 1, "Head")
         plot = gr.Plot(show_label=False)
-        attention = gr.State()
-        selection = [attention, kind, layer, head]
+        shown = gr.State()  # not the weights of its attention, which are large and quickly computed
+        selection = [shown, kind, layer, head]
         for event in (button.click, source.submit):
             inputs = [source, num_beams, alpha, target_lang]
-            event(translate, inputs, [best, table, attention]).success(show, selection, plot)
+            event(translate, inputs, [best, table, shown]).success(show, selection, plot)
         for control in (kind, layer, head):
             control.change(show, selection, plot, show_progress="hidden")
     return page

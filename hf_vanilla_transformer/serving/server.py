@@ -14,6 +14,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from ..version import __version__
 from .batching import QueueFullError
@@ -23,6 +24,8 @@ from .service import Translation, TranslationService, UnsupportedError
 logger = logging.getLogger(__name__)
 BYTES_PER_CHARACTER = 12  # of a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form
 CLIENT_CLOSED_REQUEST = 499  # as nginx calls it; only the log and the metrics see it
+_PATHS = ("/translate", "/detect", "/languages", "/health", "/metrics", "/docs", "/openapi.json")
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
 
 
@@ -32,7 +35,7 @@ class TranslateRequest(BaseModel):
     q: str | list[str] = Field(description="a text, or several")
     source: str = Field(description='language of the text, or "auto"')
     target: str = Field(description="language to translate into")
-    format: Literal["text"] = Field("text", description="format of the text")
+    format: str | None = Field("text", description="format of the text, always text")
     alternatives: int = Field(
         0, ge=0, le=100, description="number of other translations; fewer if the beam is smaller"
     )
@@ -132,19 +135,28 @@ class Server:
         app.get("/languages", response_model=list[Language])(self.languages)
         app.get("/health", response_model=Health)(self.health)
         app.get("/metrics", response_class=Response)(self.figures)
+        for path in _PATHS:  # otherwise a page mounted at / would answer
+            app.api_route(path, methods=list(_METHODS), include_in_schema=False)(_wrong_method)
         app.add_exception_handler(HTTPException, _error_response)
-        if cors_origins:
-            app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
+        # added even without origins, because the page would otherwise bring its own, which allows many
+        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
         app.add_middleware(_Watch, metrics=self.metrics, max_bytes=BYTES_PER_CHARACTER * self._max_characters + 10_000)
         return app
 
+    def is_key(self, given: str) -> bool:
+        """Return whether this is an API key, in a time that does not depend on how much of it is right."""
+        return any([hmac.compare_digest(given.encode(errors="replace"), key) for key in self._api_keys])
+
     async def translate(self, request: Request) -> Any:
         """Translate a text, or several."""
+        deadline = time.monotonic() + self._timeout
         wanted = await self._read(request, TranslateRequest)
+        if wanted.format not in ("text", "", None):
+            raise HTTPException(400, "Invalid request: format: only text is supported")
         texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
         self._check_size(texts)
         work = self.service.translate(texts, wanted.source, wanted.target, wanted.alternatives)
-        translations = await self._answer(request, work)
+        translations = await self._answer(request, work, deadline)
         answer: dict[str, Any] = {"translatedText": [translation.text for translation in translations]}
         if wanted.alternatives:
             answer["alternatives"] = [translation.alternatives for translation in translations]
@@ -158,7 +170,7 @@ class Server:
         """Return the languages in which a text may be, the most probable first."""
         wanted = await self._read(request, DetectRequest)
         self._check_size([wanted.q])
-        found = self.service.detect(wanted.q)
+        found = await asyncio.to_thread(self.service.detect, wanted.q)
         return [{"confidence": round(100 * item.probability, 1), "language": item.language} for item in found]
 
     async def languages(self) -> Any:
@@ -184,6 +196,8 @@ class Server:
             given = await asyncio.wait_for(_parameters(request), self._timeout)
         except asyncio.TimeoutError:
             raise HTTPException(408, f"The request took longer than {self._timeout:g} s to arrive.") from None
+        except ClientDisconnect:
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.") from None
         self._check_key(given.get("api_key"))
         try:
             return kind.model_validate(given)
@@ -195,29 +209,29 @@ class Server:
             raise HTTPException(400, f"Invalid request: {name}: {problem['msg']}") from None
 
     def _check_key(self, given: Any) -> None:
-        """Check an API key, in a time that does not depend on it."""
-        if self._api_keys:
-            key = str(given or "").encode(errors="replace")
-            if not any([hmac.compare_digest(key, known) for known in self._api_keys]):
-                raise HTTPException(403, "Invalid API key" if key else "Please provide an API key (api_key)")
+        if self._api_keys and not self.is_key(str(given)):
+            raise HTTPException(403, "Please provide an API key (api_key)" if given is None else "Invalid API key")
 
     def _check_size(self, texts: Sequence[str]) -> None:
-        size = sum(map(len, texts))
+        size = sum(max(1, len(text)) for text in texts)
         if size > self._max_characters:
             raise HTTPException(
                 400, f"Invalid request: the text has {size:,} characters, more than {self._max_characters:,}"
             )
 
-    async def _answer(self, request: Request, work: Coroutine[Any, Any, list[Translation]]) -> list[Translation]:
+    async def _answer(
+        self, request: Request, work: Coroutine[Any, Any, list[Translation]], deadline: float
+    ) -> list[Translation]:
         """Return the result of `work`, which is dropped if its client disconnects or it takes too long."""
+        remaining = max(0.0, deadline - time.monotonic())
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait({task, gone}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, gone}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
             if gone.done():
                 raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.")
-            raise HTTPException(504, f"The translation took longer than {self._timeout:g} s.")
+            raise HTTPException(504, f"The request took longer than {self._timeout:g} s.")
         except QueueFullError as error:
             raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from None
         except UnsupportedError as error:
@@ -252,8 +266,9 @@ async def _parameters(request: Request) -> dict[str, Any]:
     if request.headers.get("content-type", "").startswith("application/json"):
         try:
             body = json.loads(await request.body())
+            json.dumps(body, ensure_ascii=False).encode()  # "\ud800" is valid JSON, but not text
         except (ValueError, RecursionError):
-            raise HTTPException(400, "Invalid request: the body is not JSON") from None
+            raise HTTPException(400, "Invalid request: the body is not JSON in UTF-8") from None
         if not isinstance(body, dict):
             raise HTTPException(400, "Invalid request: the body is not a JSON object")
         return given | body
@@ -270,6 +285,11 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
+async def _wrong_method() -> None:
+    """Answer a request to an address of the API with a method that it does not have."""
+    raise HTTPException(405, "Method Not Allowed")
+
+
 async def _error_response(request: Request, error: Exception) -> Response:
     """Return an error in LibreTranslate's form."""
     assert isinstance(error, HTTPException)
@@ -282,8 +302,6 @@ class _Watch:
     Args:
         app: the application behind it.
     """
-
-    _PATHS = ("/translate", "/detect", "/languages", "/health", "/metrics", "/docs", "/openapi.json")
 
     def __init__(self, app: Any, metrics: Metrics, max_bytes: int):
         self._app, self._metrics, self._max_bytes = app, metrics, max_bytes
@@ -312,12 +330,11 @@ class _Watch:
         except Exception as error:  # its message may quote a text, which belongs in no log
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("A request failed: %s\n%s", type(error).__name__, where)
-            if status != CLIENT_CLOSED_REQUEST:  # the answer has begun
-                raise
-            await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
+            if status == CLIENT_CLOSED_REQUEST:  # otherwise the answer has begun
+                await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
         finally:
             seconds = time.perf_counter() - start
-            path = scope["path"] if scope["path"] in self._PATHS else "other"
+            path = scope["path"] if scope["path"] in _PATHS else "other"
             self._metrics.requests.labels(path, status).inc()
             self._metrics.seconds.labels(path).observe(seconds)
             if path != "other":

@@ -1,18 +1,15 @@
-"""Translate texts of any length with several models at once: what the HTTP server does, without HTTP."""
+"""Translate texts of any length with several models: what the HTTP server does, without HTTP."""
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import chain
-from threading import Lock
 from typing import Any, NamedTuple
 
 from ..data.language_filter import probabilities
 from ..data.tags import parse_language_pair, prefix_ids
 from ..files import import_extra
 from ..inference.translation import translate_ids, translate_ids_nbest
-from .batching import Batcher
+from .batching import Batcher, Sentence
 from .metrics import Metrics
 from .segments import segments
 
@@ -31,19 +28,6 @@ class Detection(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How the sentences of different requests share a model.
-
-    Args:
-        max_tokens, max_delay, max_queue: as for `Batcher`.
-    """
-
-    max_tokens: int = 2048
-    max_delay: float = 0.005
-    max_queue: int = 1024
-
-
-@dataclass(frozen=True)
 class Translation:
     """The translation of a text, other translations of it, and what could not be translated."""
 
@@ -54,7 +38,7 @@ class Translation:
 
 
 class Translator:
-    """A model whose batches are translated in a thread of its own.
+    """A model and its directions.
 
     Args:
         name: the name of the model in messages.
@@ -64,29 +48,26 @@ class Translator:
         ValueError: if the model does not say which languages it translates.
     """
 
-    def __init__(
-        self, name: str, model: Any, tokenizer: Any, decoding: dict[str, Any], limits: Limits, metrics: Metrics
-    ):
+    def __init__(self, name: str, model: Any, tokenizer: Any, decoding: dict[str, Any], metrics: Metrics):
         self.name, self.model, self.tokenizer = name, model, tokenizer
-        self.lock: AbstractContextManager = Lock()  # for whoever else uses the model
         self._decoding, self._metrics = decoding, metrics
         config = model.config
-        pairs = config.language_pairs or [f"{config.source_lang}-{config.target_lang}"]
-        if not config.language_pairs and None in (config.source_lang, config.target_lang):
+        directions = [(config.source_lang, config.target_lang)]
+        if config.language_pairs:
+            directions = [*map(parse_language_pair, config.language_pairs)]
+        elif None in directions[0]:
             raise ValueError(f"{name} does not say which languages it translates: set them in its config.json.")
-        self.prefixes = {pair: prefix_ids(config, tokenizer, *pair) for pair in map(parse_language_pair, pairs)}
+        self.prefixes = {direction: prefix_ids(config, tokenizer, *direction) for direction in directions}
         self.num_beams = decoding.get("num_beams") or model.generation_config.num_beams or 1
-        self.batcher = Batcher(self._translate, limits.max_tokens, limits.max_delay, limits.max_queue)
 
-    def _translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
-        """Return the hypotheses of each source, each in one line."""
-        whole = 2 * max(map(len, sources)) * len(sources)  # max_tokens of a single batch, whose lengths are rounded up
-        with self.lock:
-            if nbest == 1:
-                outputs = [[ids] for ids in translate_ids(self.model, sources, whole, **self._decoding)]
-            else:
-                found = translate_ids_nbest(self.model, sources, nbest, whole, **self._decoding)
-                outputs = [[ids for ids, _ in hypotheses] for hypotheses in found]
+    def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
+        """Return the `nbest` best hypotheses of each source, best first and each in one line, from a single batch."""
+        whole = 2 * max(map(len, sources)) * len(sources)  # tokens of a batch; twice, because lengths are rounded up
+        if nbest == 1:
+            outputs = [[ids] for ids in translate_ids(self.model, sources, whole, **self._decoding)]
+        else:
+            found = translate_ids_nbest(self.model, sources, nbest, whole, **self._decoding)
+            outputs = [[ids for ids, _ in hypotheses] for hypotheses in found]
         padding = self.model.config.pad_token_id
         self._metrics.count_batch(sources, sum(token != padding for best, *_ in outputs for token in best[1:]))
         texts = [self.tokenizer.batch_decode(hypotheses, skip_special_tokens=True) for hypotheses in outputs]
@@ -96,10 +77,9 @@ class Translator:
 class _Document(NamedTuple):
     """A text cut into sentences and white space, for a model that translates the sentences."""
 
-    translator: Translator
     pieces: list[str]
     places: list[int]  # indices of the pieces to translate
-    sources: list[list[int]]  # their token ids
+    sentences: list[Sentence]
     warnings: list[str]
     detected: Detection | None
 
@@ -120,14 +100,16 @@ class TranslationService:
 
     Args:
         translators: the models.
+        batcher: in whose thread they run.
 
     Raises:
         ImportError: if the extra `serve` is not installed.
         ValueError: if two models translate in the same direction.
     """
 
-    def __init__(self, translators: Sequence[Translator]):
+    def __init__(self, translators: Sequence[Translator], batcher: Batcher):
         self._names = import_extra("babel", "serve").Locale("en").languages
+        self._batcher = batcher
         self.directions: dict[tuple[str, str], Translator] = {}
         for translator in translators:
             for direction in translator.prefixes:
@@ -136,22 +118,25 @@ class TranslationService:
                     raise ValueError(
                         f"{other.name} and {translator.name} both translate from {' to '.join(direction)}."
                     )
-        self.translators = list(translators)
 
     def languages(self) -> list[dict[str, Any]]:
         """Return every language with its code, its English name, and the languages into which it is translated."""
         codes = dict.fromkeys(language for direction in self.directions for language in direction)
         targets = {code: [target for source, target in self.directions if source == code] for code in codes}
-        return [{"code": code, "name": self._names.get(code, code), "targets": targets[code]} for code in codes]
+        names = {code: self._names.get(code.replace("-", "_"), code) for code in codes}
+        return [{"code": code, "name": names[code], "targets": targets[code]} for code in codes]
 
     def detect(self, text: str, target: str | None = None) -> list[Detection]:
-        """Return the probable languages of a text, the most probable first, among those that are translated.
+        """Return the languages in which a text may be, the most probable first.
 
         Args:
-            target: only languages that are translated into this one count.
+            target: only languages that are translated into this one count; by default, all languages of the models.
         """
-        sources = dict.fromkeys(source for source, into in self.directions if target in (None, into))
-        found = probabilities(text, list(sources))
+        if target is None:
+            languages = [language for direction in self.directions for language in direction]
+        else:
+            languages = [source for source, into in self.directions if into == target]
+        found = probabilities(text, list(dict.fromkeys(languages)))
         return [Detection(*item) for item in sorted(found.items(), key=lambda item: item[1], reverse=True)]
 
     async def translate(
@@ -167,20 +152,19 @@ class TranslationService:
             QueueFullError: if too many sentences wait already.
             UnsupportedError: if no model has the direction, or the language of a text cannot be detected.
         """
-        documents = [self._document(text, source, target) for text in texts]
-        answers: list[list[asyncio.Future]] = []
+        documents = await asyncio.to_thread(
+            lambda: [self._document(text, source, target, 1 + alternatives) for text in texts]
+        )
+        answers = self._batcher.submit([sentence for document in documents for sentence in document.sentences])
         try:
-            for document in documents:
-                nbest = min(1 + alternatives, document.translator.num_beams)
-                submitted = document.translator.batcher.submit(document.sources, nbest)
-                answers.append([asyncio.wrap_future(answer) for answer in submitted])
-            hypotheses = [[await answer for answer in of_document] for of_document in answers]
+            hypotheses = [await asyncio.wrap_future(answer) for answer in answers]
         finally:  # if the request has failed or nobody waits for it, the rest of it is dropped
-            for answer in chain.from_iterable(answers):
+            for answer in answers:
                 answer.cancel()
-        return [document.join(found) for document, found in zip(documents, hypotheses, strict=True)]
+        remaining = iter(hypotheses)
+        return [document.join([next(remaining) for _ in document.places]) for document in documents]
 
-    def _document(self, text: str, source: str, target: str) -> _Document:
+    def _document(self, text: str, source: str, target: str, nbest: int) -> _Document:
         """Cut a text into sentences for the model of its direction."""
         detected = None
         if source == AUTO:
@@ -189,7 +173,7 @@ class TranslationService:
         translator = self.directions.get((source, target))
         if translator is None:
             known = ", ".join(f"{source} to {target}" for source, target in self.directions)
-            raise UnsupportedError(f"{source} to {target} is not supported; these directions are: {known}.")
+            raise UnsupportedError(f"{source} to {target} is not supported. Supported directions: {known}.")
         parts = segments(text, source)
         places = [i for i, part in enumerate(parts) if part.is_sentence]
         tokenizer, prefix = translator.tokenizer, translator.prefixes[source, target]
@@ -198,33 +182,20 @@ class TranslationService:
         for number, length in enumerate(map(len, ids), 1):
             if length > limit:
                 warnings.append(f"Sentence {number} has {length:,} tokens, more than {limit:,}: it is not translated.")
-        fitting = [
-            (i, [*prefix, *sentence]) for i, sentence in zip(places, ids, strict=True) if len(sentence) <= limit
-        ]
-        return _Document(
-            translator,
-            [part.text for part in parts],
-            [i for i, _ in fitting],
-            [row for _, row in fitting],
-            warnings,
-            detected,
-        )
+        nbest = min(nbest, translator.num_beams)
+        sentences = {
+            place: Sentence(translator.translate, [*prefix, *sentence], nbest)
+            for place, sentence in zip(places, ids, strict=True)
+            if len(sentence) <= limit
+        }
+        return _Document([part.text for part in parts], [*sentences], [*sentences.values()], warnings, detected)
 
     def _detect_source(self, text: str, target: str) -> Detection:
         """Return the most probable language of a text among those that are translated into `target`."""
         found = self.detect(text, target)
         if not found:
             known = ", ".join(dict.fromkeys(into for _, into in self.directions))
-            raise UnsupportedError(f"{target} is not supported as a target; these languages are: {known}.")
+            raise UnsupportedError(f"The target language {target} is not supported. Supported languages: {known}.")
         if len(found) > 1 and not found[0].probability:
             raise UnsupportedError("The language of the text cannot be detected: name it as the source.")
         return found[0]
-
-    def queue_length(self) -> int:
-        """Return the number of sentences that wait."""
-        return sum(len(translator.batcher) for translator in self.translators)
-
-    def close(self) -> None:
-        """Finish what waits, and stop."""
-        for translator in self.translators:
-            translator.batcher.close()

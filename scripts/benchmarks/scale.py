@@ -130,7 +130,7 @@ def print_tables(rates: Rates, cores: int, disk_rate: float, files: int) -> None
     print("\n| pairs | nodes | prepare, hours | the longest step | translate, hours |\n|---|---|---|---|---|")
     plans = {(pairs, nodes): plan(rates, pairs, nodes, cores, disk_rate, files) for pairs in PAIRS for nodes in NODES}
     for (pairs, nodes), row in plans.items():
-        hours = [f"{row[f'{verb}_hours']:.1f}" for verb in ("prepare", "translate")]
+        hours = [f"{row[f'{verb}_hours']:.2g}" for verb in ("prepare", "translate")]
         print(f"| {pairs:,} | {nodes} | {hours[0]} | {row['bottleneck']} | {hours[1]} |")
     print("\n| pairs | disk while preparing, GB | shards, GB | shards | translations, GB | parts |")
     print("|---|---|---|---|---|---|")

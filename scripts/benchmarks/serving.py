@@ -1,6 +1,6 @@
 """Load `vanilla-transformer serve` with more and more clients over real connections (Locust), and check every answer.
 
-python scripts/benchmarks/serving.py --model runs/multi30k-average --text data/multi30k/test_2016_flickr
+python scripts/benchmarks/serving.py --model runs/multi30k-average --text data/multi30k/val
 
 Every client sends one sentence after the other. The clients run on the same machine as the server and take a part of
 its time. Prints JSON with, for each number of clients, sentences per second, latencies, answers that differ from the
@@ -23,14 +23,16 @@ from measuring import describe_machine
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.commands.models import load_models
+from hf_vanilla_transformer.serving.segments import segments
 
 
 def expected_answers(model: str, dtype: str, text: str, sentences: int) -> dict[str, Any]:
     """Return sentences with their translations, each translated alone, and the languages."""
     loaded, tokenizer = load_models([model], dtype=dtype)
     source, target = loaded.config.source_lang, loaded.config.target_lang
-    lines = Path(f"{text}.{source}").read_text("utf-8").splitlines()[:sentences]
-    pairs = [(line, translate(loaded, tokenizer, [line])[0]) for line in lines]
+    lines = Path(f"{text}.{source}").read_text("utf-8").splitlines()
+    single = [line.strip() for line in lines if len(segments(line.strip(), source)) == 1]
+    pairs = [(line, translate(loaded, tokenizer, [line])[0]) for line in single[:sentences]]
     return {"source": source, "target": target, "pairs": pairs}
 
 
@@ -73,6 +75,8 @@ def load(clients: int, seconds: int, address: str, expected: Path) -> dict[str, 
     for entry in answered:
         for ms, count in entry["response_times"].items():
             times[ms] = times.get(ms, 0) + count
+    if not answered:
+        sys.exit(f"None of {clients} clients got an answer: {counts}, {errors} errors.")
     total = sum(entry["num_requests"] for entry in answered)
     span = max(e["last_request_timestamp"] for e in answered) - min(e["start_time"] for e in answered)
     return {
@@ -106,18 +110,21 @@ def main() -> None:
         with subprocess.Popen([*command, "--dtype", args.dtype], stderr=subprocess.DEVNULL) as server:
             try:
                 wait_for(address, server)
-                results = []
+                results, before = [], resident_megabytes(server.pid)
                 for clients in args.clients:
                     row = load(clients, args.seconds, address, expected)
                     results.append({**row, "memory of the server, MB": round(resident_megabytes(server.pid))})
             finally:
                 server.terminate()
-    speeds = {row["clients"]: row["sentences/s"] for row in results}
-    ratios = {
-        f"{clients} clients / {args.clients[0]}": round(speeds[clients] / results[0]["sentences/s"], 2)
-        for clients in speeds
+    one = results[0]["sentences/s"]
+    summary = {
+        "machine": describe_machine(),
+        "dtype": args.dtype,
+        "memory of the server before, MB": round(before),
+        "load": results,
+        **{f"{row['clients']} clients / {args.clients[0]}": round(row["sentences/s"] / one, 2) for row in results[1:]},
     }
-    print(json.dumps({"machine": describe_machine(), "dtype": args.dtype, "load": results, **ratios}, indent=2))
+    print(json.dumps(summary, indent=2))
 
 
 def wait_for(address: str, server: subprocess.Popen) -> None:

@@ -1,11 +1,11 @@
 """The queue of sentences: what is translated together, what is refused, and what is dropped."""
 
 import time
-from threading import Event
+from threading import Event, Thread, current_thread
 
 import pytest
 
-from hf_vanilla_transformer.serving.batching import Batcher, QueueFullError
+from hf_vanilla_transformer.serving.batching import Batcher, QueueFullError, Sentence
 
 SECONDS = 10  # for answers that come at once unless something hangs
 
@@ -26,6 +26,16 @@ class Recorder:
         return [[f"{source} {rank}" for rank in range(nbest)] for source in sources]
 
 
+class Queue:
+    """A batcher whose sentences the recorder translates, unless another function is given."""
+
+    def __init__(self, batcher, recorder):
+        self.batcher, self.recorder = batcher, recorder
+
+    def submit(self, sources, nbest=1, translate=None):
+        return self.batcher.submit([Sentence(translate or self.recorder, ids, nbest) for ids in sources])
+
+
 @pytest.fixture
 def recorder():
     return Recorder()
@@ -37,8 +47,9 @@ def batcher(recorder):
     batchers = []
 
     def build(max_tokens=100, max_delay=0.0, max_queue=100):
-        batchers.append(Batcher(recorder, max_tokens, max_delay, max_queue))
-        return batchers[-1]
+        batcher = Batcher(max_tokens, max_delay, max_queue)
+        batchers.append(batcher)
+        return Queue(batcher, recorder)
 
     yield build
     recorder.gate.set()
@@ -74,15 +85,13 @@ def test_batches_hold_max_tokens_with_padding_in_the_order_of_arrival(batcher, r
     assert [[source[0] for source in batch] for batch in recorder.batches] == [[0], [1, 2, 3], [4], [5], [6, 7]]
 
 
-def test_an_idle_batcher_waits_for_others_but_not_longer_than_told(batcher, recorder):
-    queue = batcher(max_delay=0.3)
+def test_an_idle_batcher_waits_for_others_as_long_as_told(batcher, recorder):
+    queue = batcher(max_delay=1.0)
     start = time.monotonic()
-    answers = queue.submit([[1]])
-    time.sleep(0.05)
-    answers += queue.submit([[2]])
+    answers = [*queue.submit([[1]]), *queue.submit([[2]])]
     for answer in answers:
         answer.result(SECONDS)
-    assert 0.25 < time.monotonic() - start < 2
+    assert 1.0 <= time.monotonic() - start < SECONDS
     assert recorder.batches == [[[1], [2]]]
 
 
@@ -100,7 +109,7 @@ def test_a_full_queue_refuses_whole_requests_and_says_when_to_come_back(batcher,
     with pytest.raises(QueueFullError) as refused:
         queue.submit([[3], [4]])
     assert refused.value.retry_after >= 1
-    assert len(queue) == 2
+    assert queue.batcher.queue_length() == 2
     answers += queue.submit([[3]])
     recorder.gate.set()
     for answer in answers:
@@ -144,5 +153,29 @@ def test_every_request_gets_as_many_hypotheses_as_it_asked_for(batcher, recorder
 def test_closing_translates_what_waits(batcher, recorder):
     queue = batcher(max_delay=60)
     answers = queue.submit([[1], [2]])
-    queue.close()
+    queue.batcher.close()
     assert [answer.result(0)[0] for answer in answers] == ["[1] 0", "[2] 0"]
+
+
+def test_sentences_of_different_models_are_translated_one_after_the_other_in_the_same_thread(batcher, recorder):
+    threads = set()
+
+    def other(sources, nbest):
+        threads.add(current_thread())
+        return [["other"] for _ in sources]
+
+    queue = batcher()
+    hold(queue, recorder)
+    first, second, third = (queue.submit([[i]], translate=work) for i, work in enumerate((None, other, None), 1))
+    function = Thread(target=lambda: threads.add(queue.batcher.run(current_thread)))
+    function.start()
+    recorder.gate.set()
+    function.join(SECONDS)
+    assert [answer.result(SECONDS)[0] for (answer,) in (first, second, third)] == ["[1] 0", "other", "[3] 0"]
+    assert recorder.batches == [[[0]], [[1], [3]]]
+    assert len(threads) == 1
+
+
+def test_an_error_of_a_function_reaches_its_caller(batcher):
+    with pytest.raises(ZeroDivisionError):
+        batcher().batcher.run(lambda: 1 / 0)

@@ -1,10 +1,12 @@
 """The HTTP API, over real connections: translations, errors, limits, and what is logged."""
 
+import contextlib
 import json
 import logging
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Event
 from types import SimpleNamespace
 
@@ -12,11 +14,14 @@ import pytest
 from export_models import PHRASES
 from live_server import live, request
 from search_models import with_varied_lengths
+from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.serving.batching import Batcher
 from hf_vanilla_transformer.serving.metrics import Metrics
 from hf_vanilla_transformer.serving.server import Server
-from hf_vanilla_transformer.serving.service import Limits, TranslationService, Translator
+from hf_vanilla_transformer.serving.service import TranslationService, Translator
 
 DECODING = {"num_beams": 3, "max_new_tokens": 20}
 
@@ -27,40 +32,23 @@ def model(save_model):
 
 
 @pytest.fixture
-def translator(model, phrase_tokenizer):
-    """A function that returns the translator of a model, of the random one from English to German by default."""
-    made = []
+def serve(model, phrase_tokenizer):
+    """A function that serves models by their names, by default one; returns a function to send requests."""
+    with contextlib.ExitStack() as stack:
 
-    def build(loaded=model, name="model", limits=None, metrics=None):
-        made.append(Translator(name, loaded, phrase_tokenizer, DECODING, limits or Limits(), metrics or Metrics()))
-        return made[-1]
+        def start(models=None, cors_origins=(), batcher=None, tokenizer=phrase_tokenizer, **settings):
+            batcher, metrics = batcher or Batcher(max_delay=0), Metrics()
+            stack.callback(batcher.close)
+            metrics.watch_queue(batcher.queue_length)
+            models = models or {"model": model}
+            translators = [Translator(name, each, tokenizer, DECODING, metrics) for name, each in models.items()]
+            server = Server(TranslationService(translators, batcher), metrics, **settings)
+            port = stack.enter_context(live(server.app(cors_origins)))
+            send = partial(request, port)
+            send.port = port
+            return send
 
-    yield build
-    for one in made:
-        one.batcher.close()
-
-
-@pytest.fixture
-def serve(translator):
-    """A function that serves translators, by default a single one; returns a function to send requests."""
-    running = []
-
-    def start(*translators, cors_origins=(), metrics=None, **settings):
-        metrics = metrics or Metrics()
-        service = TranslationService(translators or [translator(metrics=metrics)])
-        metrics.watch_queue(service.queue_length)
-        running.append(live(Server(service, metrics, **settings).app(cors_origins)))
-        port = running[-1].__enter__()
-
-        def send(method, path, body=None, **details):
-            return request(port, method, path, body, **details)
-
-        send.port = port
-        return send
-
-    yield start
-    for server in running:
-        server.__exit__(None, None, None)
+        yield start
 
 
 @pytest.fixture
@@ -110,14 +98,15 @@ def test_alternatives_are_other_translations_of_the_n_best_list(serve, model, ph
     assert answer["alternatives"] == [expected[1:], []]
 
 
-def test_languages_health_and_detection(serve, translator, save_model):
+def test_languages_health_and_detection(serve, model, save_model):
     other, _ = save_model(source_lang="de", target_lang="en")
-    send = serve(translator(), translator(other, "other"))
+    send = serve({"model": model, "other": other})
     assert send("GET", "/health").body == {"status": "ok"}
     assert send("GET", "/languages").body == [
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": ["en"]},
     ]
+    assert send("POST", "/detect", {"q": "Where do your friends live?"}).body[0]["language"] == "en"
     german = "Das ist ein Satz in deutscher Sprache."
     (best, second) = send("POST", "/detect", {"q": german}).body
     assert (best["language"], second["language"]) == ("de", "en")
@@ -136,17 +125,19 @@ def test_languages_health_and_detection(serve, translator, save_model):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
+        (text("a", source="\udfff"), "Invalid request: the body is not JSON in UTF-8"),
         ({"source": "en", "target": "de"}, "Invalid request: missing q parameter"),
         ({"q": 5, "source": "en", "target": "de"}, "Invalid request: q: Input should be a valid string"),
-        (text("a", target="fr"), "en to fr is not supported; these directions are: en to de."),
-        (text("a", source="auto", target="fr"), "fr is not supported as a target; these languages are: de."),
-        (text("a", format="html"), "Invalid request: format: Input should be 'text'"),
+        (text("a", target="fr"), "en to fr is not supported. Supported directions: en to de."),
+        (text("a", source="auto", target="fr"), "The target language fr is not supported. Supported languages: de."),
+        (text("a", format="html"), "Invalid request: format: only text is supported"),
         (text("a", alternatives=-1), "Invalid request: alternatives: Input should be greater than or equal to 0"),
         (text("a" * 101), "Invalid request: the text has 101 characters, more than 100"),
         (text(["a" * 60, "b" * 60]), "Invalid request: the text has 120 characters, more than 100"),
         ([1], "Invalid request: the body is not a JSON object"),
-        (b"{", "Invalid request: the body is not JSON"),
-        (b"[" * 10_000, "Invalid request: the body is not JSON"),
+        (b"{", "Invalid request: the body is not JSON in UTF-8"),
+        (text("\ud800"), "Invalid request: the body is not JSON in UTF-8"),
+        (b"[" * 10_000, "Invalid request: the body is not JSON in UTF-8"),
     ],
 )
 def test_what_is_wrong_with_a_request_is_said(serve, body, message):
@@ -187,7 +178,7 @@ def test_keys_are_required_and_nothing_that_clients_write_is_logged(serve, caplo
         assert secret not in caplog.text
 
 
-def test_a_failure_is_reported_without_the_text(serve, translator, model, monkeypatch, caplog):
+def test_a_failure_is_reported_without_the_text(serve, model, monkeypatch, caplog):
     secret = "private"
 
     def fail(*args, **settings):
@@ -247,8 +238,8 @@ def wait_until(condition, seconds=20):
         time.sleep(0.01)
 
 
-def test_a_full_queue_is_503_with_retry_after(serve, translator, slow):
-    send = serve(translator(limits=Limits(max_delay=0, max_queue=2)))
+def test_a_full_queue_is_503_with_retry_after(serve, slow):
+    send = serve(batcher=Batcher(max_delay=0, max_queue=2))
     with send_slowly(send.port, text("One.")) as first:
         assert slow.began.wait(20)
         with send_slowly(send.port, text("Two.\nThree.")) as second:
@@ -263,9 +254,9 @@ def test_a_full_queue_is_503_with_retry_after(serve, translator, slow):
 
 
 def test_a_request_that_takes_too_long_is_504_and_dropped(serve, slow):
-    send = serve(timeout=0.5)
+    send = serve(timeout=2)
     late = send("POST", "/translate", text("One."))
-    assert late[:2] == (504, {"error": "The translation took longer than 0.5 s."})
+    assert late[:2] == (504, {"error": "The request took longer than 2 s."})
     assert send("POST", "/translate", text("Two.\nThree.")).status == 504
     slow.gate.set()
     assert send("POST", "/translate", text("Four.")).status == 200
@@ -312,9 +303,48 @@ def test_pages_of_other_sites_may_use_the_server_only_if_told(serve):
     assert "access-control-allow-origin" not in other.headers
 
 
-def test_two_models_of_one_direction_and_models_without_languages_are_errors(translator, save_model):
+def test_two_models_of_one_direction_and_models_without_languages_are_errors(serve, model, save_model):
     with pytest.raises(ValueError, match="a and b both translate from en to de"):
-        TranslationService([translator(name="a"), translator(name="b")])
+        serve({"a": model, "b": model})
     nameless, _ = save_model(source_lang=None, target_lang="de")
     with pytest.raises(ValueError, match="nameless does not say which languages it translates"):
-        translator(nameless, "nameless")
+        serve({"nameless": nameless})
+
+
+def test_the_target_language_counts_when_a_language_is_detected(serve):
+    found = serve()("POST", "/detect", {"q": "Das ist ein deutscher Satz, ohne Zweifel."}).body
+    assert [item["language"] for item in found] == ["de", "en"]
+
+
+def test_a_model_of_several_directions(serve, save_model, phrase_tokenizer, tmp_path):
+    pairs = ["en-de", "en-fr"]
+    several, folder = save_model(
+        vocab_size=len(phrase_tokenizer) + 2, language_pairs=pairs, source_lang="en", target_lang=None
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    add_tags(tokenizer, ["<2de>", "<2fr>"])
+    send = serve({"several": several}, tokenizer=tokenizer)
+    for language in ("de", "fr"):
+        expected = translate(several, tokenizer, [PHRASES[0]], target_lang=language, **DECODING)[0]
+        answer = send("POST", "/translate", text(PHRASES[0], target=language))
+        assert answer.body == {"translatedText": " ".join(expected.splitlines())}
+
+
+def test_codes_with_a_region_or_a_script(serve, save_model):
+    other, _ = save_model(source_lang="zh-Hans", target_lang="pt-BR")
+    send = serve({"other": other})
+    assert [item["name"] for item in send("GET", "/languages").body] == ["Simplified Chinese", "Brazilian Portuguese"]
+    assert send("POST", "/translate", text("a", source="zh-Hans", target="pt-BR")).status == 200
+
+
+def test_a_list_longer_than_the_queue_is_accepted_when_nothing_waits(serve):
+    answer = serve(batcher=Batcher(max_delay=0, max_queue=3))("POST", "/translate", text(["Hi."] * 10))
+    assert answer.status == 200
+    assert len(answer.body["translatedText"]) == 10
+
+
+def test_a_client_that_goes_while_it_sends_is_no_failure_of_the_server(serve, caplog):
+    send = serve()
+    send_slowly(send.port, text("One."), missing=3).close()
+    wait_until(lambda: metric(send, 'requests_total{path="/translate",status="499"}') == 1)
+    assert "failed" not in caplog.text
