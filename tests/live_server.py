@@ -30,6 +30,7 @@ def live(app: Any) -> Iterator[int]:
     thread.start()
     try:
         while not server.started:
+            assert thread.is_alive(), "the server does not start"
             time.sleep(0.01)
         yield sock.getsockname()[1]
     finally:

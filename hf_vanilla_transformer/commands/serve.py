@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     """Serve until SIGTERM, after which requests that were accepted are still answered, or Ctrl-C."""
     for module in ("fastapi", "uvicorn"):
         import_extra(module, "serve")
-    from ..serving.batching import Batcher
+    from ..serving.batcher import Batcher
     from ..serving.metrics import Metrics
     from ..serving.process import mount_page, serve_until_stopped
     from ..serving.server import Server

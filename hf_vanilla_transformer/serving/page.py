@@ -14,7 +14,7 @@ from ..files import import_extra
 from ..inference.precision import resolve_dtype
 from ..model.loading import load, load_model
 from ..study.plots import attention_map
-from .batching import QueueFullError
+from .batcher import QueueFullError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

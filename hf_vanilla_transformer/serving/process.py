@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from ..files import import_extra
-from .batching import Batcher
+from .batcher import Batcher
 from .page import Explorer, build_page
 from .service import Translator
 

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ..version import __version__
-from .batching import QueueFullError
+from .batcher import QueueFullError
 from .metrics import Metrics
 from .service import Translation, TranslationService, UnsupportedError
 

@@ -9,7 +9,7 @@ from ..data.language_filter import probabilities
 from ..data.tags import parse_language_pair, prefix_ids
 from ..files import import_extra
 from ..inference.translation import translate_ids, translate_ids_nbest
-from .batching import Batcher, Sentence
+from .batcher import Batcher, Sentence
 from .metrics import Metrics
 from .segments import segments
 

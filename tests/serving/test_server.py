@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.data.tags import add_tags
-from hf_vanilla_transformer.serving.batching import Batcher
+from hf_vanilla_transformer.serving.batcher import Batcher
 from hf_vanilla_transformer.serving.metrics import Metrics
 from hf_vanilla_transformer.serving.server import Server
 from hf_vanilla_transformer.serving.service import TranslationService, Translator

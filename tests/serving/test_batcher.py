@@ -5,7 +5,7 @@ from threading import Event, Thread, current_thread
 
 import pytest
 
-from hf_vanilla_transformer.serving.batching import Batcher, QueueFullError, Sentence
+from hf_vanilla_transformer.serving.batcher import Batcher, QueueFullError, Sentence
 
 SECONDS = 10  # for answers that come at once unless something hangs
 
