@@ -14,7 +14,7 @@ from ..files import import_extra
 from ..inference.precision import resolve_dtype
 from ..model.loading import load, load_model
 from ..study.plots import attention_map
-from .batcher import QueueFullError
+from .batcher import Batcher, QueueFullError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,10 +35,6 @@ _TABLE = "<table style='width: 100%'><tr><th align='left'>Score</th><th align='l
 _ROW = "<tr><td>{}</td><td>{}</td></tr>"
 
 
-def _call(function: Callable[[], Any]) -> Any:
-    return function()
-
-
 class Explorer:
     """Translate with a model and return its attention weights: the demo page without its user interface.
 
@@ -46,10 +42,10 @@ class Explorer:
         name: the name of the model on the page.
         model: the model, which is changed to eager attention, the only one that returns its weights.
         tokenizer: the tokenizer saved with the model.
-        run: calls a function that uses the model, for example in a certain thread.
+        run: calls a function that uses the model, in the thread in which the model runs.
     """
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, run: Callable[[Callable[[], Any]], Any] = _call):
+    def __init__(self, name: str, model: Any, tokenizer: Any, run: Callable[[Callable[[], Any]], Any]):
         self.name = name.rstrip("/").split("/")[-1]
         model.set_attn_implementation("eager")
         self.model, self.tokenizer, self._run = model.eval(), tokenizer, run
@@ -58,7 +54,7 @@ class Explorer:
 
     @classmethod
     def load(cls, name: str, dtype: str = "float32") -> "Explorer":
-        """Return the explorer of a model.
+        """Return the explorer of a model, which runs in a thread of its own, whoever calls.
 
         Args:
             name: the folder of a trained model, or its name on the Hub.
@@ -68,8 +64,9 @@ class Explorer:
             OSError: if the model cannot be loaded.
             ValueError: if it is a different type of model, or the dtype is unknown.
         """
-        model = load_model(name, dtype=resolve_dtype(dtype, torch.device("cpu")))
-        return cls(name, model, load(AutoTokenizer, name))
+        number_format, run = resolve_dtype(dtype, torch.device("cpu")), Batcher(max_delay=0).run
+        model = run(lambda: load_model(name, dtype=number_format))
+        return cls(name, model, load(AutoTokenizer, name), run)
 
     def _source_ids(self, text: str, target_lang: str | None) -> torch.Tensor:
         """Return the token ids of a source (1, S), with the tag of the target language if the model has tags."""
