@@ -55,5 +55,5 @@ def request(
     finally:
         connection.close()
     found = {name.lower(): value for name, value in response.getheaders()}
-    is_json = found.get("content-type", "").startswith("application/json")
+    is_json = method != "HEAD" and found.get("content-type", "").startswith("application/json")
     return Answer(response.status, json.loads(content) if is_json else content.decode(errors="replace"), found)

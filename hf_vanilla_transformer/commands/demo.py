@@ -34,6 +34,8 @@ def listen(host: str, port: int | None) -> socket.socket:
         OSError: if that is impossible; the message names the address.
     """
     try:
+        if port and port > 65_535:
+            raise OSError("ports end at 65535")
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port or 0, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:

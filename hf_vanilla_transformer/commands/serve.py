@@ -9,7 +9,7 @@ from pathlib import Path
 from ..files import import_extra
 from .console import UsageError, say
 from .demo import listen
-from .flags import add_backend, add_decoding, add_dtype, add_host, finite, positive, positive_number
+from .flags import add_backend, add_decoding, add_dtype, add_host, positive, positive_number
 from .models import decoding_settings, load_models
 
 HELP = "serve translations over HTTP, with LibreTranslate's API, and a page to try the models"
@@ -29,7 +29,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         add(parser)
     parser.add_argument(
         "--max_delay_ms",
-        type=finite,
+        type=positive_number,
         default=5.0,
         help="maximum time for which a sentence waits for others to be translated with it (default: 5)",
     )
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     translators = []
     for name in dict.fromkeys(args.model):
         model, tokenizer = batcher.run(partial(load_models, [name], args.backend, args.dtype))
-        translators.append(Translator(Path(name).name, model, tokenizer, decoding_settings(args), metrics))
+        translators.append(Translator(Path(name).resolve().name, model, tokenizer, decoding_settings(args), metrics))
     service = TranslationService(translators, batcher)
     server = Server(service, metrics, keys, args.max_characters, args.timeout)
     app = server.app(args.cors_origin)

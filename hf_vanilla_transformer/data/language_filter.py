@@ -1,5 +1,6 @@
 """Find text in an unexpected language, with py3langid (Lui & Baldwin 2012), whose model is part of its package."""
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -36,12 +37,15 @@ def is_other_language(text: str, language: str) -> bool:
 
 
 def probabilities(text: str, languages: Sequence[str]) -> dict[str, float]:
-    """Return the probability of each language, given that `text` is in one of them; 0 for those that are not known.
+    """Return the probability of each language, given that `text` is in one of them; 0 for unknown languages.
+
+    Args:
+        languages: codes of ISO 639-1, followed by a region or script, if any, such as pt-BR; these do not count.
 
     Raises:
         ImportError: if py3langid is not installed.
     """
     ranked = {label: float(probability) for label, probability in _identifier().rank(text)}
-    known = {language: ranked.get(language, 0.0) for language in languages}
+    known = {language: ranked.get(re.split("[-_]", language)[0], 0.0) for language in languages}
     total = sum(known.values())
     return {language: probability / total if total else 0.0 for language, probability in known.items()}

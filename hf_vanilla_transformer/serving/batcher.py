@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from threading import Condition, Thread
 from typing import Any, NamedTuple, TypeVar
 
+MAX_RETRY_AFTER = 60  # seconds
 Translate = Callable[[list[list[int]], int], list[list[str]]]
 _Result = TypeVar("_Result")
 
@@ -47,8 +48,8 @@ class _Waiting(NamedTuple):
 class Batcher:
     """A queue of sentences, which are translated in the order of their arrival.
 
-    While a batch is translated, sentences gather for the next one. A batch is complete when another sentence would not
-    fit, or when its first sentence has waited long enough.
+    While a batch is translated, sentences gather for the next one. An idle batcher waits for more sentences until the
+    batch is full, the first has waited long enough, or a sentence for another model arrives.
 
     Args:
         max_tokens: maximum number of source tokens per batch, padding included; a longer sentence forms a batch of its
@@ -68,7 +69,7 @@ class Batcher:
 
     def queue_length(self) -> int:
         """Return the number of sentences that wait."""
-        return len(self._waiting)
+        return sum(not item.answer.cancelled() for item in list(self._waiting))
 
     def submit(self, sentences: Sequence[Sentence]) -> list["Future[list[str]]"]:
         """Queue the sentences of a request, all or none, and return a future for the hypotheses of each, best first.
@@ -77,10 +78,15 @@ class Batcher:
 
         Raises:
             QueueFullError: if there is no room for all of them.
+            RuntimeError: if the batcher is closed.
         """
         with self._changed:
+            if self._closed:
+                raise RuntimeError("The batcher is closed.")
+            self._drop_cancelled()
             if self._waiting and len(self._waiting) + len(sentences) > self._max_queue:
-                raise QueueFullError(max(1, math.ceil(len(self._waiting) * self._seconds_per_sentence)))
+                seconds = math.ceil(len(self._waiting) * self._seconds_per_sentence)
+                raise QueueFullError(min(max(1, seconds), MAX_RETRY_AFTER))
             now = time.monotonic()
             waiting = [_Waiting(sentence, Future(), now) for sentence in sentences]
             self._waiting.extend(waiting)
@@ -107,16 +113,18 @@ class Batcher:
         while batch := self._next_batch():
             start = time.monotonic()
             _answer(batch)
-            self._seconds_per_sentence = (time.monotonic() - start) / len(batch)
+            if batch[0].sentence.ids:  # rather than a function
+                self._seconds_per_sentence = (time.monotonic() - start) / len(batch)
 
     def _next_batch(self) -> list[_Waiting]:
         """Wait for sentences and return those to translate next, at least one; none once closed."""
         with self._changed:
             while True:
-                self._waiting = deque(item for item in self._waiting if not item.answer.cancelled())
+                self._drop_cancelled()
                 batch, delay = self._first_batch(), None
                 if batch:
-                    delay = batch[0].arrival + self._max_delay - time.monotonic()
+                    max_delay = self._max_delay if batch[0].sentence.ids else 0
+                    delay = batch[0].arrival + max_delay - time.monotonic()
                 if not self._closed and len(batch) == len(self._waiting) and (delay is None or delay > 0):
                     self._changed.wait(delay)
                     continue
@@ -125,6 +133,9 @@ class Batcher:
                 running = [item for item in batch if item.answer.set_running_or_notify_cancel()]
                 if running or not batch:
                     return running
+
+    def _drop_cancelled(self) -> None:
+        self._waiting = deque(item for item in self._waiting if not item.answer.cancelled())
 
     def _first_batch(self) -> list[_Waiting]:
         """Return the first of the sentences that wait, and those for the same model that fit into its batch."""
@@ -145,12 +156,13 @@ def _answer(batch: list[_Waiting]) -> None:
     translate = batch[0].sentence.translate
     try:
         found = translate([item.sentence.ids for item in batch], max(item.sentence.nbest for item in batch))
-    except Exception as error:
+        answers = list(zip(batch, found, strict=True))
+    except BaseException as error:  # a panic of tokenizers, for example, must not end the thread
         if len(batch) == 1:
             batch[0].answer.set_exception(error)
         else:
             for item in batch:
                 _answer([item])
         return
-    for item, hypotheses in zip(batch, found, strict=True):
+    for item, hypotheses in answers:
         item.answer.set_result(hypotheses[: item.sentence.nbest])

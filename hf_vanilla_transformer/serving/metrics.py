@@ -1,4 +1,4 @@
-"""What a server measures, for Prometheus (the extra `serve`)."""
+"""Metrics of the server, for Prometheus (the extra `serve`)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,10 @@ class Metrics:
         self._prometheus = prometheus
         settings: dict[str, Any] = {"namespace": "vanilla_transformer", "registry": self._registry}
         self.requests = prometheus.Counter("requests", "Requests answered.", ["path", "status"], **settings)
-        self.seconds = prometheus.Histogram("request_seconds", "Seconds per request.", ["path"], **settings)
+        seconds = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
+        self.seconds = prometheus.Histogram(
+            "request_seconds", "Seconds per request.", ["path"], buckets=seconds, **settings
+        )
         self.sentences = prometheus.Counter("sentences", "Sentences translated.", **settings)
         self.tokens = prometheus.Counter("tokens", "Tokens read and generated.", ["side"], **settings)
         sizes = [2**power for power in range(11)]
@@ -33,6 +36,6 @@ class Metrics:
         self.tokens.labels("source").inc(sum(map(len, sources)))
         self.tokens.labels("target").inc(target_tokens)
 
-    def page(self) -> tuple[bytes, str]:
-        """Return all figures in Prometheus' text format, and its media type."""
+    def render(self) -> tuple[bytes, str]:
+        """Return all metrics in Prometheus' text format, and its media type."""
         return self._prometheus.generate_latest(self._registry), self._prometheus.CONTENT_TYPE_LATEST

@@ -40,14 +40,13 @@ class Explorer:
 
     Args:
         name: the name of the model on the page.
-        model: the model, which is changed to eager attention, the only one that returns its weights.
+        model: the model.
         tokenizer: the tokenizer saved with the model.
         run: calls a function that uses the model, in the thread in which the model runs.
     """
 
     def __init__(self, name: str, model: Any, tokenizer: Any, run: Callable[[Callable[[], Any]], Any]):
         self.name = name.rstrip("/").split("/")[-1]
-        model.set_attn_implementation("eager")
         self.model, self.tokenizer, self._run = model.eval(), tokenizer, run
         pairs = self.model.config.language_pairs or ()
         self.target_langs = list(dict.fromkeys(pair.split("-")[1] for pair in pairs))  # none for a single direction
@@ -131,9 +130,18 @@ class Explorer:
         """
         source = self._source_ids(text, target_lang)
         target_ids = torch.tensor([target[:-1]], device=source.device)
-        compute = partial(self.model, input_ids=source, decoder_input_ids=target_ids, output_attentions=True)
-        outputs = self._run(torch.inference_mode()(compute))
-        weights = {kind: torch.stack(outputs[name]).squeeze(1).float().cpu() for kind, (name, *_) in _KINDS.items()}
+
+        @torch.inference_mode()
+        def compute() -> dict[str, torch.Tensor]:
+            attention = self.model.config._attn_implementation
+            self.model.set_attn_implementation("eager")  # the only one that returns its weights
+            try:
+                outputs = self.model(input_ids=source, decoder_input_ids=target_ids, output_attentions=True)
+            finally:
+                self.model.set_attn_implementation(attention)
+            return {kind: torch.stack(outputs[name]).squeeze(1).float().cpu() for kind, (name, *_) in _KINDS.items()}
+
+        weights = self._run(compute)
         tokens = {"source": self._token_labels(source[0].tolist()), "target": self._token_labels(target[:-1])}
         return {"weights": weights, "tokens": tokens}
 
@@ -179,7 +187,10 @@ def _event_handlers(gr: ModuleType, explorer: Explorer) -> tuple[Callable[..., t
     def show(shown: tuple[str, list[int], str | None] | None, kind: str, layer: int, head: int) -> Any:
         if shown is None:  # nothing has been translated yet
             return None
-        attention = explorer.attention(*shown)
+        try:
+            attention = explorer.attention(*shown)
+        except QueueFullError as error:
+            raise gr.Error(str(error), title="Cannot show the attention", print_exception=False) from None
         num_layers = len(attention["weights"][kind])
         return explorer.heat_map(attention, kind, min(int(layer), num_layers), int(head))
 
@@ -196,7 +207,8 @@ def build_page(*explorers: Explorer) -> Any:
     pages = [_build_one(gr, explorer) for explorer in explorers]
     if len(pages) == 1:
         return pages[0]
-    return gr.TabbedInterface(pages, [explorer.name for explorer in explorers], analytics_enabled=False)
+    names = [explorer.name for explorer in explorers]
+    return gr.TabbedInterface(pages, names, title=", ".join(names), analytics_enabled=False)
 
 
 def _build_one(gr: ModuleType, explorer: Explorer) -> Any:

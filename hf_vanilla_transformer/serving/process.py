@@ -1,4 +1,4 @@
-"""Run the server's process: the page beside the API, and an end that loses no request (extra `serve`)."""
+"""Run the server: mount the page beside the API, and shut down gracefully (extra `serve`)."""
 
 import re
 import signal
@@ -33,7 +33,7 @@ def mount_page(
     """Add the page of `demo` for some models at the address /, and return a function that ends its connections.
 
     Args:
-        batcher: in whose thread the models run.
+        batcher: runs the models.
         is_key: if given, the page asks for a login with a password for which this is true.
     """
     gradio = import_extra("gradio", "serve")
@@ -48,15 +48,19 @@ def mount_page(
         auth=None if is_key is None else lambda user, password: is_key(password),
         auth_message="Any user name, with an API key as the password.",
         show_error=False,
+        footer_links=[],  # they lead to what is closed
+        run_history=False,
     )
     mounted = app.routes[-1]
     inner = mounted.app  # type: ignore[attr-defined]
 
     async def guarded(scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and not _PAGE_PATHS.fullmatch(scope["path"]):
-            await JSONResponse({"error": "Not Found"}, 404)(scope, receive, send)
+        if _PAGE_PATHS.fullmatch(scope["path"]):
+            # without an origin, no version of Gradio allows other sites to use the page
+            headers = [header for header in scope["headers"] if header[0] != b"origin"]
+            await inner({**scope, "headers": headers}, receive, send)
         else:
-            await inner(scope, receive, send)
+            await JSONResponse({"error": "Not Found"}, 404)(scope, receive, send)
 
     mounted.app = guarded  # type: ignore[attr-defined]
     return inner.stop_event.set
@@ -89,6 +93,7 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, on_st
     config = uvicorn.Config(
         app,
         log_config=None,
+        ws="none",  # uvicorn would log the address of every attempt
         access_log=False,  # it would contain what clients write into addresses
         timeout_graceful_shutdown=round(timeout) + _SHUTDOWN_MARGIN,
     )

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 BYTES_PER_CHARACTER = 12  # of a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form
 CLIENT_CLOSED_REQUEST = 499  # as nginx calls it; only the log and the metrics see it
 _PATHS = ("/translate", "/detect", "/languages", "/health", "/metrics", "/docs", "/openapi.json")
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
 
 
@@ -93,7 +93,7 @@ class Server:
         metrics: counts.
         api_keys: keys of which `translate` and `detect` require one; none for a server open to all.
         max_characters: maximum number of characters of all texts of a request together.
-        timeout: maximum seconds for a request.
+        timeout: maximum seconds until a request has arrived and is translated.
     """
 
     def __init__(
@@ -134,7 +134,8 @@ class Server:
         )(self.detect)
         app.get("/languages", response_model=list[Language])(self.languages)
         app.get("/health", response_model=Health)(self.health)
-        app.get("/metrics", response_class=Response)(self.figures)
+        app.head("/health", include_in_schema=False)(self.health)
+        app.get("/metrics", response_class=Response)(self.render_metrics)
         for path in _PATHS:  # otherwise a page mounted at / would answer
             app.api_route(path, methods=list(_METHODS), include_in_schema=False)(_wrong_method)
         app.add_exception_handler(HTTPException, _error_response)
@@ -178,12 +179,12 @@ class Server:
         return self.service.languages()
 
     async def health(self) -> Any:
-        """Say that the server answers."""
+        """Return 200 while the server is running."""
         return Health()
 
-    async def figures(self) -> Response:
-        """Return what was measured, for Prometheus."""
-        content, media_type = self.metrics.page()
+    async def render_metrics(self) -> Response:
+        """Return the metrics for Prometheus."""
+        content, media_type = self.metrics.render()
         return Response(content, media_type=media_type)
 
     async def _read(self, request: Request, kind: type[_Parameters]) -> _Parameters:
@@ -224,12 +225,13 @@ class Server:
     ) -> list[Translation]:
         """Return the result of `work`, which is dropped if its client disconnects or it takes too long."""
         remaining = max(0.0, deadline - time.monotonic())
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+        task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait({task, gone}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, disconnect}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            if gone.done():
+            if disconnect.done():
+                disconnect.result()  # raises an error if the client sends too much
                 raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.")
             raise HTTPException(504, f"The request took longer than {self._timeout:g} s.")
         except QueueFullError as error:
@@ -238,7 +240,7 @@ class Server:
             raise HTTPException(400, str(error)) from None
         finally:
             task.cancel()
-            gone.cancel()
+            disconnect.cancel()
 
 
 def _detected(translation: Translation) -> dict[str, Any]:
@@ -263,7 +265,7 @@ async def _parameters(request: Request) -> dict[str, Any]:
         HTTPException: if the body is damaged.
     """
     given: dict[str, Any] = dict(request.query_params)
-    if request.headers.get("content-type", "").startswith("application/json"):
+    if request.headers.get("content-type", "").lower().startswith("application/json"):
         try:
             body = json.loads(await request.body())
             json.dumps(body, ensure_ascii=False).encode()  # "\ud800" is valid JSON, but not text
@@ -307,7 +309,7 @@ class _Watch:
         self._app, self._metrics, self._max_bytes = app, metrics, max_bytes
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         status, size, start = CLIENT_CLOSED_REQUEST, 0, time.perf_counter()
 
@@ -336,6 +338,6 @@ class _Watch:
             seconds = time.perf_counter() - start
             path = scope["path"] if scope["path"] in _PATHS else "other"
             self._metrics.requests.labels(path, status).inc()
-            self._metrics.seconds.labels(path).observe(seconds)
-            if path != "other":
+            if path != "other":  # streams of the page last for hours
+                self._metrics.seconds.labels(path).observe(seconds)
                 logger.info("%s: %d in %.0f ms", path, status, 1000 * seconds)

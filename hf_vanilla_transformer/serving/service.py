@@ -100,7 +100,7 @@ class TranslationService:
 
     Args:
         translators: the models.
-        batcher: in whose thread they run.
+        batcher: runs them.
 
     Raises:
         ImportError: if the extra `serve` is not installed.
@@ -126,23 +126,16 @@ class TranslationService:
         names = {code: self._names.get(code.replace("-", "_"), code) for code in codes}
         return [{"code": code, "name": names[code], "targets": targets[code]} for code in codes]
 
-    def detect(self, text: str, target: str | None = None) -> list[Detection]:
-        """Return the languages in which a text may be, the most probable first.
-
-        Args:
-            target: only languages that are translated into this one count; by default, all languages of the models.
-        """
-        if target is None:
-            languages = [language for direction in self.directions for language in direction]
-        else:
-            languages = [source for source, into in self.directions if into == target]
+    def detect(self, text: str) -> list[Detection]:
+        """Return the languages of the models with the probability that a text is in each, the most probable first."""
+        languages = [language for direction in self.directions for language in direction]
         found = probabilities(text, list(dict.fromkeys(languages)))
         return [Detection(*item) for item in sorted(found.items(), key=lambda item: item[1], reverse=True)]
 
     async def translate(
         self, texts: Sequence[str], source: str, target: str, alternatives: int = 0
     ) -> list[Translation]:
-        """Return the translation of each text.
+        """Return the translation of each text; one that is already in `target` is returned as it is.
 
         Args:
             source: the language of the texts, or "auto".
@@ -170,6 +163,8 @@ class TranslationService:
         if source == AUTO:
             detected = self._detect_source(text, target)
             source = detected.language
+        if source == target and any(source in direction for direction in self.directions):
+            return _Document([text], [], [], [], detected)
         translator = self.directions.get((source, target))
         if translator is None:
             known = ", ".join(f"{source} to {target}" for source, target in self.directions)
@@ -191,11 +186,14 @@ class TranslationService:
         return _Document([part.text for part in parts], [*sentences], [*sentences.values()], warnings, detected)
 
     def _detect_source(self, text: str, target: str) -> Detection:
-        """Return the most probable language of a text among those that are translated into `target`."""
-        found = self.detect(text, target)
-        if not found:
+        """Return the most probable language of a text among `target` and those that are translated into it."""
+        sources = [source for source, into in self.directions if into == target]
+        if not sources:
             known = ", ".join(dict.fromkeys(into for _, into in self.directions))
             raise UnsupportedError(f"The target language {target} is not supported. Supported languages: {known}.")
-        if len(found) > 1 and not found[0].probability:
+        best = next(found for found in self.detect(text) if found.language in (*sources, target))
+        if best.probability:
+            return best
+        if len(sources) > 1:
             raise UnsupportedError("The language of the text cannot be detected: name it as the source.")
-        return found[0]
+        return Detection(sources[0], 0.0)

@@ -97,12 +97,14 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="number format (default: float32)")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64, 256], help="(default: 1 8 64 256)")
     parser.add_argument("--seconds", type=int, default=30, help="for each number of clients (default: 30)")
+    parser.add_argument("--max_queue", default="1024", help="as for serve (default: 1024)")
     parser.add_argument("--sentences", type=int, default=500, help="different sentences to send (default: 500)")
     args = parser.parse_args()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", args.model, "--port", str(port), "--no_page"]
+    command += ["--max_queue", args.max_queue]
     with tempfile.TemporaryDirectory() as folder:
         expected = Path(folder, "expected.json")
         answers = expected_answers(args.model, args.dtype, args.text, args.sentences)

@@ -179,3 +179,42 @@ def test_sentences_of_different_models_are_translated_one_after_the_other_in_the
 def test_an_error_of_a_function_reaches_its_caller(batcher):
     with pytest.raises(ZeroDivisionError):
         batcher().batcher.run(lambda: 1 / 0)
+
+
+def test_a_panic_does_not_end_the_thread(batcher):
+    class PanicError(BaseException):
+        """As a library that is not written in Python raises it."""
+
+    def fail():
+        raise PanicError
+
+    queue = batcher()
+    with pytest.raises(PanicError):
+        queue.batcher.run(fail)
+    assert queue.batcher.run(lambda: 1) == 1
+
+
+def test_a_closed_batcher_accepts_nothing(batcher):
+    queue = batcher()
+    queue.batcher.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        queue.submit([[1]])
+
+
+def test_cancelled_sentences_make_room(batcher, recorder):
+    queue = batcher(max_queue=2)
+    hold(queue, recorder)
+    for answer in queue.submit([[1], [2]]):
+        answer.cancel()
+    assert queue.batcher.queue_length() == 0
+    assert len(queue.submit([[3], [4]])) == 2
+
+
+def test_the_time_of_a_function_is_not_the_time_of_a_sentence(batcher, recorder):
+    queue = batcher(max_queue=1)
+    queue.batcher.run(lambda: recorder.gate.wait(0.5) and Event().wait(1.1))
+    hold(queue, recorder)
+    queue.submit([[1]])
+    with pytest.raises(QueueFullError) as refused:
+        queue.submit([[2]])
+    assert refused.value.retry_after == 1
