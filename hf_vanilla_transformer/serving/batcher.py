@@ -71,6 +71,21 @@ class Batcher:
         """Return the number of sentences that wait."""
         return sum(not item.answer.cancelled() for item in list(self._waiting))
 
+    def check_room(self) -> None:
+        """Check that there is room for a sentence, before it is prepared.
+
+        Raises:
+            QueueFullError: if there is not.
+        """
+        with self._changed:
+            self._check_room(1)
+
+    def _check_room(self, sentences: int) -> None:
+        self._drop_cancelled()
+        if self._waiting and len(self._waiting) + sentences > self._max_queue:
+            seconds = math.ceil(len(self._waiting) * self._seconds_per_sentence)
+            raise QueueFullError(min(max(1, seconds), MAX_RETRY_AFTER))
+
     def submit(self, sentences: Sequence[Sentence]) -> list["Future[list[str]]"]:
         """Queue the sentences of a request, all or none, and return a future for the hypotheses of each, best first.
 
@@ -83,10 +98,7 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise RuntimeError("The batcher is closed.")
-            self._drop_cancelled()
-            if self._waiting and len(self._waiting) + len(sentences) > self._max_queue:
-                seconds = math.ceil(len(self._waiting) * self._seconds_per_sentence)
-                raise QueueFullError(min(max(1, seconds), MAX_RETRY_AFTER))
+            self._check_room(len(sentences))
             now = time.monotonic()
             waiting = [_Waiting(sentence, Future(), now) for sentence in sentences]
             self._waiting.extend(waiting)

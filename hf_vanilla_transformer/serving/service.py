@@ -145,6 +145,7 @@ class TranslationService:
             QueueFullError: if too many sentences wait already.
             UnsupportedError: if no model has the direction, or the language of a text cannot be detected.
         """
+        self._batcher.check_room()
         documents = await asyncio.to_thread(
             lambda: [self._document(text, source, target, 1 + alternatives) for text in texts]
         )
