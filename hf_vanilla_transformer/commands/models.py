@@ -39,12 +39,11 @@ def load_models(
 
 def _load_one(name: str, backend: str, dtype: str | None) -> tuple[Any, "PreTrainedTokenizerBase"]:
     """Load a model, on the accelerator if one is available, and its tokenizer."""
-    import torch
     from transformers import AutoTokenizer
 
     from ..data.tokenizer import check_tokenizer
     from ..inference.exports import export_format
-    from ..inference.precision import resolve_dtype
+    from ..inference.precision import avoid_cudnn_attention, default_device, resolve_dtype
     from ..model.loading import load, load_model
 
     if backend != "torch":
@@ -60,8 +59,9 @@ def _load_one(name: str, backend: str, dtype: str | None) -> tuple[Any, "PreTrai
             f"{name} is a {format} export: use evaluate or translate with --backend {format}; for compare, pass "
             "a file of its translations."
         )
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    assert device is not None
+    device = default_device()
+    if device.type == "cuda":
+        avoid_cudnn_attention()
     model = load_model(name, dtype=resolve_dtype(dtype or "float32", device))
     tokenizer = load(AutoTokenizer, name)
     check_tokenizer(tokenizer, model.config)

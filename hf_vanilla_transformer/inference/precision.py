@@ -1,8 +1,21 @@
-"""Choose the number format in which a model translates."""
+"""Choose the device, the number format and the attention kernels with which a model runs."""
 
 import torch
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
+
+
+def default_device() -> torch.device:
+    """Return the accelerator, or the CPU if there is none."""
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def avoid_cudnn_attention() -> None:
+    """Leave fused attention to torch's other kernels, which need no plan for each new shape.
+
+    cuDNN's take tens of milliseconds for the first batch of every shape, and there are hundreds of shapes.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def has_native_bfloat16(device: torch.device) -> bool:

@@ -20,7 +20,8 @@ from torch import nn
 
 from .layers_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerDecoderLayer
 
-LOGITS_PER_BLOCK = 2**20  # computed at once, unless a single row has more
+# Logits computed at once, unless a single row has more: as many as the cache of a CPU holds, or a GPU keeps busy with
+LOGITS_PER_BLOCK, LOGITS_PER_GPU_BLOCK = 2**20, 2**28
 CACHE_BLOCK = 8  # positions added to a cache whenever it is full
 MIN_PACKED_ELEMENTS = 2**17
 
@@ -153,7 +154,9 @@ class IncrementalDecoder:
         self.position = 0
         self.layers = [_CachedLayer(layer, encoder_states, num_beams) for layer in self.decoder.layers]
         rows = len(encoder_states) * num_beams
-        self.block_rows = min(rows, max(1, LOGITS_PER_BLOCK // len(model.lm_head.weight)))
+        on_cpu = encoder_states.device.type == "cpu"
+        logits_per_block = LOGITS_PER_BLOCK if on_cpu else LOGITS_PER_GPU_BLOCK
+        self.block_rows = min(rows, max(1, logits_per_block // len(model.lm_head.weight)))
         self.lm_head = PackedLinear(model.lm_head.weight, model.lm_head.bias, self.block_rows)
         # (B, K, capacity): 0 at a beam's own past, -inf elsewhere
         self.self_mask = encoder_states.new_empty(len(encoder_states), num_beams, 0)
@@ -194,7 +197,7 @@ class IncrementalDecoder:
         return x
 
     def logits(self, states: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the logits (N, V) of the states (B K, d_model), `LOGITS_PER_BLOCK` at a time.
+        """Yield the logits (N, V) of the states (B K, d_model), a block at a time.
 
         In blocks, they stay in the processor's cache until the search has chosen its candidates.
         """

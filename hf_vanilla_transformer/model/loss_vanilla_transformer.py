@@ -7,7 +7,9 @@ from torch import nn
 
 from .configuration_vanilla_transformer import IGNORED_LABEL
 
-CHUNK_ROWS = 512  # rows whose logits are in memory at a time when the loss includes the projection
+# Rows whose logits are in memory at a time when the loss includes the projection. On a GPU, every chunk costs some 40
+# kernels; in float16, sums over many more rows could overflow.
+CHUNK_ROWS, GPU_CHUNK_ROWS = 512, 4096
 
 
 def _loss_and_gradient(
@@ -80,10 +82,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             for value, need in zip((inputs, weight, bias), needed, strict=True)
         ]
         loss = states.new_zeros((), dtype=wide)
-        narrow_buffer = inputs.new_empty(min(CHUNK_ROWS, len(inputs)), len(weight))
+        chunk_rows = CHUNK_ROWS if device == "cpu" else GPU_CHUNK_ROWS
+        narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(weight))
         wide_buffer = narrow_buffer.to(wide)  # the same memory if the dtypes are equal
-        for start in range(0, len(inputs), CHUNK_ROWS):
-            chunk = slice(start, start + CHUNK_ROWS)
+        for start in range(0, len(inputs), chunk_rows):
+            chunk = slice(start, start + chunk_rows)
             part = inputs[chunk]
             narrow, logits = narrow_buffer[: len(part)], wide_buffer[: len(part)]
             torch.mm(part, matrix.t(), out=narrow)

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from ..data.tags import prefix_ids
 from ..files import import_extra
-from ..inference.precision import resolve_dtype
+from ..inference.precision import default_device, resolve_dtype
 from ..model.loading import load, load_model
 from ..study.plots import attention_map
 from .batcher import Batcher, QueueFullError
@@ -63,8 +63,10 @@ class Explorer:
             OSError: if the model cannot be loaded.
             ValueError: if it is a different type of model, or the dtype is unknown.
         """
-        number_format, run = resolve_dtype(dtype, torch.device("cpu")), Batcher(max_delay=0).run
-        model = run(lambda: load_model(name, dtype=number_format))
+        device, run = default_device(), Batcher(max_delay=0).run
+        number_format = resolve_dtype(dtype, device)
+        model: Any = run(lambda: load_model(name, dtype=number_format))
+        run(lambda: model.to(device))
         return cls(name, model, load(AutoTokenizer, name), run)
 
     def _source_ids(self, text: str, target_lang: str | None) -> torch.Tensor:

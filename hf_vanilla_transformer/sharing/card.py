@@ -162,9 +162,9 @@ def _format_duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
-def hardware(processes: int = 1) -> str:
+def hardware(device: torch.device, processes: int = 1) -> str:
     """Return the number and model of the accelerators, or of the CPU, used by a training run on this machine."""
-    if torch.cuda.is_available():
+    if device.type == "cuda":
         return f"{processes} x {torch.cuda.get_device_name()}"
     cpu = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")

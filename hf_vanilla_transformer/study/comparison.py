@@ -159,9 +159,9 @@ def score_translations(
             input_ids=source, attention_mask=mask, decoder_input_ids=shift_right(labels, pad_id, start_id)
         ).logits
         log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
-        for i, row in zip(batch, log_probs, strict=True):
-            length = lengths[1][i]
-            results[i] = row[:length].sum().item(), length
+        totals = log_probs.masked_fill(labels == pad_id, 0.0).sum(1).tolist()
+        for i, total in zip(batch, totals, strict=True):
+            results[i] = total, lengths[1][i]
         if progress is not None:
             progress(len(batch))
     return results

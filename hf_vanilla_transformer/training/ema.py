@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_model, save_model
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 
 AVERAGE = "ema.safetensors"  # in a checkpoint, next to the weights that training resumes from
@@ -43,8 +44,8 @@ class MovingAverage(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, **kwargs):
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         assert self.model is not None
-        for average, weight in zip(self.model.parameters(), model.parameters(), strict=True):
-            average.lerp_(weight, 1 - decay)
+        update = get_ema_multi_avg_fn(decay)  # all weights in a few kernels
+        update(list(self.model.parameters()), list(model.parameters()), None)
 
     @torch.no_grad()
     def on_train_end(self, args, state, control, model=None, **kwargs):

@@ -55,7 +55,7 @@ def training_record(
         "sources": text.sources,
         "updates": state.global_step,
         "seconds": round(trainer.speed.total_seconds),
-        "hardware": hardware(args.world_size),
+        "hardware": hardware(args.device, args.world_size),
         "software": versions(),
         "license": model.license,
         "settings": public,

@@ -105,7 +105,7 @@ class Safeguards(TrainerCallback):
         return self._last_finite
 
     def on_pre_optimizer_step(self, args, state, control, model=None, optimizer=None, **kwargs):
-        finite = torch.tensor(True, device=self.accelerator.device)
+        finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)  # torch.tensor would wait
         for batch in self._batches:
             finite = finite & batch.loss.isfinite()
         flags = torch.stack([~finite, torch.full_like(finite, self.signalled)]).float()

@@ -18,7 +18,7 @@ from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator
 from ..data.mixture import Mixture
 from ..data.shards import ShardStream
 from ..files import STATE
-from ..inference.precision import has_native_bfloat16
+from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
@@ -52,8 +52,11 @@ def _choose_attention(model: PreTrainedModel, args: TrainingArguments) -> None:
     """Switch `model` to eager attention where torch's fused attention fails or is slow.
 
     transformers' debugger requires masks of floats. In bfloat16 on a CPU, the backward pass of the fused attention
-    takes many times as long as that of the separate matrix products.
+    takes many times as long as that of the separate matrix products. On a GPU, torch's other fused kernels are used
+    instead of cuDNN's.
     """
+    if args.device.type == "cuda":
+        avoid_cudnn_attention()
     on_cpu = args.device.type == "cpu" and args.bf16 and model.config._attn_implementation == "sdpa"
     if on_cpu or DebugOption.UNDERFLOW_OVERFLOW in args.debug:
         model.set_attn_implementation("eager")
@@ -88,6 +91,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             if args.bf16 and args.device.type == "cpu" and not has_native_bfloat16(args.device):
                 logger.warning("This processor has no native bfloat16: training without --bf16 would be faster.")
         super().__init__(model, args, data_collator, **kwargs)
+        if self.args.device.type == "cuda" and self.args.dataloader_pin_memory:
+            self.accelerator.dataloader_config.non_blocking = True  # otherwise each batch waits for the last update
         if self.args.torch_compile:  # the shapes of batches change, so compile once for all of them
             self.accelerator.state.dynamo_plugin.dynamic = True
         self._saving = False

@@ -41,11 +41,11 @@ OURS = {"ours": "", "ours bfloat16": "bfloat16, "}  # the two rows of ours for e
 DEFAULT_SIZE = {"source length": 100, "batch": 8, "beam": 4}  # of the growth table
 
 
-def base_model() -> VanillaTransformerForConditionalGeneration:
-    """Return a random `base` model that does not end a sentence before the length limit."""
+def random_model(name: str = "base") -> VanillaTransformerForConditionalGeneration:
+    """Return a random model that does not end a sentence before the length limit."""
     torch.manual_seed(0)
     model = VanillaTransformerForConditionalGeneration(
-        paper_config("base", vocab_size=VOCAB_SIZE, length_normalization="length", source_lang="en", target_lang="de")
+        paper_config(name, vocab_size=VOCAB_SIZE, length_normalization="length", source_lang="en", target_lang="de")
     ).eval()
     model.model.shared.weight.data[model.config.eos_token_id] = 0.0  # its logit is 0, the 16,000 others are random
     return model
@@ -73,11 +73,11 @@ def word_tokenizer(vocab_size: int) -> PreTrainedTokenizerBase:
 _export: Any = None  # the model, in the process that runs CTranslate2
 
 
-def _load_export(folder: str) -> None:
+def _load_export(folder: str, device: str) -> None:
     from hf_vanilla_transformer.inference.ctranslate2_runtime import CTranslate2Model
 
     global _export
-    _export = CTranslate2Model(folder, device="cpu")
+    _export = CTranslate2Model(folder, device=device)
 
 
 def _run_export(inputs: dict[str, list], settings: dict[str, Any]) -> list[list[int]]:
@@ -92,9 +92,9 @@ class CTranslate2Process:
 
     training, device = False, torch.device("cpu")
 
-    def __init__(self, folder: str, config: VanillaTransformerConfig):
+    def __init__(self, folder: str, config: VanillaTransformerConfig, device: str = "cpu"):
         self.config = config
-        self.pool = ProcessPoolExecutor(1, get_context("spawn"), _load_export, (folder,))
+        self.pool = ProcessPoolExecutor(1, get_context("spawn"), _load_export, (folder, device))
 
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **settings: Any) -> torch.Tensor:
         inputs = {"input_ids": input_ids.tolist(), "attention_mask": attention_mask.tolist()}
@@ -106,23 +106,25 @@ class CTranslate2Process:
 
 
 def export_to_ctranslate2(
-    model: VanillaTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, root: str
+    model: VanillaTransformerForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    root: str,
+    dtypes: tuple[str, ...] = CTRANSLATE2_DTYPES,
+    device: str = "cpu",
 ) -> dict[str, CTranslate2Process]:
-    """Return the model in CTranslate2, in each of `CTRANSLATE2_DTYPES`; nothing if CTranslate2 is not installed."""
+    """Return the model in CTranslate2, in each of `dtypes`; nothing if CTranslate2 is not installed."""
     try:
         from hf_vanilla_transformer.sharing.export import export_ctranslate2
 
         folder = Path(root, "model")
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        for quantization in CTRANSLATE2_DTYPES:
+        for quantization in dtypes:
             export_ctranslate2(str(folder), str(Path(root, quantization)), quantization)
     except ImportError as error:
         log(error)
         return {}
-    return {
-        f"CTranslate2 {name}": CTranslate2Process(str(Path(root, name)), model.config) for name in CTRANSLATE2_DTYPES
-    }
+    return {f"CTranslate2 {name}": CTranslate2Process(str(Path(root, name)), model.config, device) for name in dtypes}
 
 
 def in_bfloat16(model: Any) -> Any:
@@ -132,7 +134,7 @@ def in_bfloat16(model: Any) -> Any:
 
 def measure_base_decoding(report: Report, repeats: int) -> None:
     """Measure decoding at base size: 32 sentences of different lengths per batch, 30 output tokens each."""
-    model, sources = base_model(), base_sources()
+    model, sources = random_model(), base_sources()
     marian: Any = convert.to_marian(model)
     searches: dict[str, dict[str, Any]] = {
         name: {**sources, "num_beams": beams, "max_new_tokens": TARGET_LENGTH} for name, beams in SEARCHES.items()
@@ -256,7 +258,7 @@ def print_memory(task: str) -> None:
         peak = peak_memory_increase(plan)
         print(json.dumps([peak, time.perf_counter() - start]))
         return
-    model: Any = base_model()
+    model: Any = random_model()
     if task == "MarianMT":
         model = convert.to_marian(model)
     sources = base_sources()

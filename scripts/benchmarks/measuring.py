@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import transformers
 
+from hf_vanilla_transformer.inference.precision import default_device
 from hf_vanilla_transformer.sharing.card import hardware
 
 
@@ -57,6 +58,12 @@ class Report:
         return "\n".join(lines)
 
 
+def synchronize() -> None:
+    """Wait until the GPU, if there is one, has finished its work."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def time_interleaved(repeats: int, **candidates: Callable[[], object]) -> dict[str, float]:
     """Return the median time of each candidate in seconds.
 
@@ -69,6 +76,7 @@ def time_interleaved(repeats: int, **candidates: Callable[[], object]) -> dict[s
             time.sleep(0.3)
             start = time.perf_counter()
             function()
+            synchronize()
             if round_number:
                 seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
@@ -77,7 +85,7 @@ def time_interleaved(repeats: int, **candidates: Callable[[], object]) -> dict[s
 def describe_machine() -> str:
     """Return the name of the GPU or processor and the versions of Python, torch and transformers."""
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"{hardware()}; Python {platform.python_version()}, {versions}"
+    return f"{hardware(default_device())}; Python {platform.python_version()}, {versions}"
 
 
 def gemm_rate() -> float:

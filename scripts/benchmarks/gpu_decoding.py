@@ -1,0 +1,88 @@
+"""Decoding with random models of the paper's sizes, against MarianMT and CTranslate2 on the same weights."""
+
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from decoding import (
+    SEARCHES,
+    SOURCE_LENGTH,
+    TARGET_LENGTH,
+    VOCAB_SIZE,
+    export_to_ctranslate2,
+    random_model,
+    word_tokenizer,
+)
+from gpu_results import Results
+from measuring import time_interleaved
+
+from hf_vanilla_transformer import convert
+
+if TYPE_CHECKING:
+    from gpu import Setup
+
+
+def measure_decoding(setup: "Setup", results: Results) -> None:
+    """Add one row for each model, search, batch size and dtype."""
+    sizes, middle = ((1, 2), 2) if setup.small else ((1, 64, 256), 64)
+    cases = [(size, torch.bfloat16) for size in sizes] + [(middle, torch.float16), (middle, torch.float32)]
+    for name in setup.models:
+        for search, beams in SEARCHES.items():
+            for size, dtype in cases:
+                row = f"{name}, {search}, batch of {size}, {str(dtype).removeprefix('torch.')}"
+                results.measure("decoding", row, partial(_decode, setup, name, beams, size, dtype))
+
+
+@cache
+def _exports(root: Path, name: str, device: str) -> dict[str, Any]:
+    """Return the model in CTranslate2, in float16 on a GPU; nothing if CTranslate2 is not installed."""
+    dtype = "float16" if device == "cuda" else "float32"
+    return export_to_ctranslate2(random_model(name), word_tokenizer(VOCAB_SIZE), str(root), (dtype,), device)
+
+
+def _decode(setup: "Setup", name: str, beams: int, size: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Return the sentences per second of each candidate, and how often the host waited for the GPU."""
+    model: Any = random_model(name)
+    model.to(setup.device, dtype)
+    marian: Any = convert.to_marian(model)
+    marian.to(setup.device, dtype)
+    candidates = {"ours": model, "MarianMT": marian}
+    torch.manual_seed(0)
+    sources = torch.randint(4, VOCAB_SIZE, (size, SOURCE_LENGTH), device=setup.device)
+    inputs = {"input_ids": sources, "attention_mask": torch.ones_like(sources)}
+    settings = {"num_beams": beams, "max_new_tokens": TARGET_LENGTH}
+    functions: dict[str, Callable[[], torch.Tensor]] = {
+        peer: partial(candidate.generate, **inputs, **settings) for peer, candidate in candidates.items()
+    }
+    on_host = {key: value.cpu() for key, value in inputs.items()}
+    for peer, export in _exports(setup.output / "exports" / name, name, setup.device.type).items():
+        functions[peer] = partial(export.generate, **on_host, **settings)
+    seconds = time_interleaved(1 if setup.small else 5, **functions)
+    speed = {peer: size / elapsed for peer, elapsed in seconds.items()}
+    values: dict[str, Any] = {"tokens/s": speed["ours"] * TARGET_LENGTH, "sentences/s": speed["ours"]}
+    for peer in (peer for peer in speed if peer != "ours"):
+        values |= {peer: speed[peer], f"ours / {peer}": speed["ours"] / speed[peer]}
+    outputs = [functions[peer]().tolist() for peer in ("ours", "MarianMT")]
+    values["equal to MarianMT"] = sum(a == b for a, b in zip(*outputs, strict=True)) / size
+    if setup.device.type == "cuda":
+        values["waits per position"] = _count_waits(functions["ours"]) / TARGET_LENGTH
+        functions["ours"]()  # the peak below is of a warm run
+        torch.cuda.reset_peak_memory_stats()
+        functions["ours"]()
+        values["peak GB"] = torch.cuda.max_memory_allocated() / 1e9
+    return values
+
+
+def _count_waits(function: Callable[[], object]) -> int:
+    """Run `function` and return how often the host waited for the GPU, as far as torch can tell."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            function()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(warning.message) for warning in caught)

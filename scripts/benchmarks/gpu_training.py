@@ -1,0 +1,120 @@
+"""Training in bfloat16 on WMT text, by batch size, attention and compilation, and against MarianMT."""
+
+import tempfile
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from gpu_results import MissingError, Results
+from measuring import synchronize, time_interleaved
+from torch.utils.flop_counter import FlopCounterMode
+from training import OurBatchesTrainer, Throughput
+from transformers.trainer_callback import PrinterCallback
+from transformers.utils import is_flash_attn_2_available
+
+from hf_vanilla_transformer import (
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+    convert,
+    paper_config,
+    train_tokenizer,
+)
+from hf_vanilla_transformer.data.batching import Seq2SeqCollator
+from hf_vanilla_transformer.data.cleaning import tokenize_pairs
+from hf_vanilla_transformer.data.readers import load_pairs
+
+if TYPE_CHECKING:
+    from gpu import Setup
+
+VOCAB_SIZE = 37_000  # of the paper's model (section 5.1), of which the sample of text uses only a part
+BATCH_SIZES = (6_250, 12_500, 25_000, 50_000)  # target tokens
+DEFAULT_BATCH_SIZE = 25_000
+
+
+def peak_rate(device: torch.device) -> float:
+    """Return the floating-point operations per second of a large matrix product in bfloat16."""
+    side = 8192 if device.type == "cuda" else 256
+    a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
+    return 2 * side**3 / time_interleaved(10, product=lambda: a @ b)["product"]
+
+
+def flops_per_token(model: VanillaTransformerForConditionalGeneration, batch: dict[str, torch.Tensor]) -> float:
+    """Return the operations of a forward and backward pass, per target token without padding."""
+    with FlopCounterMode(display=False) as counter:
+        model(**batch, smoothing=0.1).loss.backward()
+    model.zero_grad()
+    return counter.get_total_flops() / int(batch["labels"].ge(0).sum())
+
+
+def measure_training(setup: "Setup", results: Results) -> None:
+    """Add one row for each variant of training `base` and `big`."""
+    pairs = load_pairs(str(setup.text / "wmt" / "train"), "en", "de")
+    tokenizer = train_tokenizer([text for side in ("source", "target") for text in pairs[side] if text], 16_000)
+    rows, _ = tokenize_pairs(pairs, tokenizer, 256, None)
+    standard = 500 if setup.small else DEFAULT_BATCH_SIZE
+    variants: dict[str, dict[str, Any]] = {
+        f"{size:,} tokens": {"max_tokens": size} for size in ((250, 500) if setup.small else BATCH_SIZES)
+    }
+    variants |= {name: {"attention": name} for name in ("eager", "flex_attention", "flash_attention_2")}
+    variants["compiled"] = {"torch_compile": True}
+    variants["two workers load the data"] = {"dataloader_num_workers": 2}
+    variants["with cuDNN's attention"] = {"cudnn": True}
+    variants["float32"] = {"bf16": False, "tf32": False}
+    variants["float32, matrix products in TF32"] = {"bf16": False, "tf32": True}
+    variants["float16"] = {"bf16": False, "fp16": True}
+    variants["MarianMT with Seq2SeqTrainer and our batches"] = {"marian": True}
+    for name in setup.models:
+        for variant, changes in variants.items():
+            settings = {"max_tokens": standard, "bf16": True, **changes}
+            results.measure(f"training {name}", variant, partial(_train, setup, results, name, rows, settings))
+
+
+def _train(setup: "Setup", results: Results, name: str, rows: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the speed and the peak memory of some updates."""
+    settings = dict(settings)
+    attention, marian, cudnn = (settings.pop(name, False) for name in ("attention", "marian", "cudnn"))
+    if setup.device.type == "cpu" and settings.keys() & {"fp16", "tf32"}:
+        raise MissingError("a GPU")
+    if attention == "flash_attention_2" and not is_flash_attn_2_available():
+        raise MissingError("flash-attn")
+    torch.manual_seed(0)
+    config = paper_config(name, vocab_size=VOCAB_SIZE)
+    model: Any = VanillaTransformerForConditionalGeneration(config)
+    assert config.pad_token_id is not None
+    assert config.decoder_start_token_id is not None
+    collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
+    batch = {name: value.to(setup.device) for name, value in collator(list(rows.select(range(64)))).items()}
+    flops = flops_per_token(model.to(setup.device).train(), batch)
+    if marian:
+        model, settings["lr_scheduler_type"] = convert.to_marian(model), "linear"
+    model.set_attn_implementation(attention or "sdpa")
+    trainer_class = OurBatchesTrainer if marian else VanillaTransformerTrainer
+    with tempfile.TemporaryDirectory() as folder:
+        args = VanillaTransformerTrainingArguments(
+            folder,
+            max_steps=Throughput.WARM_UP + (2 if setup.small else 30),
+            use_cpu=setup.device.type == "cpu",
+            label_smoothing_factor=0.1,
+            disable_tqdm=True,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            **settings,
+        )
+        trainer = trainer_class(model, args, data_collator=collator, train_dataset=rows)
+        speed = Throughput()
+        speed.attach(trainer)
+        trainer.remove_callback(PrinterCallback)
+        if setup.device.type == "cuda":
+            torch.backends.cuda.enable_cudnn_sdp(cudnn)
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        trainer.train()
+        synchronize()
+    rate = speed.tokens_per_second()
+    ceiling = list(results.tables["machine"].values())[-1]["bf16 TFLOP/s"]
+    values = {"tokens/s": rate, "TFLOP/s": rate * flops / 1e12, "share of peak": rate * flops / 1e12 / ceiling}
+    if setup.device.type == "cuda":
+        values["peak GB"] = torch.cuda.max_memory_allocated() / 1e9
+    return values

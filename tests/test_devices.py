@@ -1,0 +1,165 @@
+"""Models on the GPU compute what they compute on the CPU. Without a GPU, the tests run on the CPU only.
+
+The GPU's kernels are not all deterministic and sum in another order, hence the tolerances.
+"""
+
+import pytest
+import torch
+from search_models import with_varied_lengths
+from transformers import pipeline
+from unequal_pairs import pairs
+
+from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.data.batching import Seq2SeqCollator
+from hf_vanilla_transformer.inference.translation import translate_ids
+from hf_vanilla_transformer.serving.batcher import Batcher
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SOURCES = [[5 + i, 6, 7 + i % 3, *range(8, 8 + i), 2] for i in range(9)]
+needs_gpu = pytest.mark.skipif(DEVICE.type == "cpu", reason="there is no GPU")
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    """Eight pairs of different lengths, on the CPU."""
+    return Seq2SeqCollator(0, 1)(
+        list(pairs([(9, 16), (16, 9), (10, 14), (12, 12), (1, 15), (15, 1), (14, 10), (3, 3)]))
+    )
+
+
+def on_device(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.to(DEVICE) for name, value in batch.items()}
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
+def test_logits_loss_and_gradients_equal_those_of_the_cpu(small_model, batch, attention, position_embedding):
+    results = []
+    for device in ("cpu", DEVICE):
+        model = small_model(dropout=0.0, position_embedding=position_embedding).to(device).train()
+        model.set_attn_implementation(attention if device == DEVICE else "eager")
+        inputs = {name: value.to(device) for name, value in batch.items()}
+        logits = model(**{name: value for name, value in inputs.items() if name != "labels"}).logits
+        loss = model(**inputs, smoothing=0.1).loss
+        loss.backward()
+        gradients = {f"gradient of {name}": p.grad.cpu() for name, p in model.named_parameters() if p.grad is not None}
+        real = batch["labels"].ne(-100)
+        results.append({"logits": logits.detach().cpu()[real], "loss": loss.detach().cpu(), **gradients})
+    expected, actual = results
+    assert expected.keys() == actual.keys()
+    assert len(expected) > 10
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            actual[name], value, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_the_fast_search_equals_the_loop_of_transformers(small_model, batch, dtype, num_beams):
+    model = with_varied_lengths(small_model(lm_head_bias=True)).to(DEVICE, dtype)
+    inputs = {name: value.to(DEVICE) for name, value in batch.items() if name in ("input_ids", "attention_mask")}
+    fast = model.generate(**inputs, num_beams=num_beams)
+    loop = model.generate(**inputs, num_beams=num_beams, return_dict_in_generate=True).sequences
+    assert fast.device.type == DEVICE.type
+    length = max(fast.shape[1], loop.shape[1])
+    fast, loop = (torch.nn.functional.pad(ids, (0, length - ids.shape[1])) for ids in (fast, loop))
+    equal = (fast == loop).all(-1).sum().item()
+    # rounding decides between hypotheses that are nearly as likely
+    assert equal == len(fast) if dtype == torch.float32 else equal >= len(fast) - 2
+
+
+def test_translations_scores_and_ensembles_equal_those_of_the_cpu(small_model):
+    models = [
+        with_varied_lengths(small_model(lm_head_bias=True, initializer_range=deviation)) for deviation in (0.1, 0.2)
+    ]
+    expected = [translate_ids(models[0], SOURCES), translate_ids(Ensemble(models), SOURCES)]
+    for model in models:
+        model.to(DEVICE)
+    assert [translate_ids(models[0], SOURCES), translate_ids(Ensemble(models), SOURCES)] == expected
+
+
+def test_a_model_is_loaded_onto_a_device_with_its_positions(small_model, batch, tmp_path):
+    model = small_model(dropout=0.0)
+    model.save_pretrained(tmp_path)
+    expected = model(**batch).logits
+    for device_map in (str(DEVICE), {"": str(DEVICE)}, "auto"):
+        loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, device_map=device_map)
+        assert {value.device.type for value in (*loaded.parameters(), *loaded.buffers())} == {DEVICE.type}
+        torch.testing.assert_close(loaded(**on_device(batch)).logits.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_half_precision_weights_are_saved_from_a_device_and_loaded_on_the_cpu(small_model, dtype, tmp_path):
+    model = small_model().to(DEVICE, dtype)
+    model.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, dtype="auto")
+    assert loaded.dtype == dtype
+    for name, weight in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight.cpu()), name
+
+
+def test_the_pipeline_translates_on_a_device_as_on_the_cpu(save_model):
+    _, folder = save_model()
+    texts = ["the red house", "a small dog sees the old house"]
+    expected = pipeline("translation", model=str(folder), device="cpu")(texts)
+    assert pipeline("translation", model=str(folder), device=DEVICE)(texts) == expected
+
+
+def test_a_thread_of_its_own_uses_the_device(small_model):
+    model = with_varied_lengths(small_model(lm_head_bias=True)).to(DEVICE)
+    batcher = Batcher()
+    try:
+        assert batcher.run(lambda: translate_ids(model, SOURCES)) == translate_ids(model, SOURCES)
+    finally:
+        batcher.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"bf16": True}, {"ema_decay": 0.9}, {"gradient_accumulation_steps": 2}])
+def test_a_run_resumes_on_the_device_with_its_random_state(small_model, trainer, tmp_path, settings):
+    def train(resume: str | None, steps: int) -> dict[str, torch.Tensor]:
+        run = trainer(
+            model=small_model(dropout=0.3),
+            use_cpu=DEVICE.type == "cpu",
+            **{"max_steps": steps, "save_strategy": "steps", "save_steps": 4, "max_tokens": 32, **settings},
+        )
+        run.train(resume_from_checkpoint=resume)
+        assert run.args.device.type == DEVICE.type
+        return {name: value.cpu() for name, value in run.model.state_dict().items()}
+
+    undisturbed = train(None, 8)
+    resumed = train(str(tmp_path / "checkpoint-4"), 8)
+    other_dropout = train(None, 7)
+    for name, value in undisturbed.items():
+        torch.testing.assert_close(resumed[name], value, rtol=0, atol=2e-5, msg=name)
+    assert any((undisturbed[name] - other_dropout[name]).abs().max() > 1e-4 for name in undisturbed)
+
+
+@needs_gpu
+@pytest.mark.parametrize("settings", [{}, {"bf16": True}, {"ema_decay": 0.9}, {"max_grad_norm": 1.0}])
+def test_an_update_on_the_gpu_never_waits(trainer, settings):
+    run = trainer(use_cpu=False, max_steps=8, max_tokens=32, logging_steps=100, **settings)
+    step = run.training_step
+
+    def strict_step(*args, **kwargs):
+        torch.cuda.set_sync_debug_mode("error" if run.state.global_step >= 3 else "default")
+        try:
+            return step(*args, **kwargs)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    run.training_step = strict_step
+    run.train()
+    assert run.state.global_step == 8
+
+
+@needs_gpu
+def test_fused_attention_kernels_accept_the_masks(small_model, batch):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    model = small_model(d_model=64, dropout=0.0).to(DEVICE, torch.bfloat16)
+    model.set_attn_implementation("sdpa")
+    expected = model(**on_device(batch)).logits
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
+        torch.testing.assert_close(model(**on_device(batch)).logits, expected, rtol=0.05, atol=0.05)
