@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -114,6 +114,18 @@ class LearnedPositions(nn.Embedding):
                 f"{start + length}. Shorten it, or train with a larger max_position_embeddings."
             )
         return self.weight[start : start + length]
+
+
+def next_positions(embed_positions: nn.Module, cache: Cache | None, length: int) -> torch.Tensor:
+    """Return the positions of the `length` tokens after those in `cache` (length, d_model).
+
+    A static cache counts its tokens on the device. Reading the count would wait for a GPU and break a compiled graph.
+    """
+    start: int | torch.Tensor = cache.get_seq_length() if cache is not None else 0
+    if cache is not None and isinstance(start, torch.Tensor):
+        table = embed_positions(0, cache.get_max_length())
+        return table[start + torch.arange(length, device=table.device)]
+    return embed_positions(start, length)
 
 
 class Dropout(nn.Dropout):

@@ -33,6 +33,7 @@ from .layers_vanilla_transformer import (
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
     init_weights,
+    next_positions,
     padding_mask,
     shift_right,
 )
@@ -102,9 +103,9 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             inputs_embeds = self.embed_tokens(input_ids)
         return inputs_embeds * self.embed_scale
 
-    def add_positions(self, embeddings: torch.Tensor, start: int = 0) -> torch.Tensor:
-        """Add the positions from `start` on, and apply dropout. *Shape:* (B, T, d_model) to (B, T, d_model)."""
-        return self.dropout(embeddings + self.embed_positions(start, embeddings.shape[1]))
+    def add_positions(self, embeddings: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
+        """Add the positions after those in `cache`, and apply dropout. *Shape:* (B, T, d_model) to (B, T, d_model)."""
+        return self.dropout(embeddings + next_positions(self.embed_positions, cache, embeddings.shape[1]))
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -161,7 +162,6 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         causal_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=embeddings,
@@ -169,7 +169,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             past_key_values=getattr(past_key_values, "self_attention_cache", past_key_values),
         )
         cross_mask = padding_mask(self.config, embeddings, encoder_attention_mask, encoder_hidden_states)
-        hidden_states = self.add_positions(embeddings, start=past_length)
+        hidden_states = self.add_positions(embeddings, past_key_values)
         for layer in self.layers:
             # tensors are passed by position, because gradient checkpointing only tracks positional arguments
             hidden_states = layer(

@@ -3,6 +3,7 @@ import itertools
 import pytest
 import torch
 from transformers import GenerationConfig
+from transformers.cache_utils import EncoderDecoderCache, StaticCache
 
 from hf_vanilla_transformer.model.generation_vanilla_transformer import gnmt_length_penalty
 
@@ -234,6 +235,23 @@ def test_a_static_cache_never_changes_the_output(small_model, sources, num_beams
     model = with_varied_lengths(small_model(lm_head_bias=True), 2.0)
     expected = model.generate(**sources, num_beams=num_beams)
     assert torch.equal(model.generate(**sources, num_beams=num_beams, cache_implementation="static"), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
+def test_a_step_with_a_static_cache_compiles_to_one_graph(small_model, sources, position_embedding):
+    model = small_model(position_embedding=position_embedding)
+    target = torch.randint(4, 50, (5, 5))
+    expected = model(**sources, decoder_input_ids=target).logits
+    caches = (StaticCache(model.config, max_cache_len=length) for length in (20, 9))
+    cache = EncoderDecoderCache(*caches)
+    compiled = torch.compile(model.forward, fullgraph=True, backend="eager")
+    inputs = {"encoder_outputs": model.model.encoder(**sources), "attention_mask": sources["attention_mask"]}
+    for position in range(5):
+        forward = compiled if position else model.forward  # the first step allocates the caches
+        step = target[:, position : position + 1]
+        logits = forward(**inputs, decoder_input_ids=step, past_key_values=cache, use_cache=True).logits
+        torch.testing.assert_close(logits[:, 0], expected[:, position])
 
 
 def test_assisted_generation_never_changes_the_output(small_model, sources):
