@@ -1,5 +1,6 @@
 """The small models, texts and runs that tests share."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,8 +15,9 @@ def as_flags(settings: dict[str, object]) -> list[str]:
 
 
 def model_flags(**changes: int) -> list[str]:
-    """Return flags for a small model, trained on the CPU, from changes to `SIZES`."""
-    return ["--preset", "tiny", *as_flags({**SIZES, **changes}), "--use_cpu"]
+    """Return flags for a small model from changes to `SIZES`, trained on the CPU unless $TEST_DEVICE is "cuda"."""
+    device = [] if os.environ.get("TEST_DEVICE") == "cuda" else ["--use_cpu"]
+    return ["--preset", "tiny", *as_flags({**SIZES, **changes}), *device]
 
 
 def write_moses(prefix: Path, **sides: Iterable[str]) -> Path:

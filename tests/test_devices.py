@@ -6,7 +6,7 @@ The GPU's kernels are not all deterministic and sum in another order, hence the 
 import pytest
 import torch
 from search_models import with_varied_lengths
-from transformers import pipeline
+from transformers import TrainerCallback, pipeline
 from unequal_pairs import pairs
 
 from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration
@@ -118,39 +118,47 @@ def test_a_thread_of_its_own_uses_the_device(small_model):
 
 @pytest.mark.parametrize("settings", [{}, {"bf16": True}, {"ema_decay": 0.9}, {"gradient_accumulation_steps": 2}])
 def test_a_run_resumes_on_the_device_with_its_random_state(small_model, trainer, tmp_path, settings):
-    def train(resume: str | None, steps: int) -> dict[str, torch.Tensor]:
+    def train(resume: str | None = None, **changes) -> dict[str, torch.Tensor]:
         run = trainer(
             model=small_model(dropout=0.3),
             use_cpu=DEVICE.type == "cpu",
-            **{"max_steps": steps, "save_strategy": "steps", "save_steps": 4, "max_tokens": 32, **settings},
+            **{"max_steps": 8, "save_strategy": "steps", "save_steps": 4, "max_tokens": 32, **settings, **changes},
         )
         run.train(resume_from_checkpoint=resume)
         assert run.args.device.type == DEVICE.type
         return {name: value.cpu() for name, value in run.model.state_dict().items()}
 
-    undisturbed = train(None, 8)
-    resumed = train(str(tmp_path / "checkpoint-4"), 8)
-    other_dropout = train(None, 7)
+    undisturbed = train()
+    resumed = train(str(tmp_path / "checkpoint-4"))
+    other_dropout = train(seed=5)
     for name, value in undisturbed.items():
         torch.testing.assert_close(resumed[name], value, rtol=0, atol=2e-5, msg=name)
     assert any((undisturbed[name] - other_dropout[name]).abs().max() > 1e-4 for name in undisturbed)
 
 
+class NoWaits(TrainerCallback):
+    """Let torch raise an error if the host waits for the GPU in updates 4 to 6; all other callbacks are included."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        torch.cuda.set_sync_debug_mode("error" if 3 <= state.global_step < 6 else "default")
+
+    on_train_end = on_step_begin
+
+
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode")
 @pytest.mark.parametrize("settings", [{}, {"bf16": True}, {"ema_decay": 0.9}, {"max_grad_norm": 1.0}])
 def test_an_update_on_the_gpu_never_waits(trainer, settings):
-    run = trainer(use_cpu=False, max_steps=8, max_tokens=32, logging_steps=100, **settings)
-    step = run.training_step
-
-    def strict_step(*args, **kwargs):
-        torch.cuda.set_sync_debug_mode("error" if run.state.global_step >= 3 else "default")
-        try:
-            return step(*args, **kwargs)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    run.training_step = strict_step
-    run.train()
+    run = trainer(
+        use_cpu=False,
+        train_dataset=pairs([(1 + i % 9, 1 + i % 7) for i in range(200)]),  # an epoch of more than 8 updates
+        **{"max_steps": 8, "max_tokens": 32, "logging_steps": 100, **settings},
+    )
+    run.add_callback(NoWaits())
+    try:
+        run.train()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
     assert run.state.global_step == 8
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from .layers_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerDecoderLayer
 
-# Logits computed at once, unless a single row has more: as many as the cache of a CPU holds, or a GPU keeps busy with
+# Logits computed at once, unless a single row has more: as many as fit in a CPU's cache, or keep a GPU busy
 LOGITS_PER_BLOCK, LOGITS_PER_GPU_BLOCK = 2**20, 2**28
 CACHE_BLOCK = 8  # positions added to a cache whenever it is full
 MIN_PACKED_ELEMENTS = 2**17

@@ -117,13 +117,16 @@ class LearnedPositions(nn.Embedding):
 
 
 def next_positions(embed_positions: nn.Module, cache: Cache | None, length: int) -> torch.Tensor:
-    """Return the positions of the `length` tokens after those in `cache` (length, d_model).
+    """Return the encodings of the `length` positions after those in `cache` (length, d_model).
 
     A static cache counts its tokens on the device. Reading the count would wait for a GPU and break a compiled graph.
     """
     start: int | torch.Tensor = cache.get_seq_length() if cache is not None else 0
     if cache is not None and isinstance(start, torch.Tensor):
-        table = embed_positions(0, cache.get_max_length())
+        limit = cache.get_max_length()
+        if isinstance(embed_positions, LearnedPositions):
+            limit = min(limit, embed_positions.num_embeddings)
+        table = embed_positions(0, limit)
         return table[start + torch.arange(length, device=table.device)]
     return embed_positions(start, length)
 

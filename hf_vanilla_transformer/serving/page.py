@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from ..data.tags import prefix_ids
 from ..files import import_extra
-from ..inference.precision import default_device, resolve_dtype
+from ..inference.precision import avoid_cudnn_attention, default_device, resolve_dtype
 from ..model.loading import load, load_model
 from ..study.plots import attention_map
 from .batcher import Batcher, QueueFullError
@@ -64,6 +64,8 @@ class Explorer:
             ValueError: if it is a different type of model, or the dtype is unknown.
         """
         device, run = default_device(), Batcher(max_delay=0).run
+        if device.type == "cuda":
+            avoid_cudnn_attention()
         number_format = resolve_dtype(dtype, device)
         model: Any = run(lambda: load_model(name, dtype=number_format))
         run(lambda: model.to(device))

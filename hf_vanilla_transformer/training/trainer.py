@@ -52,11 +52,8 @@ def _choose_attention(model: PreTrainedModel, args: TrainingArguments) -> None:
     """Switch `model` to eager attention where torch's fused attention fails or is slow.
 
     transformers' debugger requires masks of floats. In bfloat16 on a CPU, the backward pass of the fused attention
-    takes many times as long as that of the separate matrix products. On a GPU, torch's other fused kernels are used
-    instead of cuDNN's.
+    takes many times as long as that of the separate matrix products.
     """
-    if args.device.type == "cuda":
-        avoid_cudnn_attention()
     on_cpu = args.device.type == "cpu" and args.bf16 and model.config._attn_implementation == "sdpa"
     if on_cpu or DebugOption.UNDERFLOW_OVERFLOW in args.debug:
         model.set_attn_implementation("eager")
@@ -81,6 +78,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
         if args is not None:
             _use_one_device(args)
+            if args.device.type == "cuda":
+                avoid_cudnn_attention()
             if isinstance(train := kwargs.get("train_dataset"), ShardStream) or hasattr(train, "__len__"):
                 check_batch_size(args)
             if kwargs.get("eval_dataset") is not None:

@@ -17,10 +17,12 @@ from pathlib import Path
 import torch
 from gpu_decoding import measure_decoding
 from gpu_results import OutOfTimeError, Results
-from gpu_runs import measure_launchers, measure_recipe, run_tests
+from gpu_runs import measure_launchers, measure_recipe, run_tests, test_devices
 from gpu_training import measure_training, peak_rate
 from measuring import describe_machine
 from transformers.utils import logging
+
+from hf_vanilla_transformer.inference.precision import default_device
 
 OUT_OF_TIME = 3  # exit status
 PAPER_UPDATES = {"base": 100_000, "big": 300_000}  # section 5.2
@@ -34,10 +36,7 @@ class Setup:
     text: Path
     output: Path
     small: bool
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device: torch.device
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -45,11 +44,12 @@ class Setup:
 
 
 STAGES = {
-    "tests": run_tests,
+    "devices": test_devices,
     "recipe": measure_recipe,
     "training": measure_training,
     "decoding": measure_decoding,
     "launchers": measure_launchers,
+    "tests": run_tests,
 }
 
 
@@ -75,11 +75,10 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="tiny models, on any device")
     args = parser.parse_args()
     logging.set_verbosity_error()
-    results = Results(args.output_dir / "gpu.json", args.seconds, args.retry)
+    output = args.output_dir.resolve()
+    results = Results(output / "gpu.json", args.seconds, args.retry)
     if args.stage == "table":
-        print(
-            f"{describe_machine()}\n\n{results.markdown()}\n\n### Cost of the paper's models\n\n{cost_table(results)}"
-        )
+        print(f"{results.markdown()}\n\n### Cost of the paper's models\n\n{cost_table(results)}")
         return
     if args.text is None:
         parser.error("--text is missing")
@@ -88,7 +87,7 @@ def main() -> None:
             parser.error(f"{args.text / file} does not exist; TEXT needs the folders multi30k and wmt")
     if not (torch.cuda.is_available() or args.small):
         parser.error("there is no GPU; --small runs everything on the CPU with tiny models")
-    setup = Setup(args.text, args.output_dir, args.small)
+    setup = Setup(args.text.resolve(), output, args.small, default_device())
     try:
         results.measure("machine", describe_machine(), lambda: {"bf16 TFLOP/s": peak_rate(setup.device) / 1e12})
         STAGES[args.stage](setup, results)

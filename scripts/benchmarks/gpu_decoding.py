@@ -1,5 +1,7 @@
 """Decoding with random models of the paper's sizes, against MarianMT and CTranslate2 on the same weights."""
 
+import gc
+import shutil
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
@@ -16,7 +18,7 @@ from decoding import (
     random_model,
     word_tokenizer,
 )
-from gpu_results import Results
+from gpu_results import Results, describe
 from measuring import time_interleaved
 
 from hf_vanilla_transformer import convert
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
 
 def measure_decoding(setup: "Setup", results: Results) -> None:
     """Add one row for each model, search, batch size and dtype."""
-    sizes, middle = ((1, 2), 2) if setup.small else ((1, 64, 256), 64)
-    cases = [(size, torch.bfloat16) for size in sizes] + [(middle, torch.float16), (middle, torch.float32)]
+    sizes, default_size = ((1, 2), 2) if setup.small else ((1, 64, 256), 64)
+    cases = [(size, torch.bfloat16) for size in sizes]
+    cases += [(default_size, torch.float16), (default_size, torch.float32)]
     for name in setup.models:
         for search, beams in SEARCHES.items():
             for size, dtype in cases:
@@ -39,6 +42,7 @@ def measure_decoding(setup: "Setup", results: Results) -> None:
 @cache
 def _exports(root: Path, name: str, device: str) -> dict[str, Any]:
     """Return the model in CTranslate2, in float16 on a GPU; nothing if CTranslate2 is not installed."""
+    shutil.rmtree(root, ignore_errors=True)
     dtype = "float16" if device == "cuda" else "float32"
     return export_to_ctranslate2(random_model(name), word_tokenizer(VOCAB_SIZE), str(root), (dtype,), device)
 
@@ -58,18 +62,29 @@ def _decode(setup: "Setup", name: str, beams: int, size: int, dtype: torch.dtype
         peer: partial(candidate.generate, **inputs, **settings) for peer, candidate in candidates.items()
     }
     on_host = {key: value.cpu() for key, value in inputs.items()}
-    for peer, export in _exports(setup.output / "exports" / name, name, setup.device.type).items():
-        functions[peer] = partial(export.generate, **on_host, **settings)
+    values: dict[str, Any] = {}
+    exports = _exports(setup.output / "exports" / name, name, setup.device.type)
+    if not exports:
+        values["CTranslate2"] = "not installed"
+    for peer, export in exports.items():
+        function = partial(export.generate, **on_host, **settings)
+        try:
+            function()
+        except Exception as error:  # its wheels need a certain release of CUDA
+            values[peer] = describe(error)
+        else:
+            functions[peer] = function
     seconds = time_interleaved(1 if setup.small else 5, **functions)
     speed = {peer: size / elapsed for peer, elapsed in seconds.items()}
-    values: dict[str, Any] = {"tokens/s": speed["ours"] * TARGET_LENGTH, "sentences/s": speed["ours"]}
+    values = {"tokens/s": speed["ours"] * TARGET_LENGTH, "sentences/s": speed["ours"], **values}
     for peer in (peer for peer in speed if peer != "ours"):
         values |= {peer: speed[peer], f"ours / {peer}": speed["ours"] / speed[peer]}
     outputs = [functions[peer]().tolist() for peer in ("ours", "MarianMT")]
     values["equal to MarianMT"] = sum(a == b for a, b in zip(*outputs, strict=True)) / size
     if setup.device.type == "cuda":
         values["waits per position"] = _count_waits(functions["ours"]) / TARGET_LENGTH
-        functions["ours"]()  # the peak below is of a warm run
+        del marian, candidates, functions["MarianMT"]
+        gc.collect()
         torch.cuda.reset_peak_memory_stats()
         functions["ours"]()
         values["peak GB"] = torch.cuda.max_memory_allocated() / 1e9

@@ -1,13 +1,14 @@
 """Rows of measurements in a JSON file, which further runs complete."""
 
 import json
+import os
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measuring import log
+from measuring import log, synchronize
 
 from hf_vanilla_transformer.files import write_whole
 
@@ -19,7 +20,12 @@ class OutOfTimeError(Exception):
 
 
 class MissingError(Exception):
-    """What a row measures is not installed; the message names it."""
+    """Something that a row needs is missing; the message names it."""
+
+
+def describe(error: Exception) -> str:
+    """Return the type and the first line of an error."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:120]}"
 
 
 class Results:
@@ -28,33 +34,35 @@ class Results:
     Args:
         path: JSON file, {table: {row: {column: value}}}.
         seconds: time limit; no row starts after it.
-        retry: measure the rows again that have failed.
+        retry: measure rows again that have failed.
     """
 
     def __init__(self, path: Path, seconds: float, retry: bool = False):
         self.path, self.deadline = path, time.monotonic() + seconds
+        self.retry = retry
         self.tables: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text()) if path.is_file() else {}
-        if retry:
-            for rows in self.tables.values():
-                for row in [name for name, values in rows.items() if FAILED in values]:
-                    del rows[row]
 
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
-    def measure(self, table: str, row: str, function: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def measure(
+        self, table: str, row: str, function: Callable[[], dict[str, Any]], seconds: float = 30
+    ) -> dict[str, Any]:
         """Return the values of a row, which `function` measures unless they are known.
 
-        An exception becomes the value of the column "failed". So does the end of the process, because CUDA cannot
-        recover from some errors: a row counts as failed until it is finished.
+        An exception becomes the value of the column "failed". So does the end of the process: a row counts as failed
+        until it is finished. After an error that leaves CUDA unusable, the process ends.
+
+        Args:
+            seconds: time that the row may need.
 
         Raises:
-            OutOfTimeError: if the row is not known and the time is over.
+            OutOfTimeError: if the row is not known and less time is left than it may need.
         """
         rows = self.tables.setdefault(table, {})
-        if row in rows:
+        if row in rows and not (self.retry and FAILED in rows[row]):
             return rows[row]
-        if self.seconds_left() <= 0:
+        if self.seconds_left() < seconds:
             raise OutOfTimeError
         log(f"{table}: {row} ...")
         self._save(table, row, {FAILED: "the process ended"})
@@ -65,12 +73,17 @@ class Results:
             self._write()
             raise
         except MissingError as error:
-            values = {FAILED: f"not installed: {error}"}
+            values = {FAILED: str(error)}
         except Exception as error:  # running out of memory, for example; the other rows are still of interest
             log(traceback.format_exc())
-            values = {FAILED: f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:120]}"}
+            values = {FAILED: describe(error)}
         log(f"{table}: {row}: {values}")
         self._save(table, row, values)
+        try:
+            synchronize()
+        except RuntimeError as error:
+            log(f"CUDA cannot be used any more in this process: {describe(error)}")
+            os._exit(1)
         return values
 
     def _save(self, table: str, row: str, values: dict[str, Any]) -> None:

@@ -2,17 +2,19 @@
 
 import json
 import os
-import signal
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_results import MissingError, OutOfTimeError, Results
+import psutil
+from gpu_results import FAILED, MissingError, OutOfTimeError, Results
 from measuring import log
 from safetensors.torch import load_file
 
@@ -26,20 +28,30 @@ SMALL = ["--d_model", "32", "--d_ff", "64", "--num_encoder_layers", "1", "--num_
 SMALL += ["--vocab_size", "1000", "--max_tokens", "256"]
 
 
-def _run(command: list[str], log_file: Path, seconds: float, until: Callable[[], bool] | None = None) -> int | None:
+def _run(
+    command: list[str],
+    log_file: Path,
+    seconds: float,
+    until: Callable[[], bool] | None = None,
+    environment: dict[str, str] | None = None,
+) -> int | None:
     """Run a command with its output appended to `log_file`, and return its exit status.
 
     None means that it was killed, with all processes that it had started: after `seconds`, or once `until` was true.
     """
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("a") as output:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **(environment or {})}, stdout=output, stderr=subprocess.STDOUT
+        )
         end = time.monotonic() + seconds
         while process.poll() is None and time.monotonic() < end and not (until and until()):
             time.sleep(0.1)
         if process.poll() is not None:
             return process.returncode
-        os.killpg(process.pid, signal.SIGKILL)
+        for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                each.kill()
         process.wait()
     return None
 
@@ -56,29 +68,37 @@ def _on_cpu(setup: "Setup") -> list[str]:
     return ["--use_cpu"] if setup.device.type == "cpu" else []
 
 
-def run_tests(setup: "Setup", results: Results) -> None:
-    """Add one row for each part of the tests, of which the first two put every model on the GPU."""
-    parts = {
-        "devices": ["tests/test_devices.py"],
-        "conformance": ["tests/test_conformance.py"],
-        "fast tests": ["-m", "not slow"],
-        "system tests": ["tests/system/test_resume.py", "tests/system/test_many_processes.py"],
-    }
-    if setup.small:
-        parts = {"devices": ["tests/test_devices.py", "-k", "logits"]}
+def test_devices(setup: "Setup", results: Results) -> None:
+    """Add rows for the tests that put every model on the GPU: this package's, and transformers' own suite."""
+    _pytest(setup, results, "devices", ["tests/test_devices.py", *(["-k", "logits"] if setup.small else [])])
+    if not setup.small:
+        _pytest(setup, results, "conformance", ["tests/test_conformance.py"])
 
-    def run(name: str, selection: list[str]) -> dict[str, Any]:
+
+def run_tests(setup: "Setup", results: Results) -> None:
+    """Add rows for the tests of exact resuming with the training on the GPU, and for the fast tests."""
+    if not setup.small:
+        _pytest(setup, results, "resuming", ["tests/system/test_resume.py"])
+        parallel = ["-n", str(os.cpu_count())] if find_spec("xdist") else []
+        _pytest(setup, results, "fast tests", ["-m", "not slow", "--continue-on-collection-errors", *parallel])
+
+
+def _pytest(setup: "Setup", results: Results, name: str, selection: list[str]) -> None:
+    """Add a row with the last line of a run of pytest; one without a passed test has failed."""
+
+    def run() -> dict[str, Any]:
         start, log_file = time.monotonic(), setup.output / f"{name.replace(' ', '_')}.log"
         log_file.unlink(missing_ok=True)
-        parallel = ["-n", str(os.cpu_count())] if name == "fast tests" and find_spec("xdist") else []
-        status = _run([sys.executable, "-m", "pytest", *selection, *parallel], log_file, results.seconds_left())
+        environment = {"TEST_DEVICE": setup.device.type, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", *selection]
+        status = _run(command, log_file, results.seconds_left(), environment=environment)
         if status is None:
             raise OutOfTimeError
         summary = log_file.read_text(errors="replace").splitlines()[-1].strip("= ")
-        return {"result": summary, "seconds": time.monotonic() - start, "exit status": status}
+        values = {"result": summary, "seconds": time.monotonic() - start}
+        return values if status == 0 and "passed" in summary else {**values, FAILED: f"see {log_file.name}"}
 
-    for name, selection in parts.items():
-        results.measure("tests", name, partial(run, name, selection))
+    results.measure("tests", name, run)
 
 
 def measure_recipe(setup: "Setup", results: Results) -> None:
@@ -87,68 +107,64 @@ def measure_recipe(setup: "Setup", results: Results) -> None:
     flags = [*SMALL, "--max_steps", "4", "--save_steps", "2", "--eval_steps", "2"] if setup.small else []
 
     def run() -> dict[str, Any]:
-        log_file = setup.output / "multi30k.log"
-        train = [*PACKAGE, "train", RECIPE, "--bf16", "--eval_strategy", "no", "--output_dir", str(folder), *flags]
-        train += ["--train_file", str(text / "train"), "--validation_file", str(text / "val"), *_on_cpu(setup)]
-        average = f"{folder}-average"
-        commands = [train] if not (folder / "model.safetensors").is_file() else []
-        if not Path(average).is_dir():
-            commands.append(
-                [*PACKAGE, "average", str(folder), "--last", "2" if setup.small else "10", "--output_dir", average]
-            )
-        for command in commands:
-            _check(_run(command, log_file, results.seconds_left()), log_file)
+        log_file, average = setup.output / "multi30k.log", Path(f"{folder}-average")
+        if not (folder / "model.safetensors").is_file():
+            train = [*PACKAGE, "train", RECIPE, "--bf16", "--eval_strategy", "no", "--output_dir", str(folder), *flags]
+            train += ["--train_file", str(text / "train"), "--validation_file", str(text / "val"), *_on_cpu(setup)]
+            _check(_run(train, log_file, results.seconds_left()), log_file)
+        shutil.rmtree(average, ignore_errors=True)
+        last = "2" if setup.small else "10"
+        command = [*PACKAGE, "average", str(folder), "--last", last, "--output_dir", str(average)]
+        _check(_run(command, log_file, results.seconds_left()), log_file)
         state = json.loads((folder / "trainer_state.json").read_text())
         seconds = [entry["seconds"] for entry in state["log_history"] if "seconds" in entry]
         values: dict[str, Any] = {"updates": state["global_step"], "minutes": seconds[-1] / 60 if seconds else None}
         for dtype in ("float32", "bfloat16"):
-            output = setup.output / f"multi30k_{dtype}.json"
-            output.unlink(missing_ok=True)
-            evaluate = [*PACKAGE, "evaluate", average, "--test_file", str(text / "val"), "--dtype", dtype]
-            _check(_run([*evaluate, "--bleu_tokenize", "none"], output, results.seconds_left()), output)
-            scores = output.read_text()
-            values[f"val BLEU, {dtype}"] = json.JSONDecoder().raw_decode(scores[scores.index("{") :])[0]["bleu"]
+            evaluate = [*PACKAGE, "evaluate", str(average), "--test_file", str(text / "val"), "--dtype", dtype]
+            evaluate += ["--bleu_tokenize", "none"]
+            output = subprocess.run(evaluate, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=300).stdout
+            values[f"val BLEU, {dtype}"] = json.loads(output)["bleu"]
         return values
 
     results.measure("recipe", f"{RECIPE}, bfloat16", run)
 
 
 def measure_launchers(setup: "Setup", results: Results) -> None:
-    """Add one row for each configuration of accelerate for one device: a run, and one that is killed and resumed."""
+    """Add one row for each of accelerate's configurations, on one device: a run that is killed and resumed."""
     configurations = {"one_gpu": None, "fsdp": None, "deepspeed_zero2": "deepspeed"}
-    for name, requirement in configurations.items():
-        if setup.small and name != "one_gpu":
-            continue
-        results.measure("launchers", name, partial(_launch, setup, results, name, requirement))
+    for name in configurations if not setup.small else ("one_gpu",):
+        run = partial(_launch, setup, results, name, configurations[name])
+        results.measure("launchers", name, run, seconds=10 if setup.small else 90)
 
 
 def _launch(setup: "Setup", results: Results, name: str, requirement: str | None) -> dict[str, Any]:
-    """Train undisturbed, and train with a SIGKILL in between; return how much the weights differ."""
+    """Train twice undisturbed, and once with a SIGKILL in between; return how much the weights differ."""
     if requirement and not find_spec(requirement):
-        raise MissingError(requirement)
-    steps, folders = (12, 3) if setup.small else (200, 50), {}
+        raise MissingError(f"{requirement} is not installed")
+    steps, save_steps = (12, 3) if setup.small else (200, 50)
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", f"scripts/accelerate/{name}.yaml"]
     launch += ["--num_processes", "1", *(["--cpu"] if setup.device.type == "cpu" else [])]
-    for kind in ("undisturbed", "killed"):
-        folder = folders[kind] = setup.output / f"{name}_{kind}"
+    weights, output = {}, ""
+    for kind in ("undisturbed", "repeated", "killed"):
+        folder = setup.output / f"{name}_{kind}"
         log_file = Path(f"{folder}.log")
+        shutil.rmtree(folder, ignore_errors=True)
+        log_file.unlink(missing_ok=True)
         command = [*launch, "scripts/train.py", RECIPE, "--output_dir", str(folder), *(SMALL if setup.small else [])]
-        command += ["--train_file", str(setup.text / "multi30k" / "train"), "--max_steps", str(steps[0])]
-        command += [
-            "--save_steps",
-            str(steps[1]),
-            "--save_total_limit",
-            "20",
-            "--eval_strategy",
-            "no",
-            *_on_cpu(setup),
-        ]
+        command += ["--train_file", str(setup.text / "multi30k" / "train"), "--max_steps", str(steps), *_on_cpu(setup)]
+        command += ["--save_steps", str(save_steps), "--save_total_limit", "20", "--eval_strategy", "no"]
         if kind == "killed":
-            checkpoint = folder / f"checkpoint-{2 * steps[1]}"
-            _run(command, log_file, results.seconds_left(), until=checkpoint.is_dir)
+            _run(command, log_file, results.seconds_left(), until=(folder / f"checkpoint-{2 * save_steps}").is_dir)
             log(f"{name}: killed and started again")
         _check(_run(command, log_file, results.seconds_left()), log_file)
-    first, second = (load_file(folder / "model.safetensors") for folder in folders.values())
-    difference = max(float((first[key] - second[key]).abs().max()) for key in first)
-    resumed = "Resuming from" in Path(f"{folders['killed']}.log").read_text(errors="replace")
-    return {"resumed": str(resumed), "largest difference of weights": difference, "same bits": str(difference == 0)}
+        weights[kind], output = load_file(folder / "model.safetensors"), log_file.read_text(errors="replace")
+
+    def difference(kind: str) -> float:
+        """Return the largest difference from the weights of the undisturbed run."""
+        return max(float((value - weights[kind][key]).abs().max()) for key, value in weights["undisturbed"].items())
+
+    return {
+        "resumed": str("Resuming from" in output),
+        "difference of the resumed run": difference("killed"),
+        "difference of a second undisturbed run": difference("repeated"),
+    }

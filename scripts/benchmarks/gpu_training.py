@@ -1,12 +1,14 @@
 """Training in bfloat16 on WMT text, by batch size, attention and compilation, and against MarianMT."""
 
+import gc
 import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from gpu_results import MissingError, Results
-from measuring import synchronize, time_interleaved
+from datasets import concatenate_datasets
+from gpu_results import MissingError, OutOfTimeError, Results
+from measuring import describe_machine, synchronize, time_interleaved
 from torch.utils.flop_counter import FlopCounterMode
 from training import OurBatchesTrainer, Throughput
 from transformers.trainer_callback import PrinterCallback
@@ -36,15 +38,21 @@ def peak_rate(device: torch.device) -> float:
     """Return the floating-point operations per second of a large matrix product in bfloat16."""
     side = 8192 if device.type == "cuda" else 256
     a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
-    return 2 * side**3 / time_interleaved(10, product=lambda: a @ b)["product"]
+
+    def products() -> None:
+        for _ in range(20):
+            a @ b
+
+    return 20 * 2 * side**3 / time_interleaved(5, products=products)["products"]
 
 
-def flops_per_token(model: VanillaTransformerForConditionalGeneration, batch: dict[str, torch.Tensor]) -> float:
-    """Return the operations of a forward and backward pass, per target token without padding."""
+def flops_per_token(model: VanillaTransformerForConditionalGeneration) -> float:
+    """Return the operations of a forward and backward pass, per target token, for pairs of 25 + 25 tokens."""
+    tokens = torch.randint(4, VOCAB_SIZE, (40, 25), device=model.device)
     with FlopCounterMode(display=False) as counter:
-        model(**batch, smoothing=0.1).loss.backward()
+        model(input_ids=tokens, labels=tokens, smoothing=0.1).loss.backward()
     model.zero_grad()
-    return counter.get_total_flops() / int(batch["labels"].ge(0).sum())
+    return counter.get_total_flops() / tokens.numel()
 
 
 def measure_training(setup: "Setup", results: Results) -> None:
@@ -52,6 +60,7 @@ def measure_training(setup: "Setup", results: Results) -> None:
     pairs = load_pairs(str(setup.text / "wmt" / "train"), "en", "de")
     tokenizer = train_tokenizer([text for side in ("source", "target") for text in pairs[side] if text], 16_000)
     rows, _ = tokenize_pairs(pairs, tokenizer, 256, None)
+    rows = concatenate_datasets([rows] * (1 if setup.small else 10))  # few runs are longer than an epoch
     standard = 500 if setup.small else DEFAULT_BATCH_SIZE
     variants: dict[str, dict[str, Any]] = {
         f"{size:,} tokens": {"max_tokens": size} for size in ((250, 500) if setup.small else BATCH_SIZES)
@@ -67,25 +76,29 @@ def measure_training(setup: "Setup", results: Results) -> None:
     for name in setup.models:
         for variant, changes in variants.items():
             settings = {"max_tokens": standard, "bf16": True, **changes}
-            results.measure(f"training {name}", variant, partial(_train, setup, results, name, rows, settings))
+            slow = "torch_compile" in changes or variant == "flex_attention"  # both are compiled
+            run = partial(_train, setup, results, name, rows, settings)
+            results.measure(f"training {name}", variant, run, seconds=150 if slow else 30)
 
 
 def _train(setup: "Setup", results: Results, name: str, rows: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the speed and the peak memory of some updates."""
     settings = dict(settings)
+    ceiling = results.tables["machine"][describe_machine()]["bf16 TFLOP/s"]
     attention, marian, cudnn = (settings.pop(name, False) for name in ("attention", "marian", "cudnn"))
     if setup.device.type == "cpu" and settings.keys() & {"fp16", "tf32"}:
-        raise MissingError("a GPU")
+        raise MissingError("needs a GPU")
     if attention == "flash_attention_2" and not is_flash_attn_2_available():
-        raise MissingError("flash-attn")
+        raise MissingError("flash-attn is not installed")
+    gc.collect()  # the models of earlier rows
+    torch.compiler.reset()
     torch.manual_seed(0)
     config = paper_config(name, vocab_size=VOCAB_SIZE)
     model: Any = VanillaTransformerForConditionalGeneration(config)
     assert config.pad_token_id is not None
     assert config.decoder_start_token_id is not None
     collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
-    batch = {name: value.to(setup.device) for name, value in collator(list(rows.select(range(64)))).items()}
-    flops = flops_per_token(model.to(setup.device).train(), batch)
+    flops = flops_per_token(model.to(setup.device).train())
     if marian:
         model, settings["lr_scheduler_type"] = convert.to_marian(model), "linear"
     model.set_attn_implementation(attention or "sdpa")
@@ -106,14 +119,17 @@ def _train(setup: "Setup", results: Results, name: str, rows: Any, settings: dic
         speed = Throughput()
         speed.attach(trainer)
         trainer.remove_callback(PrinterCallback)
+        # transformers changes this only once per process
+        torch.set_float32_matmul_precision("high" if settings.get("tf32") else "highest")
         if setup.device.type == "cuda":
             torch.backends.cuda.enable_cudnn_sdp(cudnn)
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         trainer.train()
         synchronize()
+        if trainer.state.global_step < args.max_steps:  # stopped by SIGTERM
+            raise OutOfTimeError
     rate = speed.tokens_per_second()
-    ceiling = list(results.tables["machine"].values())[-1]["bf16 TFLOP/s"]
     values = {"tokens/s": rate, "TFLOP/s": rate * flops / 1e12, "share of peak": rate * flops / 1e12 / ceiling}
     if setup.device.type == "cuda":
         values["peak GB"] = torch.cuda.max_memory_allocated() / 1e9
