@@ -24,16 +24,16 @@ end=$((SECONDS + 60 * ${MINUTES:-28}))
 
 for stage in "$@"; do
   stage_end=$((SECONDS + 480 < end ? SECONDS + 480 : end))
-  before=none
+  before=none stage_flags=$flags
   # if CUDA ends the process, it starts again and continues after the failed row
   while [ "$before" != "$(cksum "$output/gpu.json" 2>/dev/null)" ]; do
     before=$(cksum "$output/gpu.json" 2>/dev/null)
     left=$((stage_end - SECONDS))
     # shellcheck disable=SC2086 # one word per flag
     timeout --kill-after 10 $((left > 0 ? left + 40 : 40)) "$python" scripts/benchmarks/gpu.py "$stage" \
-      --text "$text" --output_dir "$output" --seconds $left $flags
+      --text "$text" --output_dir "$output" --seconds $left $stage_flags
     status=$?
-    flags=${flags/--retry/} # only once
+    stage_flags=${flags/--retry/} # only once
     case $status in 0 | 3) break ;; 2) exit 2 ;; esac
   done
   [ $status -eq 0 ] || echo "gpu.sh: $stage is unfinished; the same command continues it." >&2
