@@ -140,9 +140,9 @@ def find_processes(*texts: str) -> list[int]:
     return found
 
 
-def wait_until(condition, seconds: float) -> None:
-    """Wait until a condition holds, and fail if it does not within so many seconds."""
+def wait_until(condition, seconds: float, describe=lambda: "") -> None:
+    """Wait until a condition holds; if it does not within so many seconds, fail with what `describe` returns."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "timed out"
+        assert time.monotonic() < deadline, f"timed out after {seconds} seconds\n{describe()}"
         time.sleep(0.2)
