@@ -43,7 +43,9 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     """
 
     def __init__(self, folder: str):
-        exported = import_exporters().ExportedModel.from_pretrained(folder, trust_remote_code=False)
+        exporters, options = import_exporters(), import_module("onnxruntime").SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()  # by default it would use every core of the machine
+        exported = exporters.ExportedModel.from_pretrained(folder, trust_remote_code=False, session_options=options)
         with torch.device("meta"):
             super().__init__(exported.config)
         self.generation_config, self.runners = exported.generation_config, exported.runners

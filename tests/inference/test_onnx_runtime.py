@@ -2,6 +2,7 @@
 
 import io
 
+import psutil
 import pytest
 import torch
 from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
@@ -36,6 +37,21 @@ def test_text_longer_than_the_position_table_is_a_clear_error(save_model, tmp_pa
     assert exported.generate(inputs, **settings).tolist() == model.generate(inputs, **settings).tolist()
     with pytest.raises(ValueError, match="128 positions, but the text needs 129"):
         exported.generate(torch.full((1, 129), 5), max_new_tokens=3)
+
+
+def test_sessions_start_no_more_threads_than_torch_has(save_model, tmp_path):
+    _, folder = save_model()
+    export_onnx(folder, tmp_path / "onnx")
+    before, started = torch.get_num_threads(), {}
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            others = psutil.Process().num_threads()
+            exported = OnnxModel(tmp_path / "onnx")
+            started[threads] = (psutil.Process().num_threads() - others) / len(exported.runners)
+    finally:
+        torch.set_num_threads(before)
+    assert started == {1: 0, 3: 2}  # the calling thread is one of them
 
 
 def test_export_of_a_trained_model_translates_the_same(trained_on_multi30k, tmp_path, monkeypatch, capsys):
