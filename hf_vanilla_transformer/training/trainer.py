@@ -298,6 +298,12 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             limit = self.args.save_total_limit + bool(best)
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint)
 
+    def _issue_warnings_after_load(self, load_result):
+        """Warn of weights that a checkpoint lacks, unless they are tied to one that it has."""
+        tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
         if self.average:

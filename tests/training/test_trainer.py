@@ -1,7 +1,9 @@
+import logging
 import signal
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch._dynamo.utils import get_compilation_metrics
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
@@ -167,6 +169,20 @@ def test_saved_models_contain_no_pickles(trainer, tmp_path):
     run.train()
     run.save_model()
     assert {file.suffix for file in tmp_path.iterdir() if file.is_file()} == {".json", ".py", ".safetensors"}
+
+
+def test_loading_a_checkpoint_warns_only_of_weights_that_it_lacks(trainer, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    run = trainer()
+    run.save_model(tmp_path)
+    run._load_from_checkpoint(str(tmp_path))
+    assert "missing" not in caplog.text
+    weights = load_file(tmp_path / "model.safetensors")
+    lost = next(name for name in weights if "norm" in name)
+    del weights[lost]
+    save_file(weights, tmp_path / "model.safetensors")
+    run._load_from_checkpoint(str(tmp_path))
+    assert f"missing keys in the checkpoint model loaded: ['{lost}']" in caplog.text
 
 
 def test_a_resumed_run_ends_with_bitwise_equal_parameters(trainer, small_model, tmp_path):
