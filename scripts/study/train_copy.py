@@ -33,7 +33,7 @@ def train(task: str, steps: int) -> VanillaTransformerForConditionalGeneration:
         vocab_size=VOCAB, d_model=64, num_encoder_layers=2, num_decoder_layers=2, num_heads=4, d_ff=128, dropout=0.0
     )
     model = VanillaTransformerForConditionalGeneration(config).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5, betas=(0.9, 0.98), eps=1e-9)
     schedule = get_noam_schedule(optimizer, config.d_model, warmup_steps=400)
     progress = trange(steps, desc=task, file=sys.stderr)
     for _ in progress:
@@ -61,7 +61,7 @@ def exact_matches(model: VanillaTransformerForConditionalGeneration, task: str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000, help="updates for each task (default: 2000)")
+    parser.add_argument("--steps", type=int, default=1000, help="updates for each task (default: 1000)")
     steps = parser.parse_args().steps
     torch.manual_seed(0)
     for task in TASKS:

@@ -28,30 +28,24 @@ def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path,
         assert without_special_tokens(outputs) == without_special_tokens(expected)
 
 
-def test_text_longer_than_the_position_table_is_a_clear_error(save_model, tmp_path):
+def test_threads_are_those_of_torch_and_too_long_text_is_a_clear_error(save_model, tmp_path):
     model, folder = save_model()
-    export_onnx(folder, tmp_path / "onnx")
-    exported = OnnxModel(tmp_path / "onnx")  # the model has 64 positions, the export twice as many
-    inputs = torch.randint(4, 300, (2, 128))
-    settings = {"num_beams": 1, "max_new_tokens": 70}
-    assert exported.generate(inputs, **settings).tolist() == model.generate(inputs, **settings).tolist()
-    with pytest.raises(ValueError, match="128 positions, but the text needs 129"):
-        exported.generate(torch.full((1, 129), 5), max_new_tokens=3)
-
-
-def test_sessions_start_no_more_threads_than_torch_has(save_model, tmp_path):
-    _, folder = save_model()
     export_onnx(folder, tmp_path / "onnx")
     before, started = torch.get_num_threads(), {}
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
             others = psutil.Process().num_threads()
-            exported = OnnxModel(tmp_path / "onnx")
+            exported = OnnxModel(tmp_path / "onnx")  # the model has 64 positions, the export twice as many
             started[threads] = (psutil.Process().num_threads() - others) / len(exported.runners)
     finally:
         torch.set_num_threads(before)
     assert started == {1: 0, 3: 2}  # the calling thread is one of them
+    inputs = torch.randint(4, 300, (2, 128))
+    settings = {"num_beams": 1, "max_new_tokens": 70}
+    assert exported.generate(inputs, **settings).tolist() == model.generate(inputs, **settings).tolist()
+    with pytest.raises(ValueError, match="128 positions, but the text needs 129"):
+        exported.generate(torch.full((1, 129), 5), max_new_tokens=3)
 
 
 def test_export_of_a_trained_model_translates_the_same(trained_on_multi30k, tmp_path, monkeypatch, capsys):
