@@ -1,8 +1,11 @@
-"""The divergence of R-Drop (arXiv:2106.14448)."""
+"""The loss of R-Drop (arXiv:2106.14448)."""
+
+from typing import Any
 
 import torch
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
+from ..model.loss_vanilla_transformer import CHUNK_ROWS, GPU_CHUNK_ROWS, smoothed_cross_entropy
 
 
 def symmetric_divergence(first: torch.Tensor, second: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -12,7 +15,48 @@ def symmetric_divergence(first: torch.Tensor, second: torch.Tensor, labels: torc
         first, second: (..., V), the logits of P1 and of P2.
         labels: (...), -100 at padded positions.
     """
-    dtype = torch.float32 if first.dtype.itemsize < 4 else None
-    first, second = (logits.log_softmax(-1, dtype=dtype) for logits in (first, second))
+    first, second = first.log_softmax(-1), second.log_softmax(-1)
     divergence = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2
     return divergence.masked_fill(labels == IGNORED_LABEL, 0.0).sum()
+
+
+def r_drop_loss(
+    logits: torch.Tensor, labels: torch.Tensor, alpha: float, smoothing: float, pad_token_id: int
+) -> torch.Tensor:
+    """Return half of equation 4: the mean smoothed cross-entropy of two passes, plus alpha / 2 times their divergence.
+
+    In nats, summed over the positions that are not padded.
+
+    Args:
+        logits: (2 B, T, V), of any float dtype: those of the first pass, then those of the second.
+        labels: (B, T), -100 at padded positions.
+    """
+    pair = logits.flatten(0, 1).unflatten(0, (2, -1))
+    return _RDropLoss.apply(pair, labels.flatten(), alpha, smoothing, pad_token_id)
+
+
+class _RDropLoss(torch.autograd.Function):
+    """Compute the loss and its gradient in chunks of rows: a dozen tensors of (2 N, V) would take most of the time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, alpha: float, smoothing: float, pad_token_id: int
+    ):
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        loss, gradient = logits.new_zeros((), dtype=wide), torch.empty_like(logits)
+        chunk_rows = CHUNK_ROWS if logits.device.type == "cpu" else GPU_CHUNK_ROWS
+        for start in range(0, len(labels), chunk_rows):
+            chunk = slice(start, start + chunk_rows)
+            part, part_labels = logits[:, chunk].detach().to(wide).requires_grad_(), labels[chunk]
+            with torch.enable_grad():
+                entropy = smoothed_cross_entropy(part, part_labels.expand(2, -1), smoothing, pad_token_id)
+                chunk_loss = (entropy + alpha * symmetric_divergence(part[0], part[1], part_labels)) / 2
+            gradient[:, chunk] = torch.autograd.grad(chunk_loss, part)[0]
+            loss += chunk_loss.detach()
+        ctx.save_for_backward(gradient)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor):
+        (gradient,) = ctx.saved_tensors
+        return (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype), None, None, None, None

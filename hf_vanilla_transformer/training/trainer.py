@@ -27,7 +27,7 @@ from .arguments import NOAM, check_batch_size, check_evaluation
 from .callbacks import ProgressBar, SetEpoch, TrainingSpeed
 from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
-from .loss import symmetric_divergence
+from .loss import r_drop_loss
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
 from .validation import ValidatingTrainer, token_lengths
@@ -191,8 +191,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
         `num_items_in_batch` is the number of real target tokens in the whole update, over all its batches and
         processes, so that one batch of 8 pairs and 8 accumulated batches of 1 have the same gradient. With R-Drop, the
-        loss is half of equation 4 of arXiv:2106.14448: the mean loss of two passes with different dropout, plus
-        alpha / 2 times their divergence.
+        model runs twice with different dropout.
         """
         labels, inputs = inputs["labels"], {name: value for name, value in inputs.items() if name != "labels"}
         smoothing, r_drop = self.args.label_smoothing_factor, self.args.r_drop_alpha
@@ -202,11 +201,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if r_drop:
             twice = {name: torch.cat((value, value)) for name, value in inputs.items()}
             outputs = model(**twice, use_cache=False)
-            first, second = outputs.logits.chunk(2)
-            loss = smoothed_cross_entropy(
-                outputs.logits, torch.cat((labels, labels)), smoothing, self.model.config.pad_token_id
-            )
-            loss = (loss + r_drop * symmetric_divergence(first, second, labels)) / 2
+            loss = r_drop_loss(outputs.logits, labels, r_drop, smoothing, pad_token_id)
         elif return_outputs:  # which include the logits
             outputs = model(**inputs, use_cache=False)
             loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, pad_token_id)

@@ -7,7 +7,8 @@ from transformers.utils import find_labels
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
-from hf_vanilla_transformer.training.loss import symmetric_divergence
+from hf_vanilla_transformer.training import loss as loss_module
+from hf_vanilla_transformer.training.loss import r_drop_loss, symmetric_divergence
 
 PAD, VOCAB_SIZE = 3, 11
 
@@ -62,6 +63,22 @@ def test_the_divergence_matches_torch():
     p, q = (torch.distributions.Categorical(logits=logits[labels != -100]) for logits in (first, second))
     expected = (torch.distributions.kl_divergence(p, q) + torch.distributions.kl_divergence(q, p)).sum() / 2
     torch.testing.assert_close(symmetric_divergence(first, second, labels), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_r_drop_in_chunks_has_the_loss_and_gradient_of_its_equation(monkeypatch, dtype):
+    monkeypatch.setattr(loss_module, "CHUNK_ROWS", 3)
+    (first, labels), (second, _) = example(), example()
+    logits = torch.cat((first, second.flip(0))).detach().to(dtype).requires_grad_()
+    loss = r_drop_loss(logits, labels, 5.0, 0.1, PAD)
+    (gradient,) = torch.autograd.grad(7 * loss, logits)
+    exact = logits.detach().double().requires_grad_()
+    entropy = reference(exact, torch.cat((labels, labels)), 0.1)
+    expected = (entropy + 5.0 * symmetric_divergence(*exact.chunk(2), labels)) / 2
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-6, atol=0.0)
+    (expected_gradient,) = torch.autograd.grad(7 * expected, exact)
+    assert gradient.dtype == dtype
+    torch.testing.assert_close(gradient, expected_gradient.to(dtype))
 
 
 def test_a_second_backward_is_an_error():
