@@ -14,7 +14,7 @@ def symmetric_divergence(first: torch.Tensor, second: torch.Tensor, labels: torc
     """Return (KL(P1 || P2) + KL(P2 || P1)) / 2 in nats, summed over the positions that are not padded.
 
     Args:
-        first, second: (..., V), the logits of P1 and of P2.
+        first, second: (..., V), the logits of P1 and of P2, float32 or wider.
         labels: (...), -100 at padded positions.
     """
     first, second = first.log_softmax(-1), second.log_softmax(-1)

@@ -9,6 +9,7 @@ from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.jobs import call
 from hf_vanilla_transformer.inference.onnx_runtime import OnnxModel
 from hf_vanilla_transformer.inference.translation import translate_ids
 from hf_vanilla_transformer.sharing.export import export_onnx
@@ -31,15 +32,11 @@ def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path,
 def test_threads_are_those_of_torch_and_too_long_text_is_a_clear_error(save_model, tmp_path):
     model, folder = save_model()
     export_onnx(folder, tmp_path / "onnx")
-    before, started = torch.get_num_threads(), {}
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            others = psutil.Process().num_threads()
-            exported = OnnxModel(tmp_path / "onnx")  # the model has 64 positions, the export twice as many
-            started[threads] = (psutil.Process().num_threads() - others) / len(exported.runners)
-    finally:
-        torch.set_num_threads(before)
+    started = {}
+    for threads in (1, 3):
+        others = psutil.Process().num_threads()
+        exported = call(OnnxModel, threads, tmp_path / "onnx")  # the model has 64 positions, the export twice as many
+        started[threads] = (psutil.Process().num_threads() - others) / len(exported.runners)
     assert started == {1: 0, 3: 2}  # the calling thread is one of them
     inputs = torch.randint(4, 300, (2, 128))
     settings = {"num_beams": 1, "max_new_tokens": 70}
