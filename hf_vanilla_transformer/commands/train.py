@@ -7,7 +7,10 @@ HELP = "train a model on parallel text, or continue training one"
 
 def run(argv: Sequence[str]) -> None:
     """Train a model and save it to its output folder."""
+    from accelerate import PartialState
+
     from ..training.recipes import parse_arguments
     from ..training.run import run_train
 
     run_train(*parse_arguments(argv))
+    PartialState().destroy_process_group()  # its threads, if there is one, can abort an interpreter that is ending

@@ -19,7 +19,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.sock
+AuthInfo=socket={folder}/munge.sock,cred_expire=15
 CryptoType=crypto/munge
 SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
@@ -59,7 +59,11 @@ def _daemon(name: str) -> str:
 
 @contextlib.contextmanager
 def slurm(folder: Path) -> Iterator[dict[str, str]]:
-    """Start Slurm with one node of two CPUs, and yield the environment for its commands."""
+    """Start Slurm with one node of two CPUs, and yield the environment for its commands.
+
+    A job that is queued again starts when the credentials of its first start have expired: here after 15 seconds, by
+    default after two minutes. A job that is made to start sooner can be ended by a late message about its first start.
+    """
     missing = [name for name in SLURM_COMMANDS if not _daemon(name)]
     if missing or os.geteuid():
         pytest.skip(f"Slurm cannot be started here: {' '.join(missing) + ' missing' if missing else 'not root'}")
