@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 
@@ -57,3 +57,15 @@ def request(
     found = {name.lower(): value for name, value in response.getheaders()}
     is_json = method != "HEAD" and found.get("content-type", "").startswith("application/json")
     return Answer(response.status, json.loads(content) if is_json else content.decode(errors="replace"), found)
+
+
+def text(q: str | list[str], **others: Any) -> dict[str, Any]:
+    """Return the body of a request for a translation from English to German."""
+    return {"q": q, "source": "en", "target": "de", **others}
+
+
+def metric(send: Callable[..., Answer], name: str) -> float:
+    """Return a figure of the server, 0 if it has none yet; `send` is `request` without the port."""
+    lines = send("GET", "/metrics").body.splitlines()
+    found = [line.rpartition(" ") for line in lines if line.startswith(f"vanilla_transformer_{name}")]
+    return float(found[0][2]) if found else 0

@@ -7,7 +7,7 @@ HELP = "train a model on parallel text, or continue training one"
 
 def run(argv: Sequence[str]) -> None:
     """Train a model and save it to its output folder."""
-    from accelerate import PartialState
+    from accelerate.state import PartialState
 
     from ..training.recipes import parse_arguments
     from ..training.run import run_train

@@ -1,93 +1,21 @@
 """`vanilla-transformer serve` in its own process, as clients, browsers and process managers meet it."""
 
-import contextlib
 import json
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import NamedTuple
+from functools import partial
 
 import pytest
 from export_models import PHRASES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from live_server import request
+from live_server import metric, request
+from server_process import in_one_line, serving
 
-from hf_vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    train_tokenizer,
-    translate,
-)
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-class Process(NamedTuple):
-    """A server's process, its port, and the file with its messages."""
-
-    popen: subprocess.Popen
-    port: int
-    log: Path
-
-
-@contextlib.contextmanager
-def serving(folders: Path | list[Path], log: Path, *flags: str) -> Iterator[Process]:
-    """Run `vanilla-transformer serve` on a free port."""
-    models = [str(folder) for folder in (folders if isinstance(folders, list) else [folders])]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", *models, "--port", str(port), *flags]
-    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
-        try:
-            deadline = time.monotonic() + 120
-            while not _answers(port):
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, "the server does not start"
-                time.sleep(0.2)
-            yield Process(process, port, log)
-        finally:
-            process.kill()
-
-
-def _answers(port: int) -> bool:
-    with contextlib.suppress(OSError):
-        return request(port, "GET", "/health").status == 200
-    return False
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A random model from English to German whose translations end soon, its tokenizer, and its folder."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = train_tokenizer(PHRASES, 350)
-    config = VanillaTransformerConfig(
-        vocab_size=len(tokenizer), d_model=32, num_heads=4, d_ff=64, num_encoder_layers=2, num_decoder_layers=2,
-        source_lang="en", target_lang="de", lm_head_bias=True, tie_word_embeddings=False,
-    )  # fmt: skip
-    model = VanillaTransformerForConditionalGeneration(config).eval()
-    model.lm_head.weight.data.normal_()
-    model.lm_head.bias.data[2] += 5.0
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return model, tokenizer, folder
-
-
-@pytest.fixture(scope="module")
-def server(model, tmp_path_factory):
-    with serving(model[2], tmp_path_factory.mktemp("server") / "log") as process:
-        yield process
-
-
-def in_one_line(model, phrase: str) -> str:
-    """Return the translation of a phrase alone; the random model also generates line breaks."""
-    return " ".join(translate(*model[:2], [phrase])[0].splitlines())
+from hf_vanilla_transformer import translate
 
 
 def test_libretranslates_python_client(server, model):
@@ -150,7 +78,7 @@ def test_sigterm_lets_accepted_requests_finish(model, tmp_path):
             while answered[0] < 20:
                 time.sleep(0.1)
             long = clients.submit(request, process.port, "POST", "/translate", body("\n".join(PHRASES * 3)))
-            while queue_length(process.port) <= len(others):
+            while metric(partial(request, process.port), "queue_sentences") <= len(others):
                 time.sleep(0.01)
             process.popen.send_signal(signal.SIGTERM)
             assert not long.done()
@@ -160,12 +88,6 @@ def test_sigterm_lets_accepted_requests_finish(model, tmp_path):
         assert process.popen.wait(30) == 0
         log = process.log.read_text()
     assert log.count("/translate: 200") == log.count("/translate: ") == answered[0] + 1
-
-
-def queue_length(port: int) -> float:
-    """Return how many sentences wait."""
-    lines = request(port, "GET", "/metrics").body.splitlines()
-    return float(next(line for line in lines if line.startswith("vanilla_transformer_queue_sentences")).split()[-1])
 
 
 SURROGATES = st.characters(categories=["Cs"])
@@ -229,112 +151,6 @@ def test_no_request_makes_the_server_fail(server):
     assert "Traceback" not in server.log.read_text()
 
 
-@contextlib.contextmanager
-def browser_page(port: int):
-    """Open the page of a server, and check that nothing that the browser asks for is an error."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page, errors = browser.new_page(), []
-        page.on("response", lambda response: response.status >= 400 and errors.append((response.status, response.url)))
-        page.goto(f"http://127.0.0.1:{port}/")
-        yield page
-        browser.close()
-    assert [(status, url) for status, url in errors if status != 401] == []  # 401 asks for the login
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium (apt install chromium)")
-def test_the_page_is_at_the_address_of_the_server(server, model):
-    from playwright.sync_api import expect
-
-    with browser_page(server.port) as page:
-        page.get_by_label("Source (en)").fill(PHRASES[0])
-        page.get_by_role("button", name="Translate").click()
-        translation = page.get_by_label("Translation (de)")
-        expect(translation).not_to_have_value("", timeout=30_000)
-        assert " ".join(translation.input_value().split()) == " ".join(in_one_line(model, PHRASES[0]).split())
-        expect(page.locator("[data-testid=matplotlib] img, .matplotlib img").first).to_be_visible()
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium (apt install chromium)")
-def test_the_page_of_two_models_behind_a_login(model, tmp_path):
-    from playwright.sync_api import expect
-
-    other = shutil.copytree(model[2], tmp_path / "other")
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(config | {"source_lang": "de", "target_lang": "en"}))
-    keys = tmp_path / "keys"
-    keys.write_text("topsecret\n")
-    flags = ("--api_key_file", str(keys))
-    with serving([model[2], other], tmp_path / "log", *flags) as process, browser_page(process.port) as page:
-        page.get_by_label("username").fill("anyone")
-        page.get_by_label("password").fill("topsecret")
-        page.get_by_role("button", name="Login").click()
-        page.get_by_role("tab", name="other").click()
-        page.get_by_label("Source (de)").fill("Wer?")
-        page.get_by_role("button", name="Translate").last.click()
-        expect(page.get_by_label("Translation (en)")).not_to_have_value("", timeout=30_000)
-        assert "other" in page.title()
-
-
-@pytest.mark.parametrize("path", ["run/translate", "call/translate", "api/translate", "upload", "file=/etc/passwd"])
-def test_the_page_opens_no_way_around_the_limits(server, path):
-    assert request(server.port, "GET", "/").status == 200
-    answer = request(server.port, "POST", f"/gradio_api/{path}", {"data": ["private"]})
-    assert answer[:2] == (404, {"error": "Not Found"})
-
-
-def test_errors_have_the_form_of_the_api_beside_the_page(server):
-    assert request(server.port, "GET", "/nowhere")[:2] == (404, {"error": "Not Found"})
-    assert request(server.port, "GET", "/translate")[:2] == (405, {"error": "Method Not Allowed"})
-    assert request(server.port, "POST", "/languages")[:2] == (405, {"error": "Method Not Allowed"})
-    assert request(server.port, "HEAD", "/health").status == 200
-
-
-def test_the_page_allows_no_other_sites(server):
-    headers = {"Origin": "https://evil.org", "Host": "mt.example.com", "Access-Control-Request-Method": "POST"}
-    for method, path in (("GET", "/config"), ("OPTIONS", "/translate"), ("GET", "/languages")):
-        answer = request(server.port, method, path, headers=headers)
-        assert "access-control-allow-origin" not in answer.headers
-
-
-WEBSOCKET = (
-    b"GET /translate?q=private HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
-
-
-def test_errors_of_the_page_are_logged_without_the_text(server):
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", server.port)) as websocket:
-        websocket.sendall(WEBSOCKET)
-        websocket.recv(100)
-    event = {"fn_index": 0, "session_hash": "s", "data": ["private", 4, 0.6, "no such language"]}
-    assert request(server.port, "POST", "/gradio_api/queue/join", event).status == 200
-    stream = request(server.port, "GET", "/gradio_api/queue/data?session_hash=s")
-    assert '"success":false' in stream.body.replace(" ", "")
-    log = server.log.read_text()
-    assert "gradio" in log  # where it was
-    assert "private" not in log
-
-
-def test_an_open_page_does_not_delay_the_end(model, tmp_path):
-    with serving(model[2], tmp_path / "log") as process:
-        page = socket.create_connection(("127.0.0.1", process.port), timeout=30)
-        page.sendall(b"GET /gradio_api/heartbeat/s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        received = b""
-        while b"ALIVE" not in received:
-            data = page.recv(1000)
-            assert data
-            received += data
-        start = time.monotonic()
-        process.popen.send_signal(signal.SIGTERM)
-        assert process.popen.wait(30) == 0
-        assert time.monotonic() - start < 15
-        page.close()
-        assert "Traceback" not in process.log.read_text()
-
-
 @pytest.mark.parametrize("backend", ["ctranslate2", "onnx"])
 def test_exports_are_served(model, backend, tmp_path):
     folder = tmp_path / "export"
@@ -354,28 +170,6 @@ def test_exports_are_served(model, backend, tmp_path):
         answer = request(process.port, "POST", "/translate", body)
     expected = [" ".join(text.splitlines()) for text in translate(*model[:2], PHRASES[:5], num_beams=1)]
     assert answer.body == {"translatedText": expected}
-
-
-def test_page_and_programs_use_one_model_at_once(server, model):
-    """Ten clicks on the page and a hundred requests together: all get the right answers."""
-    expected = [in_one_line(model, phrase) for phrase in PHRASES[:20]]
-
-    def click(i: int) -> str:
-        event = {"fn_index": 0, "session_hash": f"s{i}", "data": [PHRASES[i], 4, 0.6, None]}
-        assert request(server.port, "POST", "/gradio_api/queue/join", event).status == 200
-        stream = request(server.port, "GET", f"/gradio_api/queue/data?session_hash=s{i}").body
-        lines = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
-        (output,) = (line["output"]["data"][0] for line in lines if line["msg"] == "process_completed")
-        return " ".join(output.splitlines())
-
-    def ask(i: int) -> str:
-        body = {"q": PHRASES[i % 20], "source": "en", "target": "de"}
-        return request(server.port, "POST", "/translate", body).body["translatedText"]
-
-    with ThreadPoolExecutor(16) as clients:
-        clicks, answers = clients.map(click, range(10)), clients.map(ask, range(100))
-        assert list(clicks) == expected[:10]
-        assert list(answers) == expected * 5
 
 
 def test_an_address_in_use_and_an_empty_file_of_keys_are_one_line(server, model, tmp_path):

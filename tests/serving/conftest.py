@@ -1,0 +1,51 @@
+"""Fixtures that serve models over real connections."""
+
+import contextlib
+from functools import partial
+
+import pytest
+from live_server import live, request
+from search_models import with_varied_lengths
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.serving.batcher import Batcher
+from hf_vanilla_transformer.serving.metrics import Metrics
+from hf_vanilla_transformer.serving.server import Server
+from hf_vanilla_transformer.serving.service import TranslationService, Translator
+
+
+@pytest.fixture(scope="session")
+def decoding():
+    """How the served models search."""
+    return {"num_beams": 3, "max_new_tokens": 20}
+
+
+@pytest.fixture
+def model(save_model):
+    return with_varied_lengths(save_model(source_lang="en", target_lang="de")[0])
+
+
+@pytest.fixture
+def serve(model, phrase_tokenizer, decoding):
+    """A function that serves models by their names, by default one; returns a function to send requests."""
+    with contextlib.ExitStack() as stack:
+
+        def start(models=None, cors_origins=(), batcher=None, tokenizer=phrase_tokenizer, **settings):
+            batcher, metrics = batcher or Batcher(max_delay=0), Metrics()
+            stack.callback(batcher.close)
+            metrics.watch_queue(batcher.queue_length)
+            models = models or {"model": model}
+            translators = [Translator(name, each, tokenizer, decoding, metrics) for name, each in models.items()]
+            server = Server(TranslationService(translators, batcher), metrics, **settings)
+            port = stack.enter_context(live(server.app(cors_origins)))
+            send = partial(request, port)
+            send.port = port
+            return send
+
+        yield start
+
+
+@pytest.fixture
+def alone(model, phrase_tokenizer, decoding):
+    """A function that translates a sentence in a batch of its own."""
+    return lambda sentence: translate(model, phrase_tokenizer, [sentence], **decoding)[0]

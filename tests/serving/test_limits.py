@@ -1,0 +1,125 @@
+"""The limits of the server, and the figures that it reports about itself."""
+
+import json
+import socket
+import time
+from threading import Event
+from types import SimpleNamespace
+
+import pytest
+from live_server import metric, text
+
+from hf_vanilla_transformer.serving.batcher import Batcher
+
+
+def test_a_large_body_is_refused_before_it_is_read(serve):
+    answer = serve(max_characters=100)("POST", "/translate", text("a" * 1_000_000))
+    assert answer.status == 413
+    assert "larger than 11,200 bytes" in answer.body["error"]
+
+
+@pytest.fixture
+def slow(model, monkeypatch):
+    """A gate that keeps the model from translating, and an event that is set when it is about to."""
+    gate, began, generate = Event(), Event(), model.generate
+
+    def wait(*args, **settings):
+        began.set()
+        assert gate.wait(30)
+        return generate(*args, **settings)
+
+    monkeypatch.setattr(model, "generate", wait)
+    yield SimpleNamespace(gate=gate, began=began)
+    gate.set()
+
+
+def send_slowly(port, body, missing=0):
+    """Send a request without the last bytes, and return the connection without waiting for an answer."""
+    content = json.dumps(body).encode()
+    client = socket.create_connection(("127.0.0.1", port), timeout=30)
+    head = "POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+    client.sendall(head.format(len(content)).encode() + content[: len(content) - missing])
+    return client
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.01)
+
+
+def test_a_full_queue_is_503_with_retry_after(serve, slow):
+    send = serve(batcher=Batcher(max_delay=0, max_queue=2))
+    with send_slowly(send.port, text("One.")) as first:
+        assert slow.began.wait(20)
+        with send_slowly(send.port, text("Two.\nThree.")) as second:
+            wait_until(lambda: metric(send, "queue_sentences") == 2)
+            refused = send("POST", "/translate", text("Four."))
+            slow.gate.set()
+            assert b" 200 " in first.recv(100)
+            assert b" 200 " in second.recv(100)
+    assert refused.status == 503
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    assert "busy" in refused.body["error"]
+
+
+def test_a_request_that_takes_too_long_is_504_and_dropped(serve, slow):
+    send = serve(timeout=5)
+    late = send("POST", "/translate", text("One."))
+    assert late[:2] == (504, {"error": "The request took longer than 5 s."})
+    assert send("POST", "/translate", text("Two.\nThree.")).status == 504
+    slow.gate.set()
+    assert send("POST", "/translate", text("Four.")).status == 200
+    assert metric(send, "sentences_total") == 2  # the first was under way; the second and third were not
+
+
+def test_a_body_that_does_not_arrive_is_408(serve):
+    with send_slowly(serve(timeout=0.3).port, text("One."), missing=3) as client:
+        assert b" 408 " in client.recv(100)
+
+
+def test_the_work_of_clients_that_have_gone_is_dropped(serve, slow):
+    send = serve()
+    with send_slowly(send.port, text("One.")) as first:
+        assert slow.began.wait(20)
+        with send_slowly(send.port, text("Two.\nThree.")):
+            wait_until(lambda: metric(send, "queue_sentences") == 2)
+        wait_until(lambda: metric(send, 'requests_total{path="/translate",status="499"}') == 1)
+        slow.gate.set()
+        assert b" 200 " in first.recv(100)
+    assert send("POST", "/translate", text("Four.")).status == 200
+    assert metric(send, "sentences_total") == 2
+
+
+def test_figures_for_prometheus(serve, phrase_tokenizer):
+    send = serve()
+    send("POST", "/translate", text(["Who?", "I am."], api_key="x"))
+    send("POST", "/translate", text("Who?", target="fr"))
+    assert metric(send, 'requests_total{path="/translate",status="200"}') == 1
+    assert metric(send, 'requests_total{path="/translate",status="400"}') == 1
+    assert metric(send, 'request_seconds_count{path="/translate"}') == 2
+    assert metric(send, "sentences_total") == metric(send, "batch_sentences_sum") == 2
+    source = sum(map(len, phrase_tokenizer(["Who?", "I am."])["input_ids"]))
+    assert metric(send, 'tokens_total{side="source"}') == source
+    assert metric(send, 'tokens_total{side="target"}') >= 2
+
+
+def test_a_large_body_of_unknown_type_is_413(serve):
+    send = serve(max_characters=100)
+    headers = {"Content-Type": "text/plain"}
+    answer = send("POST", "/translate?q=a&source=en&target=de", "x" * 1_000_000, headers=headers)
+    assert answer.status == 413
+
+
+def test_a_list_longer_than_the_queue_is_accepted_when_nothing_waits(serve):
+    answer = serve(batcher=Batcher(max_delay=0, max_queue=3))("POST", "/translate", text(["Hi."] * 10))
+    assert answer.status == 200
+    assert len(answer.body["translatedText"]) == 10
+
+
+def test_a_client_that_goes_while_it_sends_is_no_failure_of_the_server(serve, caplog):
+    send = serve()
+    send_slowly(send.port, text("One."), missing=3).close()
+    wait_until(lambda: metric(send, 'requests_total{path="/translate",status="499"}') == 1)
+    assert "failed" not in caplog.text
