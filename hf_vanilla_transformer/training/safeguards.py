@@ -15,6 +15,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
+from .sharding import is_sharded
 
 if TYPE_CHECKING:
     from accelerate.accelerator import Accelerator
@@ -124,8 +125,7 @@ class Safeguards(TrainerCallback):
     def _skip_if(bad: torch.Tensor, optimizer: Any, model: Any) -> None:
         """Let the optimizer skip its next update if `bad`, a boolean on the device."""
         inner = getattr(optimizer, "optimizer", optimizer)
-        sharded = hasattr(next(model.parameters()), "device_mesh")  # FSDP2 shards all parameters or none
-        if getattr(inner, "_step_supports_amp_scaling", False) and not sharded:
+        if getattr(inner, "_step_supports_amp_scaling", False) and not is_sharded(model):
             inner.grad_scale, inner.found_inf = None, bad.float()  # as torch's gradient scaler does
         elif bad:
             for parameter in model.parameters():

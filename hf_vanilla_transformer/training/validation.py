@@ -20,6 +20,7 @@ from ..inference.translation import translate_ids
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .arguments import VanillaTransformerTrainingArguments
 from .ema import MovingAverage
+from .sharding import unsharded
 
 
 @contextmanager
@@ -102,7 +103,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
     def _validated_model(self) -> torch.nn.Module:
         if self.average and self.average.model:
             return self.average.model
-        return self.accelerator.unwrap_model(self.model)
+        return unsharded(self.accelerator.unwrap_model(self.model))
 
     def _validation_loss(self, model: torch.nn.Module, dataset: Any) -> float:
         """Return the mean cross-entropy per real target token, over all processes."""
@@ -151,9 +152,9 @@ class ValidatingTrainer(Seq2SeqTrainer):
         """Return the scores of each validation text with the model's decoding settings, as `evaluate` does."""
         sets: Any = self.eval_dataset
         named = {f"validation text, {name}": part for name, part in sets.items()} if isinstance(sets, dict) else {}
-        results = []
+        results, model = [], self._validated_model()
         for name, dataset in (named or {"validation text": sets}).items():
-            predictions, references = self._decode(*self._translate_ids(self._validated_model(), dataset))
+            predictions, references = self._decode(*self._translate_ids(model, dataset))
             scores = evaluate_translations(predictions, references, self.args.bleu_tokenize)
             results.append({"text": name, "sentences": len(predictions), **scores})
         return results

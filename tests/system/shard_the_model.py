@@ -12,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.training.sharding import unsharded
 
 SIZES = {"d_model": 32, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
 
@@ -56,8 +57,14 @@ def main() -> None:
     }
     expected = dict(plain.named_parameters())
     differences = [(p.full_tensor() - expected[name]).abs().max().item() for name, p in parameters.items()]
-    if rank == 0:
-        print(json.dumps({**results, "largest_difference": max(differences)}), flush=True)
+    state, copy = torch.get_rng_state(), unsharded(sharded)
+    results["draws_random_numbers"] = not torch.equal(state, torch.get_rng_state())
+    copied = [(p - expected[name]).abs().max().item() for name, p in copy.named_parameters()]
+    results |= {"largest_difference": max(differences), "largest_difference_of_copy": max(copied)}
+    if rank == 0:  # which translates alone
+        results["translation"] = copy.generate(torch.tensor([[5, 6, 7, 2]]), max_new_tokens=5).tolist()
+        results["expected_translation"] = plain.generate(torch.tensor([[5, 6, 7, 2]]), max_new_tokens=5).tolist()
+        print(json.dumps(results), flush=True)
     dist.destroy_process_group()
 
 

@@ -51,6 +51,9 @@ def test_fsdp2_shards_all_parameters_and_keeps_losses_and_weights():
     assert results["sharded_losses"] == pytest.approx(results["losses"], abs=1e-5)
     assert results["losses"][-1] < results["losses"][0]
     assert results["largest_difference"] < 1e-5
+    assert results["largest_difference_of_copy"] < 1e-5
+    assert results["translation"] == results["expected_translation"]
+    assert not results["draws_random_numbers"]
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.stem)
