@@ -56,8 +56,8 @@ def _load_one(name: str, backend: str, dtype: str | None) -> tuple[Any, "PreTrai
 
     if format := export_format(name):
         raise UsageError(
-            f"{name} is a {format} export: use evaluate or translate with --backend {format}; for compare, pass "
-            "a file of its translations."
+            f"{name} is a {format} export: use evaluate, translate or serve --no_page with --backend {format}; for "
+            "compare, pass a file of its translations."
         )
     device = default_device()
     if device.type == "cuda":

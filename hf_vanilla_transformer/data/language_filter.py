@@ -26,7 +26,8 @@ def check_known(*languages: str) -> None:
     for language in languages:
         if language not in _identifier().labels:
             raise ValueError(
-                f"--filter_language cannot identify {language!r}: name languages by ISO 639-1 codes, such as en."
+                f"--filter_language cannot identify {language!r}: py3langid does not know it. If it is not the ISO "
+                "639-1 code of the language, such as en, use that code; otherwise omit the flag."
             )
 
 

@@ -113,8 +113,11 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         "Validate and save a moving average of the weights with this decay, such as 0.999; 0 to disable.", 0.0
     )
     max_grad_norm: float = option("Clip gradients to this norm; 0, as in the paper, to disable.", 0.0)
+    gradient_accumulation_steps: int = option("Batches of max_tokens per update, in each process.", 1)
     save_steps: float = option("Updates between checkpoints; a value below 1 is a fraction of all updates.", 1500)
     save_total_limit: int | None = option("Newest checkpoints to keep besides the best; the paper averages 5.", 5)
+    eval_steps: float | None = option("Updates between evaluations (default: save_steps).")
+    metric_for_best_model: str | None = option("Best by this: bleu, loss or perplexity (default: bleu if computed).")
     eval_bleu: bool = option("Translate the validation text at each evaluation and report BLEU.", True)
     bleu_tokenize: str = option(
         "sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.", "13a"
@@ -188,7 +191,10 @@ class ModelArguments:
 
     _argument_group_name = "the model"
 
-    preset: str = option("Model and training settings: tiny, base, big or a row of the paper's Table 3.", "base")
+    preset: str = option(
+        "Model and training settings: tiny, base, big or a row of the paper's Table 3; the defaults shown are base's.",
+        "base",
+    )
     model_name_or_path: str | None = option(
         "Trained model to start from, with its tokenizer; by default, train from scratch."
     )
@@ -242,7 +248,7 @@ class DataArguments:
 
     train_file: list[str] | None = option(
         "Training texts: .jsonl, .tsv, .csv or .parquet files, prefixes P of Moses files P.en and P.de, or folders "
-        "made by `prepare`."
+        "made by `prepare` or by `translate --output_dir`."
     )
     streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False)
     validation_file: list[str] | None = option(

@@ -9,7 +9,13 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
-from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, check_flags
+from .arguments import (
+    NEVER_RECORDED,
+    DataArguments,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    check_flags,
+)
 from .presets import paper_config, preset
 from .settings import PROCESSES
 
@@ -64,7 +70,11 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
         allow_abbrev=False,
         formatter_class=_Help,
     )
-    next(action for action in parser._actions if action.dest == "output_dir").required = True
+    for action in parser._actions:
+        if action.dest == "output_dir":
+            action.required = True
+        elif action.dest in NEVER_RECORDED:  # they are refused
+            action.help = argparse.SUPPRESS
     words = list(argv)
     if words and not words[0].startswith("-"):
         overridden = ("source_lang", "target_lang") if "--language_pairs" in words else ()

@@ -1,6 +1,6 @@
 """Compare this package with its peers on the same weights, data and machine, in one run.
 
-python scripts/benchmarks/benchmark.py --quick     all CPU measurements, under 10 minutes on 2 cores
+python scripts/benchmarks/benchmark.py --quick     all CPU measurements, about 13 minutes on 2 cores
 python scripts/benchmarks/benchmark.py --full      more repetitions, and growth tables
 
 The peers alternate in each repetition, and medians are compared. The text is Multi30k if scripts/get_multi30k.sh has

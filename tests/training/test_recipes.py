@@ -4,6 +4,7 @@ from corpora import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_vanilla_transformer.training.arguments import NEVER_RECORDED
 from hf_vanilla_transformer.training.presets import preset
 from hf_vanilla_transformer.training.recipes import parse_arguments, read_recipe
 
@@ -68,6 +69,14 @@ def test_the_error_of_an_unknown_preset_lists_the_known_ones(tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse_arguments(["--preset", "huge", "--output_dir", str(tmp_path)])
     assert "no preset 'huge'; choose one of tiny, base, big" in capsys.readouterr().err
+
+
+def test_help_lists_no_flag_that_is_refused(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse_arguments(["--help"])
+    listed = capsys.readouterr().out
+    assert "--max_tokens" in listed
+    assert not [name for name in NEVER_RECORDED if f"--{name} " in listed]
 
 
 def test_validation_runs_only_if_there_is_text_for_it(tmp_path):
