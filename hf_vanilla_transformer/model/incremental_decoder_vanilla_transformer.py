@@ -190,7 +190,7 @@ class IncrementalDecoder:
         self.self_mask[:, :, used : used + beams] = self.step_mask
         mask = self._repeat_for_heads(self.self_mask)
         x = decoder.embed_tokens(tokens.flatten()) * decoder.embed_scale
-        x = x + decoder.embed_positions(self.position, 1)
+        x = x + decoder.embed_positions(self.position, 1).to(x)
         for layer in self.layers:
             x = layer.step(x, used, mask, self.cross_mask)
         self.position += 1

@@ -105,7 +105,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def add_positions(self, embeddings: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """Add the positions after those in `cache`, and apply dropout. *Shape:* (B, T, d_model) to (B, T, d_model)."""
-        return self.dropout(embeddings + next_positions(self.embed_positions, cache, embeddings.shape[1]))
+        positions = next_positions(self.embed_positions, cache, embeddings.shape[1])
+        return self.dropout(embeddings + positions.to(embeddings))
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -193,17 +194,15 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     _auto_class = "AutoModel"
     _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]  # an unused matrix in older untied models
-    _tied_weights_keys = {
-        "encoder.embed_tokens.weight": "shared.weight",
-        "decoder.embed_tokens.weight": "shared.weight",
-    }
+    _tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")}
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         if config.tie_word_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
-        self.encoder = VanillaTransformerEncoder(config)
-        self.decoder = VanillaTransformerDecoder(config)
+        self.encoder, self.decoder = VanillaTransformerEncoder(config), VanillaTransformerDecoder(config)
+        if config.tie_word_embeddings:  # one module and not only one matrix, so that FSDP2 shards it once
+            self.encoder.embed_tokens = self.decoder.embed_tokens = self.shared
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,9 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
         overridden = ("source_lang", "target_lang") if "--language_pairs" in words else ()
         words = [*read_recipe(words[0], {action.dest for action in parser._actions}, overridden), *words[1:]]
     flags = parser.parse_args(words)
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # from the configuration of `accelerate launch`
+    if precision in ("bf16", "fp16") and not (flags.bf16 or flags.fp16):
+        parser.set_defaults(**{precision: True})
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
     try:

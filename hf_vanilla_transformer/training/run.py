@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer
@@ -67,10 +68,12 @@ class _Run:
         """Train until the end or SIGTERM; return None if the run was already finished."""
         requested = self.args.resume_from_checkpoint
         resumes = check_same_run(self.settings, self.folder)
-        if resumes and not requested and self._is_finished():
+        finished = resumes and not requested and self._is_finished()
+        checkpoint = None if finished else self._find_checkpoint(resumes)
+        self._check_agreement("finished" if finished else Path(checkpoint).name if checkpoint else "no checkpoint")
+        if finished:
             self._report(f"The run in {self.folder} is finished; there is nothing left to do.")
             return None
-        checkpoint = self._find_checkpoint(resumes)
         trainer = self._build_trainer(checkpoint, resumes)
         if checkpoint:
             self._report(f"Resuming from {checkpoint}")
@@ -111,6 +114,19 @@ class _Run:
         if fault:
             raise ValueError(f"--resume_from_checkpoint {requested}: {fault}.")
         return requested
+
+    def _check_agreement(self, state: str) -> None:
+        """Check that all processes have found the same state of the run.
+
+        Raises:
+            ValueError: if they have not.
+        """
+        states = sorted(set(gather_object([state])))
+        if len(states) > 1:
+            raise ValueError(
+                f"The processes of this run find different states in {self.folder}: {', '.join(states)}. All machines "
+                "must share --output_dir."
+            )
 
     def _build_trainer(self, checkpoint: str | None, resumes: bool) -> VanillaTransformerTrainer:
         """Read the text, build or load the model, and record the run in its folder."""

@@ -25,7 +25,10 @@ MAX_BAD_UPDATES = 3  # in a row
 _MAX_UNREPORTED = 1000  # updates
 _EXAMPLE_TOKENS = 64  # of a target whose batch has a non-finite loss, for the message
 _LOST_WORKER = ("DataLoader worker", "abruptly died")
-_LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Gloo", "gloo", "NCCL")
+_LOST_PEER = (
+    *("Connection closed by peer", "Connection reset by peer", "Gloo", "gloo"),
+    *("ncclRemoteError", "remote process exited", "NCCL communicator was aborted", "collective operation timeout"),
+)
 
 
 @contextmanager

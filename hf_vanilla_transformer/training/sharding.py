@@ -4,6 +4,20 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+
+def keep_in_float32(plugin: Any) -> None:
+    """Let FSDP2 in bfloat16 add up gradients, and pass on the outputs of layers and the loss, in float32."""
+    plugin.mixed_precision_policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
+    )
+
+
+def restore_name(model: torch.nn.Module) -> None:
+    """Give the class that FSDP2 made of a model's class its name and module again: they are saved with the model."""
+    sharded, original = type(model), type(model).__mro__[2]
+    sharded.__name__, sharded.__module__ = original.__name__, original.__module__
 
 
 def is_sharded(model: torch.nn.Module) -> bool:

@@ -170,6 +170,8 @@ def tokenize_text(
         if args.process_index == 0 and not tokenizer_path:
             tokenizer = _learn_tokenizer([text.pairs for text in training if text.pairs], model, config, tags, report)
             tokenizer.save_pretrained(str(args.output_dir))
+    args.distributed_state.wait_for_everyone()  # process 0, which saves the tokenizer, may be on another machine
+    with args.main_process_first(desc="tokenising the text"):
         tokenizer = load(AutoTokenizer, tokenizer_path or str(args.output_dir))
         adapt_tokenizer(tokenizer, tokenizer_path or "just learned")
         add_tags(tokenizer, tags)

@@ -30,6 +30,7 @@ from .ema import MovingAverage
 from .loss import r_drop_loss
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
+from .sharding import is_sharded, keep_in_float32, restore_name
 from .validation import ValidatingTrainer, token_lengths
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         super().__init__(model, args, data_collator, **kwargs)
         if self.args.device.type == "cuda" and self.args.dataloader_pin_memory:
             self.accelerator.dataloader_config.non_blocking = True  # otherwise each batch waits for the last update
+        if self.is_fsdp_enabled and self.args.bf16 and self.accelerator.is_fsdp2:
+            keep_in_float32(self.accelerator.state.fsdp_plugin)
         if self.args.torch_compile:  # the shapes of batches change, so compile once for all of them
             self.accelerator.state.dynamo_plugin.dynamic = True
         self._saving = False
@@ -307,6 +310,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
     def _save(self, output_dir: str | None = None, state_dict=None):
         """Save the model without transformers' pickled copy of the arguments: shared folders contain no pickles."""
         folder = Path(output_dir or str(self.args.output_dir))
+        if is_sharded(model := self.accelerator.unwrap_model(self.model)):
+            restore_name(model)
         try:
             super()._save(output_dir, state_dict)
         except SafetensorError as error:  # raised by safetensors when the disk is full

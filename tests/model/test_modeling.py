@@ -302,3 +302,14 @@ def test_initial_weights_follow_tensor2tensor(small_model):
     assert norm.eps == 1e-6
     assert torch.equal(norm.weight, torch.ones(64))
     assert model.model.decoder.layers[0].self_attn.q_proj.bias.abs().max() == 0
+
+
+@pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
+def test_positions_take_the_dtype_of_weights_that_were_cast_alone(small_model, position_embedding):
+    """DeepSpeed casts parameters and leaves the sinusoids, which are buffers, in float32."""
+    model = small_model(position_embedding=position_embedding)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16()
+    ids = torch.tensor([[5, 6, 7, 2]])
+    assert model(input_ids=ids, labels=ids).logits.dtype == torch.bfloat16
+    assert model.generate(ids, max_new_tokens=3, num_beams=2).shape[0] == 1

@@ -4,16 +4,21 @@ torchrun --nproc_per_node 2 tests/system/shard_the_model.py     # on the CPU, ov
 """
 
 import json
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+import yaml
+from accelerate import FullyShardedDataParallelPlugin
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch.distributed.tensor import DTensor
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.training.sharding import unsharded
+from hf_vanilla_transformer.training.sharding import restore_name, unsharded
 
+CONFIGURATION = Path(__file__).parents[2] / "scripts" / "accelerate" / "fsdp.yaml"
 SIZES = {"d_model": 32, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
 
 
@@ -39,15 +44,27 @@ def train(model: torch.nn.Module, rank: int, world_size: int) -> list[float]:
     return losses
 
 
+def shard(model: torch.nn.Module) -> torch.nn.Module:
+    """Shard the model as accelerate does on GPUs with `scripts/accelerate/fsdp.yaml`."""
+    given = yaml.safe_load(CONFIGURATION.read_text())["fsdp_config"]
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=given["fsdp_version"],
+        reshard_after_forward=given["fsdp_reshard_after_forward"],
+        auto_wrap_policy=given["fsdp_auto_wrap_policy"],
+        transformer_cls_names_to_wrap=given["fsdp_transformer_layer_cls_to_wrap"].split(","),
+        state_dict_type=given["fsdp_state_dict_type"],
+        cpu_ram_efficient_loading=False,
+    )
+    state = SimpleNamespace(fsdp_plugin=plugin)
+    accelerator = SimpleNamespace(state=state, mixed_precision="no", device=torch.device("cpu"), is_main_process=True)
+    return fsdp2_prepare_model(accelerator, model)
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     plain, sharded = build(), build()
-    mesh = init_device_mesh("cpu", (world_size,))
-    for stack in (sharded.model.encoder, sharded.model.decoder):
-        for layer in stack.layers:
-            fully_shard(layer, mesh=mesh)
-    fully_shard(sharded, mesh=mesh)
+    sharded = shard(sharded)
     parameters = dict(sharded.named_parameters())
     results = {
         "parameters": len(parameters),
@@ -61,7 +78,12 @@ def main() -> None:
     results["draws_random_numbers"] = not torch.equal(state, torch.get_rng_state())
     copied = [(p - expected[name]).abs().max().item() for name, p in copy.named_parameters()]
     results |= {"largest_difference": max(differences), "largest_difference_of_copy": max(copied)}
-    if rank == 0:  # which translates alone
+    if rank == 0:  # which saves and translates alone
+        restore_name(sharded)
+        with tempfile.TemporaryDirectory() as folder:
+            sharded.save_pretrained(folder, state_dict=copy.state_dict())
+            results["saved_files"] = sorted(path.name for path in Path(folder).iterdir())
+            results["saved_config"] = json.loads(Path(folder, "config.json").read_text())
         results["translation"] = copy.generate(torch.tensor([[5, 6, 7, 2]]), max_new_tokens=5).tolist()
         results["expected_translation"] = plain.generate(torch.tensor([[5, 6, 7, 2]]), max_new_tokens=5).tolist()
         print(json.dumps(results), flush=True)

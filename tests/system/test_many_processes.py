@@ -54,6 +54,9 @@ def test_fsdp2_shards_all_parameters_and_keeps_losses_and_weights():
     assert results["largest_difference_of_copy"] < 1e-5
     assert results["translation"] == results["expected_translation"]
     assert not results["draws_random_numbers"]
+    assert "modeling_vanilla_transformer.py" in results["saved_files"]
+    assert results["saved_config"]["architectures"] == ["VanillaTransformerForConditionalGeneration"]
+    assert "modeling_vanilla_transformer." in results["saved_config"]["auto_map"]["AutoModelForSeq2SeqLM"]
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.stem)

@@ -71,6 +71,13 @@ def test_the_error_of_an_unknown_preset_lists_the_known_ones(tmp_path, capsys):
     assert "no preset 'huge'; choose one of tiny, base, big" in capsys.readouterr().err
 
 
+def test_the_precision_is_that_of_accelerates_configuration_unless_given(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert parse_arguments(["--output_dir", str(tmp_path), "--use_cpu"])[2].bf16
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    assert not parse_arguments(["--output_dir", str(tmp_path), "--use_cpu"])[2].bf16
+
+
 def test_help_lists_no_flag_that_is_refused(capsys):
     with pytest.raises(SystemExit, match="0"):
         parse_arguments(["--help"])

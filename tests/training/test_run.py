@@ -213,3 +213,14 @@ def test_a_resumed_run_needs_the_same_number_of_processes(train, run_flags, text
     assert train(str(file), *run_flags(tmp_path / "elsewhere")).state.global_step == 2
     file.write_text(file.read_text().replace("processes: 2\n", ""))  # as recorded by earlier versions
     assert train(*flags) is None
+
+
+@pytest.mark.parametrize("elsewhere", ["no checkpoint", "finished"])
+def test_processes_that_see_different_folders_are_an_error(
+    train, run_flags, text_flags, tmp_path, monkeypatch, elsewhere
+):
+    flags = run_flags(tmp_path / "run", *text_flags)
+    train(*flags)
+    monkeypatch.setattr("hf_vanilla_transformer.training.run.gather_object", lambda states: [*states, elsewhere])
+    with pytest.raises(ValueError, match=rf"checkpoint-2, {elsewhere}\. All machines must share --output_dir"):
+        train(*flags, "--max_steps", "4")

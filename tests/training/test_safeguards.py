@@ -129,6 +129,10 @@ def test_a_folder_is_locked_for_one_run_and_unlocked_without_traces(tmp_path):
             RuntimeError("[gloo/transport] Connection closed by peer [127.0.0.1]"),
             "Another process of this run was lost",
         ),
+        (
+            RuntimeError("ncclRemoteError: A call failed possibly due to a network"),
+            "Another process of this run",
+        ),
         (EOFError(), "data-loading process died"),
         (
             BrokenProcessPool("A process in the process pool was terminated abruptly"),
@@ -148,9 +152,12 @@ def test_lost_processes_and_exhausted_memory_are_explained(error, message):
         raise error
 
 
-def test_other_errors_keep_their_own_message():
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), explain_failures():
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+@pytest.mark.parametrize(
+    "message", ["mat1 and mat2 shapes cannot be multiplied", "NCCL error: invalid usage. Duplicate GPU detected"]
+)
+def test_other_errors_keep_their_own_message(message):
+    with pytest.raises(RuntimeError, match=message), explain_failures():
+        raise RuntimeError(message)
 
 
 class TwoProcesses:
