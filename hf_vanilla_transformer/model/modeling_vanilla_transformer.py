@@ -200,9 +200,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         super().__init__(config)
         if config.tie_word_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
-        self.encoder, self.decoder = VanillaTransformerEncoder(config), VanillaTransformerDecoder(config)
-        if config.tie_word_embeddings:  # one module and not only one matrix, so that FSDP2 shards it once
-            self.encoder.embed_tokens = self.decoder.embed_tokens = self.shared
+        self.encoder = VanillaTransformerEncoder(config)
+        self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:

@@ -1,10 +1,18 @@
-"""Models whose weights FSDP2 has divided among processes."""
+"""Models whose weights FSDP2 divides among processes."""
 
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
+
+
+def share_embeddings(model: Any) -> None:
+    """Make tied embeddings one module and not only one matrix: FSDP2 refuses a matrix that several modules hold.
+
+    Models are built and loaded without this, since `from_pretrained` overlooks missing weights of shared modules.
+    """
+    model.set_input_embeddings(model.get_input_embeddings())
 
 
 def keep_in_float32(plugin: Any) -> None:

@@ -30,7 +30,7 @@ from .ema import MovingAverage
 from .loss import r_drop_loss
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
-from .sharding import is_sharded, keep_in_float32, restore_name
+from .sharding import is_sharded, keep_in_float32, restore_name, share_embeddings
 from .validation import ValidatingTrainer, token_lengths
 
 logger = logging.getLogger(__name__)
@@ -93,8 +93,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         super().__init__(model, args, data_collator, **kwargs)
         if self.args.device.type == "cuda" and self.args.dataloader_pin_memory:
             self.accelerator.dataloader_config.non_blocking = True  # otherwise each batch waits for the last update
-        if self.is_fsdp_enabled and self.args.bf16 and self.accelerator.is_fsdp2:
-            keep_in_float32(self.accelerator.state.fsdp_plugin)
+        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
+            share_embeddings(self.model)
+            if self.args.bf16:
+                keep_in_float32(self.accelerator.state.fsdp_plugin)
         if self.args.torch_compile:  # the shapes of batches change, so compile once for all of them
             self.accelerator.state.dynamo_plugin.dynamic = True
         self._saving = False
