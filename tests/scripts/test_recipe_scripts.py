@@ -7,11 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from corpora import ROOT
 from small import model_flags, write_moses, write_phrases
 
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.readers import load_pairs
+
+FLAGS = [
+    *model_flags(),
+    *["--vocab_size", "300", "--max_steps", "3", "--max_tokens", "512", "--disable_tqdm", "true"],
+]
 
 
 def run_recipe(name: str, *args: object) -> None:
@@ -26,24 +32,17 @@ def run_recipe(name: str, *args: object) -> None:
     )
 
 
+def source_names(model: Path) -> list[str]:
+    return [source["name"] for source in json.loads((model / "training.json").read_text())["sources"]]
+
+
 @pytest.mark.slow
 def test_back_translation_and_distillation_train_on_pairs_and_translations(tmp_path):
     sides = {language: [getattr(p, language) for p in splits()["train"][:80]] for language in ("en", "de")}
     write_phrases(tmp_path / "pairs", splits()["train"][:60])
     write_moses(tmp_path / "monolingual", de=sides["de"][60:])
-    flags = [
-        *model_flags(),
-        "--vocab_size",
-        "300",
-        "--max_steps",
-        "3",
-        "--max_tokens",
-        "512",
-        "--disable_tqdm",
-        "true",
-    ]
     back, distilled = tmp_path / "back", tmp_path / "distilled"
-    run_recipe("back_translation", tmp_path / "pairs", tmp_path / "monolingual.de", "en", "de", back, *flags)
+    run_recipe("back_translation", tmp_path / "pairs", tmp_path / "monolingual.de", "en", "de", back, *FLAGS)
     assert load_pairs(str(back / "synthetic"), "en", "de")["target"][:] == sides["de"][60:]
     sources = json.loads((back / "model" / "training.json").read_text())["sources"]
     assert [(source["name"], source["tag"]) for source in sources] == [("pairs", None), ("synthetic", "<bt>")]
@@ -53,10 +52,33 @@ def test_back_translation_and_distillation_train_on_pairs_and_translations(tmp_p
     }
     assert directions == {("de", "en"), ("en", "de")}
     teachers = f"{back / 'model'} {back / 'model'}"
-    run_recipe("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *flags)
-    run_recipe("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *flags)  # finished: does nothing
+    run_recipe("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *FLAGS)
+    run_recipe("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *FLAGS)  # finished: does nothing
     translated = load_pairs(str(distilled / "translated"), "en", "de")
     assert translated["source"][:] == sides["en"][:60]
-    sources = json.loads((distilled / "model" / "training.json").read_text())["sources"]
-    assert [source["name"] for source in sources] == ["pairs", "translated"]
+    assert source_names(distilled / "model") == ["pairs", "translated"]
     assert json.loads((distilled / "model" / "trainer_state.json").read_text())["global_step"] == 3
+
+
+@pytest.mark.slow
+def test_diversification_trains_on_the_translations_of_three_models(tmp_path):
+    pairs, out = tmp_path / "pairs", tmp_path / "out"
+    write_phrases(pairs, splits()["train"][:60])
+    recipe = tmp_path / "small.yaml"
+    recipe.write_text("seed: 7\nlabel_smoothing_factor: 0.2\n")
+    run_recipe("diversification", pairs, "en", "de", out, recipe, *FLAGS)
+    given = load_pairs(str(pairs), "en", "de")
+    by_both = load_pairs(str(out / "by-both"), "en", "de")
+    by_backward = load_pairs(str(out / "by-backward"), "en", "de")
+    assert by_both["source"][:] == given["source"][:]
+    assert by_backward["target"][:] == given["target"][:]
+    assert by_backward["source"][:] != given["source"][:]
+    assert source_names(out / "model") == ["pairs", "by-first", "by-second", "by-both", "by-backward"]
+    settings = [yaml.safe_load((out / name / "settings.yaml").read_text()) for name in ("first", "second", "model")]
+    assert [(each.get("seed"), each["label_smoothing_factor"]) for each in settings] == [
+        (None, 0.2),
+        (43, 0.2),
+        (44, 0.2),
+    ]
+    tokenizers = {(out / name / "tokenizer.json").read_text() for name in ("first", "second", "backward", "model")}
+    assert len(tokenizers) == 1
