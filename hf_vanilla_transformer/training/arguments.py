@@ -21,7 +21,9 @@ _WITHOUT_EFFECT = {
 # Flags that have no effect on the command line, which never calls `predict()`
 _WITHOUT_EFFECT_ON_TRAINING = {
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), "batches are sized by max_tokens"),
-    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "validation uses the precision of training"),
+    **dict.fromkeys(
+        ("bf16_full_eval", "fp16_full_eval"), "validation computes the loss as in training, and BLEU in float32"
+    ),
     **dict.fromkeys(
         ("batch_eval_metrics", "include_for_metrics", "label_names", "prediction_loss_only"),
         "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU",

@@ -62,6 +62,19 @@ class _Batch(NamedTuple):
     first_target: torch.Tensor
 
 
+class _HostCopy:
+    """A copy in the CPU's memory of a tensor that a GPU may still be computing; only reading it waits for the GPU."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self._copy = tensor.to("cpu", non_blocking=True)
+        self._copied = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
+
+    def tolist(self) -> list[float]:
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._copy.tolist()
+
+
 class Safeguards(TrainerCallback):
     """Stop on SIGTERM and skip updates with a non-finite loss, on all processes at the same update.
 
@@ -72,7 +85,7 @@ class Safeguards(TrainerCallback):
     itself, only reports.
 
     With one process, nothing here waits for a GPU between two reports, unless the optimizer cannot skip an update
-    itself. With several, each update waits for the one before it.
+    itself. With several, each update waits until the one before it has been computed.
     """
 
     def __init__(self, accelerator: "Accelerator", tokenizer: "PreTrainedTokenizerBase | None"):
@@ -80,7 +93,7 @@ class Safeguards(TrainerCallback):
         self.signalled = self.stopped = False
         self._batches: list[_Batch] = []  # of the current update
         self._updates: list[tuple[int, torch.Tensor, list[_Batch]]] = []  # number, flags and batches since the report
-        self._flags: torch.Tensor | None = None  # of the last update: is it bad, has a process received SIGTERM?
+        self._flags: _HostCopy | None = None  # of the last update: is it bad, has a process received SIGTERM?
         self._bad_updates = 0  # in a row
         self._last_finite: torch.Tensor | float = 0.0
         self._previous_handler: Any = None
@@ -115,10 +128,10 @@ class Safeguards(TrainerCallback):
         flags = torch.stack([~finite, torch.full_like(finite, self.signalled)]).float()
         if self.accelerator.num_processes > 1:
             flags, before = self.accelerator.reduce(flags, "sum"), self._flags
-            self.stopped = before is not None and bool(before[1] > 0)  # the device has long computed these
+            self.stopped = before is not None and before.tolist()[1] > 0
+            self._flags = _HostCopy(flags)
         else:
             self.stopped = self.signalled
-        self._flags = flags
         self._updates.append((state.global_step + 1, flags, self._batches))
         self._batches = []
         if self.accelerator.scaler is None:  # a gradient scaler skips the update itself, and needs the gradients
