@@ -1,6 +1,7 @@
 """Atomic writes, the file names of a trained model, checksums, and imports of optional dependencies."""
 
 import hashlib
+import json
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 # Files in the folder of a trained model, which is also the folder of its training run
 CARD = "README.md"
@@ -55,6 +57,19 @@ def write_whole(file: str | Path, text: str, shared: bool = False) -> None:
     """
     with replacing(file, shared) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def read_json(file: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is damaged.
+    """
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}") from None
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def listen(host: str, port: int | None) -> socket.socket:
     """
     try:
         if port and port > 65_535:
-            raise OSError("ports end at 65535")
+            raise OSError("the highest port is 65535")
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port or 0, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:

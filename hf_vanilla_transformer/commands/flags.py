@@ -6,7 +6,10 @@ import math
 
 def positive(text: str) -> int:
     """Parse an integer of at least 1."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
@@ -14,7 +17,10 @@ def positive(text: str) -> int:
 
 def finite(text: str) -> float:
     """Parse a number that is neither infinite nor NaN."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"must be a finite number, got {number}")
     return number

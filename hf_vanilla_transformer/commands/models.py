@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .console import UsageError
@@ -18,8 +19,7 @@ def load_models(
 
     Raises:
         OSError, ValueError: if a model cannot be loaded, or the models have different vocabularies or languages.
-        UsageError: if several models are used with a backend other than torch, or an exported model without its
-            backend.
+        UsageError: if several models are used with a backend other than torch.
     """
     if len(names) == 1:
         return _load_one(names[0], backend, dtype)
@@ -39,12 +39,7 @@ def load_models(
 
 def _load_one(name: str, backend: str, dtype: str | None) -> tuple[Any, "PreTrainedTokenizerBase"]:
     """Load a model, on the accelerator if one is available, and its tokenizer."""
-    from transformers import AutoTokenizer
-
-    from ..data.tokenizer import check_tokenizer
-    from ..inference.exports import export_format
-    from ..inference.precision import avoid_cudnn_attention, default_device, resolve_dtype
-    from ..model.loading import load, load_model
+    from ..inference.loading import load_with_tokenizer
 
     if backend != "torch":
         if dtype is not None:
@@ -54,18 +49,13 @@ def _load_one(name: str, backend: str, dtype: str | None) -> tuple[Any, "PreTrai
         exported = load_export(name, backend)
         return exported, exported.tokenizer
 
-    if format := export_format(name):
-        raise UsageError(
-            f"{name} is a {format} export: use evaluate, translate or serve --no_page with --backend {format}; for "
-            "compare, pass a file of its translations."
-        )
-    device = default_device()
-    if device.type == "cuda":
-        avoid_cudnn_attention()
-    model = load_model(name, dtype=resolve_dtype(dtype or "float32", device))
-    tokenizer = load(AutoTokenizer, name)
-    check_tokenizer(tokenizer, model.config)
-    return model.to(device), tokenizer  # type: ignore[arg-type]
+    return load_with_tokenizer(name, dtype or "float32")
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Return a short name for each folder or model: its last part, or all of it if several have the same last part."""
+    short = [Path(name).resolve().name for name in names]
+    return short if len(set(short)) == len(short) else list(names)
 
 
 def languages_of(model: Any) -> tuple[str | None, str | None]:

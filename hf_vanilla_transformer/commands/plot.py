@@ -1,13 +1,13 @@
 """`vanilla-transformer plot`: write a plot to a PNG or SVG file."""
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .console import say
 from .flags import add_model, positive
+from .models import labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,6 +54,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flags = add("attention", _attention, "all attention heads of one layer for one sentence")
     add_model(flags)
     flags.add_argument("--sentence", required=True, help="sentence to translate")
+    flags.add_argument("--target_lang", help="language to translate to, for a model of several")
     flags.add_argument(
         "--layer", type=int, default=-1, help="index of the layer, from 0; -1 is the last (default: -1)"
     )
@@ -86,23 +87,21 @@ def _attention(args: argparse.Namespace) -> "Figure":
     from ..study.plots import attention_heads
 
     explorer = Explorer.load(args.model)
-    target = explorer.translate(args.sentence, 4, 0.6)[0][2]
-    return attention_heads(**explorer.attention(args.sentence, target), layer=args.layer)
+    target = explorer.translate(args.sentence, 4, 0.6, args.target_lang)[0][2]
+    return attention_heads(**explorer.attention(args.sentence, target, args.target_lang), layer=args.layer)
 
 
 def _training(args: argparse.Namespace) -> "Figure":
     from ..study.plots import read_log, training_curves
 
-    names = [Path(run).name for run in args.runs]
-    if len(set(names)) < len(names):  # show full paths, because the folder names are ambiguous
-        names = args.runs
-    return training_curves({name: read_log(run) for name, run in zip(names, args.runs, strict=True)})
+    return training_curves({name: read_log(run) for name, run in zip(labels(args.runs), args.runs, strict=True)})
 
 
 def _table3(args: argparse.Namespace) -> "Figure":
+    from ..files import read_json
     from ..study.plots import ablation
 
-    return ablation(json.loads(Path(args.results).read_text(encoding="utf-8")))
+    return ablation(read_json(Path(args.results)))
 
 
 def run(args: argparse.Namespace) -> None:

@@ -21,9 +21,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Upload the model and print its URL to stdout."""
+    from ..files import import_extra
     from ..sharing.card import CardDetails, read_scores
     from ..sharing.hub import push, push_space
 
+    if args.space:
+        import_extra("gradio", "demo")  # before the model is uploaded
     details = CardDetails(license=args.license, scores=read_scores(args.scores) if args.scores else None)
     print(push(args.model, args.repo_id, details, args.private or None))
     if args.space:

@@ -10,7 +10,7 @@ from ..files import import_extra
 from .console import UsageError, say
 from .demo import listen
 from .flags import add_backend, add_decoding, add_dtype, add_host, positive, positive_number
-from .models import decoding_settings, load_models
+from .models import decoding_settings, labels, load_models
 
 HELP = "serve translations over HTTP, with LibreTranslate's API, and a page to try the models"
 
@@ -34,7 +34,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="maximum time for which a sentence waits for others to be translated with it (default: 5)",
     )
     parser.add_argument(
-        "--max_queue", type=positive, default=1024, help="maximum number of sentences that wait (default: 1024)"
+        "--max_queue", type=positive, default=1024, help="maximum number of queued sentences (default: 1024)"
     )
     parser.add_argument(
         "--max_characters", type=positive, default=10_000, help="maximum size of a request (default: 10000)"
@@ -43,7 +43,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=positive_number, default=30.0, help="maximum seconds for a request (default: 30)"
     )
     parser.add_argument(
-        "--api_key_file", type=Path, help="file with one key per line, of which requests must give one as api_key"
+        "--api_key_file",
+        type=Path,
+        help="file with one API key per line; each request must pass one of them as api_key",
     )
     parser.add_argument(
         "--cors_origin", nargs="+", default=[], help="web sites whose pages may use the server (default: none)"
@@ -68,19 +70,22 @@ def run(args: argparse.Namespace) -> None:
     metrics, batcher = Metrics(), Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)
     metrics.watch_queue(batcher.queue_length)
     translators = []
-    for name in dict.fromkeys(args.model):
+    names = list(dict.fromkeys(args.model))
+    for name, label in zip(names, labels(names), strict=True):
         model, tokenizer = batcher.run(partial(load_models, [name], args.backend, args.dtype))
-        translators.append(Translator(Path(name).resolve().name, model, tokenizer, decoding_settings(args), metrics))
+        translators.append(Translator(label, model, tokenizer, decoding_settings(args), metrics))
     service = TranslationService(translators, batcher)
     server = Server(service, metrics, keys, args.max_characters, args.timeout)
     app = server.app(args.cors_origin)
-    stop_page = None if args.no_page else mount_page(app, translators, batcher, server.is_key if keys else None)
+    stop_page = None
+    if not args.no_page:
+        stop_page = mount_page(app, translators, batcher, args.max_characters, server.is_key if keys else None)
     logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("hf_vanilla_transformer", "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)
     host, port = sock.getsockname()[:2]
     directions = ", ".join(f"{source} to {target}" for source, target in service.directions)
-    say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; Ctrl-C stops.")
+    say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; press Ctrl-C to stop.")
     serve_until_stopped(app, sock, args.timeout, stop_page)
     batcher.close()
 

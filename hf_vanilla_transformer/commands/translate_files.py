@@ -34,6 +34,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--shard_lines", type=positive, default=10_000, help="lines per task (default: 10000)")
     add_runner(group)
+    parser.set_defaults(file_flags={action.dest: action.default for action in group._group_actions})
 
 
 def is_requested(args: argparse.Namespace) -> bool:
@@ -42,8 +43,9 @@ def is_requested(args: argparse.Namespace) -> bool:
     Raises:
         UsageError: if only some of the necessary flags are given.
     """
-    if not args.input_files and (args.scores or args.nbest > 1 or args.workers or args.ray or args.tasks):
-        raise UsageError("--scores, --nbest, --workers, --ray and --tasks require --input_files.")
+    given = [f"--{name}" for name, default in args.file_flags.items() if getattr(args, name) != default]
+    if given and not args.input_files and not args.output_dir:
+        raise UsageError(f"{', '.join(given)} can only be used with --input_files.")
     if bool(args.input_files) != bool(args.output_dir):
         raise UsageError("--input_files and --output_dir belong together; without them, stdin is translated.")
     return bool(args.input_files)

@@ -20,7 +20,7 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..files import import_extra, write_whole
+from ..files import import_extra, read_json, write_whole
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -250,11 +250,6 @@ def check_unused(folder: Path, *own: str) -> None:
 def is_complete(file: Path, note: Path) -> bool:
     """Return whether a task has written its file, whose size stands under "bytes" in a note written after it."""
     return note.is_file() and file.is_file() and read_json(note)["bytes"] == file.stat().st_size
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the content of a file written by `write_json`."""
-    return json.loads(file.read_text("utf-8"))
 
 
 def write_json(file: Path, content: dict[str, Any]) -> None:

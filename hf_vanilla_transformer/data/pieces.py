@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..files import checksum, replacing
+from ..files import checksum, read_json, replacing
 from ..model.loading import load
 from .cleaning import DROP_REASONS, Cleaning, clean_batch
 from .deduplication import digest, duplicates_of, find_duplicates, write_digests
 from .formats import Row, read_lines
-from .jobs import read_json, write_json
+from .jobs import write_json
 from .readers import read_rows
 
 _IDS = pa.list_(pa.int32())

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from ..files import checksum
+from ..files import checksum, read_json
 from . import cleaning, readers
 from .cleaning import all_dropped
 from .deduplication import number_of_ranges
@@ -27,7 +27,6 @@ from .jobs import (
     check_settings,
     check_unused,
     is_complete,
-    read_json,
     remove_leftovers,
     wait_for,
     write_json,

@@ -23,21 +23,21 @@ from ..data.jobs import (
     check_settings,
     check_unused,
     is_complete,
-    read_json,
     remove_leftovers,
     wait_for,
     write_json,
 )
 from ..data.readers import names_and_stamps, read_translation_manifest
 from ..data.spans import Span, check_language, cut, read_span
-from ..files import CORPUS_MANIFEST, WEIGHT_FILES, checksum, replacing
+from ..files import CORPUS_MANIFEST, WEIGHT_FILES, checksum, read_json, replacing
 from ..model.loading import load
 from ..version import __version__
+from .exports import CONFIG_FOLDER
 from .translation import Hypothesis, translate, translate_nbest
 
 # What decides the translations: settings, tokenizer and weights, also those of CTranslate2 and ONNX exports
 _MODEL_FILES = (
-    *("*config.json", "*/*config.json", "tokenizer*", "*vocab*"),
+    *("*config.json", f"{CONFIG_FOLDER}/*config.json", "tokenizer*", "*vocab*"),
     *(WEIGHT_FILES, "adapter_model*", "model.bin", "*.onnx", "*.onnx.data"),
 )
 _MAX_PROBLEMS = 5  # messages on unusable lines that are kept per task

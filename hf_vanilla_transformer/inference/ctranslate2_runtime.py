@@ -9,7 +9,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ..files import import_extra
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_vanilla_transformer import OUTPUT_MARGIN, gnmt_length_penalty
+from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
 from ..model.loading import load
 from .exports import CONFIG_FOLDER, num_positions
 
@@ -75,6 +75,7 @@ class CTranslate2Model:
         sources = [row[keep].tolist() for row, keep in zip(input_ids, mask, strict=True)]
         beams = num_beams or self.generation_config.num_beams or 1
         alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
+        alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
         max_positions = num_positions(self.config)
         limits = [max_new_tokens or min(len(source) + OUTPUT_MARGIN, max_positions) for source in sources]
         if num_return_sequences > beams:

@@ -72,8 +72,11 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
             settings: keyword arguments of `GenerationMixin.generate`.
 
         Raises:
-            ValueError: if the source or the output is longer than the position table of the export.
+            ValueError: if the source or the output is longer than the position table of the export, or
+                `output_sequence_scores` is requested.
         """
+        if settings.pop("output_sequence_scores", False):
+            raise ValueError("ONNX exports return no scores of hypotheses; use torch or CTranslate2 for these.")
         self._check_length(input_ids.shape[1])
         pad_token_id: Any = self.config.pad_token_id
         mask = input_ids.ne(pad_token_id).long() if attention_mask is None else attention_mask

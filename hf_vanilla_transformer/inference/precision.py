@@ -11,9 +11,9 @@ def default_device() -> torch.device:
 
 
 def avoid_cudnn_attention() -> None:
-    """Leave fused attention to torch's other kernels, which need no plan for each new shape.
+    """Leave fused attention to torch's other kernels.
 
-    cuDNN's take tens of milliseconds for the first batch of every shape, and there are hundreds of shapes.
+    cuDNN builds a plan for each new shape, which takes tens of milliseconds, and batches have hundreds of shapes.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
 

@@ -168,7 +168,7 @@ def translate_nbest(
     Args:
         nbest: number of hypotheses, at most the beam size unless tokens are sampled.
 
-    The other arguments are those of `translate`.
+    The other arguments are those of `translate`, except `dtype`.
 
     Raises:
         ValueError: as `translate`, and if `nbest` exceeds the beam size.

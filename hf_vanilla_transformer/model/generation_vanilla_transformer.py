@@ -32,6 +32,7 @@ from .layers_vanilla_transformer import (
     VanillaTransformerDecoderLayer,
 )
 
+DEFAULT_LENGTH_PENALTY = 1.0  # of transformers, if neither the arguments nor a generation config has one
 OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its source
 
 # (B, 1) length limits of the sentences that generate() is decoding in this thread, which bound the reachable scores
@@ -174,8 +175,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         sources = {name: tensor.repeat_interleave(per_source, 0) for name, tensor in sources.items()}
         logits = self(**sources, decoder_input_ids=sequences[:, :-1]).logits  # type: ignore[operator]
         labels = sequences[:, 1:]
-        settings = generation_config or self.generation_config
-        end = kwargs.get("eos_token_id", settings.eos_token_id)
+        configs = [config for config in (generation_config, self.generation_config) if config is not None]
+        given = {
+            name: value for config in reversed(configs) for name, value in vars(config).items() if value is not None
+        }
+        given |= {name: value for name, value in kwargs.items() if value is not None}
+        end = given.get("eos_token_id")
         is_end = torch.isin(labels, torch.tensor([] if end is None else end, device=labels.device))
         fill = (labels == self.config.pad_token_id).long().flip(1).cumprod(1).flip(1).bool()  # padding at the end
         counts = (is_end.cumsum(1) - is_end.long() == 0) & ~fill
@@ -183,7 +188,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             limits = self._default_limits(inputs, kwargs).repeat_interleave(per_source)
             counts &= torch.arange(labels.shape[1], device=labels.device) < limits[:, None]
         log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
-        alpha = kwargs.get("length_penalty", settings.length_penalty)
+        alpha = given.get("length_penalty", DEFAULT_LENGTH_PENALTY)
         length, log_prob = counts.sum(1), (log_probs * counts).sum(1)
         gnmt = self.config.length_normalization == "gnmt"
         return log_prob / (gnmt_length_penalty(length, alpha) if gnmt else length**alpha)

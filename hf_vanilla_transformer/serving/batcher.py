@@ -55,7 +55,7 @@ class Batcher:
         max_tokens: maximum number of source tokens per batch, padding included; a longer sentence forms a batch of its
             own.
         max_delay: maximum seconds for which a sentence waits for others while nothing is being translated.
-        max_queue: maximum number of sentences that wait.
+        max_queue: maximum number of queued sentences.
     """
 
     def __init__(self, max_tokens: int = 2048, max_delay: float = 0.005, max_queue: int = 1024):
@@ -68,7 +68,7 @@ class Batcher:
         self._thread.start()
 
     def queue_length(self) -> int:
-        """Return the number of sentences that wait."""
+        """Return the number of queued sentences."""
         return sum(not item.answer.cancelled() for item in list(self._waiting))
 
     def check_room(self) -> None:
@@ -150,7 +150,7 @@ class Batcher:
         self._waiting = deque(item for item in self._waiting if not item.answer.cancelled())
 
     def _first_batch(self) -> list[_Waiting]:
-        """Return the first of the sentences that wait, and those for the same model that fit into its batch."""
+        """Return the first of the queued sentences, and those for the same model that fit into its batch."""
         batch: list[_Waiting] = []
         longest = 0
         for item in self._waiting:

@@ -23,7 +23,7 @@ class Metrics:
         self.tokens = prometheus.Counter("tokens", "Tokens read and generated.", ["side"], **settings)
         sizes = [2**power for power in range(11)]
         self.batches = prometheus.Histogram("batch_sentences", "Sentences per batch.", buckets=sizes, **settings)
-        self._queue = prometheus.Gauge("queue_sentences", "Sentences that wait.", **settings)
+        self._queue = prometheus.Gauge("queue_sentences", "Queued sentences.", **settings)
 
     def watch_queue(self, length: Callable[[], float]) -> None:
         """Report what `length` returns as the length of the queue."""

@@ -7,12 +7,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoTokenizer
 
 from ..data.tags import prefix_ids
 from ..files import import_extra
-from ..inference.precision import avoid_cudnn_attention, default_device, resolve_dtype
-from ..model.loading import load, load_model
+from ..inference.loading import load_with_tokenizer
+from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY
 from ..study.plots import attention_map
 from .batcher import Batcher, QueueFullError
 
@@ -43,10 +42,18 @@ class Explorer:
         model: the model.
         tokenizer: the tokenizer saved with the model.
         run: calls a function that uses the model, in the thread in which the model runs.
+        max_characters: limit for each text.
     """
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, run: Callable[[Callable[[], Any]], Any]):
-        self.name = name.rstrip("/").split("/")[-1]
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        tokenizer: Any,
+        run: Callable[[Callable[[], Any]], Any],
+        max_characters: int = MAX_CHARACTERS,
+    ):
+        self.name, self.max_characters = name, max_characters
         self.model, self.tokenizer, self._run = model.eval(), tokenizer, run
         pairs = self.model.config.language_pairs or ()
         self.target_langs = list(dict.fromkeys(pair.split("-")[1] for pair in pairs))  # none for a single direction
@@ -60,16 +67,11 @@ class Explorer:
             dtype: the number format, one of `precision.DTYPES`.
 
         Raises:
-            OSError: if the model cannot be loaded.
-            ValueError: if it is a different type of model, or the dtype is unknown.
+            OSError, ValueError: as `load_with_tokenizer`.
         """
-        device, run = default_device(), Batcher(max_delay=0).run
-        if device.type == "cuda":
-            avoid_cudnn_attention()
-        number_format = resolve_dtype(dtype, device)
-        model: Any = run(lambda: load_model(name, dtype=number_format))
-        run(lambda: model.to(device))
-        return cls(name, model, load(AutoTokenizer, name), run)
+        run = Batcher(max_delay=0).run
+        model, tokenizer = run(partial(load_with_tokenizer, name, dtype))
+        return cls(name.rstrip("/").split("/")[-1], model, tokenizer, run)
 
     def _source_ids(self, text: str, target_lang: str | None) -> torch.Tensor:
         """Return the token ids of a source (1, S), with the tag of the target language if the model has tags."""
@@ -94,9 +96,10 @@ class Explorer:
         """
         if not text.strip():
             raise ValueError("Type a sentence first.")
-        if len(text) > MAX_CHARACTERS:
+        limit = self.max_characters
+        if len(text) > limit:
             raise ValueError(
-                f"The text has {len(text):,} characters, but the limit is {MAX_CHARACTERS:,}. Try a shorter sentence."
+                f"The text has {len(text):,} characters, but the limit is {limit:,}. Try a shorter sentence."
             )
         source = self._source_ids(text, target_lang)
         length = source.shape[1]
@@ -229,9 +232,10 @@ def _build_one(gr: ModuleType, explorer: Explorer) -> Any:
         with gr.Row():
             with gr.Column():
                 label = f"Source ({config.source_lang or 'any language'})"
-                source = gr.Textbox(label=label, lines=3, max_lines=8, max_length=MAX_CHARACTERS)
+                source = gr.Textbox(label=label, lines=3, max_lines=8, max_length=explorer.max_characters)
                 num_beams = gr.Slider(1, 10, defaults.num_beams or 1, step=1, label="Beam size (translations shown)")
-                alpha = gr.Slider(0, 2, defaults.length_penalty, step=0.1, label="Length penalty (alpha)")
+                value = DEFAULT_LENGTH_PENALTY if defaults.length_penalty is None else defaults.length_penalty
+                alpha = gr.Slider(0, 2, value, step=0.1, label="Length penalty (alpha)")
                 targets = explorer.target_langs
                 target_lang = gr.Dropdown(targets, label="Target language", visible=len(targets) > 1)
                 button = gr.Button("Translate", variant="primary")

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 
 from ..files import import_extra
 from .batcher import Batcher
-from .page import Explorer, build_page
+from .page import MAX_CHARACTERS, Explorer, build_page
 from .service import Translator
 
 _SHUTDOWN_MARGIN = 5  # seconds after the time limit of a request
@@ -28,16 +28,22 @@ _PAGE_PATHS = re.compile(
 
 
 def mount_page(
-    app: FastAPI, translators: Sequence[Translator], batcher: Batcher, is_key: Callable[[str], bool] | None
+    app: FastAPI,
+    translators: Sequence[Translator],
+    batcher: Batcher,
+    max_characters: int,
+    is_key: Callable[[str], bool] | None,
 ) -> Callable[[], None]:
     """Add the page of `demo` for some models at the address /, and return a function that ends its connections.
 
     Args:
         batcher: runs the models.
+        max_characters: limit for each text, if it is lower than that of the page.
         is_key: if given, the page asks for a login with a password for which this is true.
     """
     gradio = import_extra("gradio", "serve")
-    page = build_page(*(Explorer(each.name, each.model, each.tokenizer, batcher.run) for each in translators))
+    limit = min(max_characters, MAX_CHARACTERS)
+    page = build_page(*(Explorer(each.name, each.model, each.tokenizer, batcher.run, limit) for each in translators))
     page.queue(max_size=_MAX_WAITING_EVENTS, api_open=False)
     # Gradio prints errors with the text that a visitor has typed
     sys.modules["gradio.queueing"].traceback = SimpleNamespace(print_exc=_print_error)  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ _Parameters = TypeVar("_Parameters", bound=BaseModel)
 
 
 class TranslateRequest(BaseModel):
-    """What to translate."""
+    """A translation request."""
 
     q: str | list[str] = Field(description="a text, or several")
     source: str = Field(description='language of the text, or "auto"')
@@ -74,13 +74,13 @@ class Language(BaseModel):
 
 
 class Health(BaseModel):
-    """The server answers."""
+    """The state of the server."""
 
     status: Literal["ok"] = "ok"
 
 
 class Error(BaseModel):
-    """What was wrong."""
+    """An error message."""
 
     error: str
 
@@ -145,7 +145,7 @@ class Server:
         return app
 
     def is_key(self, given: str) -> bool:
-        """Return whether this is an API key, in a time that does not depend on how much of it is right."""
+        """Return whether this is an API key, comparing in constant time."""
         return any([hmac.compare_digest(given.encode(errors="replace"), key) for key in self._api_keys])
 
     async def translate(self, request: Request) -> Any:

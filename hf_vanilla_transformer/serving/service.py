@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ..data.language_filter import probabilities
 from ..data.tags import parse_language_pair, prefix_ids
 from ..files import import_extra
+from ..inference.onnx_runtime import OnnxModel
 from ..inference.translation import translate_ids, translate_ids_nbest
 from .batcher import Batcher, Sentence
 from .metrics import Metrics
@@ -58,7 +59,8 @@ class Translator:
         elif None in directions[0]:
             raise ValueError(f"{name} does not say which languages it translates: set them in its config.json.")
         self.prefixes = {direction: prefix_ids(config, tokenizer, *direction) for direction in directions}
-        self.num_beams = decoding.get("num_beams") or model.generation_config.num_beams or 1
+        beams = decoding.get("num_beams") or model.generation_config.num_beams or 1
+        self.max_hypotheses = 1 if isinstance(model, OnnxModel) else beams
 
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
         """Return the `nbest` best hypotheses of each source, best first and each in one line, from a single batch."""
@@ -139,7 +141,8 @@ class TranslationService:
 
         Args:
             source: the language of the texts, or "auto".
-            alternatives: number of other translations of each text; there are at most as many as beams, less one.
+            alternatives: number of other translations of each text; there are at most as many as beams, less one, and
+                none with ONNX Runtime.
 
         Raises:
             QueueFullError: if too many sentences wait already.
@@ -178,7 +181,7 @@ class TranslationService:
         for number, length in enumerate(map(len, ids), 1):
             if length > limit:
                 warnings.append(f"Sentence {number} has {length:,} tokens, more than {limit:,}: it is not translated.")
-        nbest = min(nbest, translator.num_beams)
+        nbest = min(nbest, translator.max_hypotheses)
         sentences = {
             place: Sentence(translator.translate, [*prefix, *sentence], nbest)
             for place, sentence in zip(places, ids, strict=True)
@@ -196,5 +199,5 @@ class TranslationService:
         if best.probability:
             return best
         if len(sources) > 1:
-            raise UnsupportedError("The language of the text cannot be detected: name it as the source.")
+            raise UnsupportedError("The language of the text cannot be detected; set source to its code.")
         return Detection(sources[0], 0.0)

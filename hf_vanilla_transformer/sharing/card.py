@@ -13,7 +13,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import TemplateError
 from safetensors import safe_open
 
-from ..files import CARD, RECORD, WEIGHT_FILES, write_whole
+from ..files import CARD, RECORD, WEIGHT_FILES, read_json, write_whole
 from ..model.loading import load_config
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
@@ -54,8 +54,8 @@ def model_card(folder: str | Path, details: CardDetails | None = None) -> ModelC
 
 
 def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
-    config, generation = load_config(str(folder)), _read_json(folder / "generation_config.json")
-    training = _read_json(folder / RECORD)
+    config, generation = load_config(str(folder)), _read_object(folder / "generation_config.json")
+    training = _read_object(folder / RECORD)
     scores, license = details.scores or training.get("scores") or [], details.license or training.get("license")
     scores = [scores] if isinstance(scores, dict) else scores  # as recorded by earlier versions
     title = (details.name or folder.resolve().name).split("/")[-1]
@@ -82,8 +82,8 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         location=json.dumps(details.name or str(folder)),
         repository=details.name or folder,
         languages=directions or "from one language to another",
+        pairs=pairs,
         multilingual=len(pairs) > 1,
-        target_lang=json.dumps(pairs[0][1] if pairs else None),
         sinusoidal=config.position_embedding == "sinusoidal",
         parameters=f"{_count_parameters(folder):,}",
         config=config,
@@ -140,9 +140,9 @@ def _read_template() -> str:
     return next(file for file in files if file.is_file()).read_text("utf-8")
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _read_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in `file`, or an empty one if the file does not exist."""
-    content = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    content = read_json(file) if file.is_file() else {}
     if not isinstance(content, dict):
         raise ValueError(f"{file} is damaged: it does not contain a JSON object.")
     return content
@@ -211,7 +211,7 @@ def record_average(run: str | Path, output_dir: str | Path, count: int) -> None:
 
     The scores of the run are left out because they belong to its last checkpoint.
     """
-    record = {name: value for name, value in _read_json(Path(run, RECORD)).items() if name != "scores"}
+    record = {name: value for name, value in _read_object(Path(run, RECORD)).items() if name != "scores"}
     if record:
         write_record(output_dir, {**record, "averaged": count})
     write_card(output_dir)

@@ -3,7 +3,6 @@
 Only what users of the model need is uploaded: no checkpoints, no optimizer state, no paths of this machine.
 """
 
-import importlib.metadata
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
-from ..files import CARD, MODEL_FILES, RECORD, WEIGHT_FILES
+from ..files import CARD, MODEL_FILES, RECORD, WEIGHT_FILES, import_extra
 from .card import CardDetails, model_card
 
 _COMMIT_ARGUMENTS = {"revision", "create_pr", "commit_message", "commit_description"}
@@ -112,7 +111,7 @@ def push(
         api = HfApi(token=token)
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         card = (folder / CARD).read_text("utf-8") if (folder / CARD).is_file() else None
-        if card is None and api.file_exists(repo_id, CARD):
+        if (card is None or not _is_written_by_hand(card)) and api.file_exists(repo_id, CARD):
             card = Path(api.hf_hub_download(repo_id, CARD)).read_text("utf-8")
         if card is None or not _is_written_by_hand(card):
             card = str(model_card(folder, replace(details, name=repo_id)))
@@ -146,17 +145,19 @@ def push_space(repo_id: str, private: bool | None = None, token: str | bool | No
     """Create a Space with a translation page for the model `repo_id`, under the same name, and return its URL.
 
     Raises:
+        ImportError: if Gradio, whose version the Space uses, is not installed.
         OSError, ValueError: as for `push`.
     """
-    gradio = importlib.metadata.version("gradio")
-    files = {
-        "app.py": _APP.format(repo_id=repo_id),
-        "requirements.txt": "hf-vanilla-transformer[demo]\n",
-        CARD: _SPACE_CARD.format(repo_id=repo_id, name=repo_id.split("/")[-1], gradio=gradio),
-    }
+    gradio = import_extra("gradio", "demo").__version__
     with hub_errors(repo_id):
         api = HfApi(token=token)
-        api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private, exist_ok=True)
+        repo = api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private, exist_ok=True)
+        repo_id = repo.repo_id  # with the name of the user
+        files = {
+            "app.py": _APP.format(repo_id=repo_id),
+            "requirements.txt": "hf-vanilla-transformer[demo]\n",
+            CARD: _SPACE_CARD.format(repo_id=repo_id, name=repo_id.split("/")[-1], gradio=gradio),
+        }
         api.create_commit(
             repo_id=repo_id,
             repo_type="space",

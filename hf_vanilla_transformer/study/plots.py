@@ -4,7 +4,6 @@ Heat maps use the perceptually uniform colour map cividis; lines differ in style
 of Okabe and Ito.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.batching import pad
-from ..files import STATE, import_extra
+from ..files import STATE, import_extra, read_json
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers_vanilla_transformer import sinusoids
 from ..training.checkpoints import checkpoint_folders
@@ -203,7 +202,7 @@ def read_log(run: str) -> list[dict[str, float]]:
     """
     files = [folder / STATE for folder in (Path(run), *checkpoint_folders(run))]
     files = [file for file in files if file.is_file()]
-    states = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    states = [read_json(file) for file in files]
     for file, state in zip(files, states, strict=True):
         if not isinstance(state, dict) or not isinstance(state.get("global_step"), int):
             raise ValueError(f"{file} is damaged: it is not the state of a training run.")

@@ -5,6 +5,7 @@ from PIL import Image
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.tags import add_tags
 
 
 @pytest.fixture
@@ -46,6 +47,19 @@ def test_the_same_plot_command_writes_the_same_bytes(words, model, tmp_path):
         colours = len(picture.convert("RGB").getcolors(maxcolors=1 << 24))
     assert colours > 10
     assert "<svg" in (tmp_path / "one.svg").read_text(encoding="utf-8")
+
+
+def test_attention_is_plotted_for_a_model_of_several_target_languages(tmp_path, capsys, small_model):
+    tokenizer = train_tokenizer(["a dog runs"] * 3, 265)
+    add_tags(tokenizer, ["<2de>", "<2fr>"])
+    model = small_model(vocab_size=len(tokenizer), language_pairs=["en-de", "en-fr"])
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    words = ["plot", "attention", str(tmp_path / "model"), "--sentence", "a dog", "--output", str(tmp_path / "x.png")]
+    assert main(words) == 1
+    assert "choose one as the target language" in capsys.readouterr().err
+    assert main([*words, "--target_lang", "fr"]) == 0
+    assert (tmp_path / "x.png").stat().st_size > 1000
 
 
 def test_other_file_types_and_wrong_flags_are_refused(tmp_path, capsys):

@@ -98,6 +98,13 @@ def test_only_missing_and_truncated_parts_are_translated_again(saved, corpus):
     assert {i: parts[i].stat().st_mtime_ns for i in (1, 3)} == written
 
 
+def test_checkpoints_in_the_folder_of_the_model_do_not_matter(saved, corpus):
+    checkpoint = shutil.copytree(saved.folder / "model", saved.folder / "model" / "checkpoint-5")
+    assert corpus() == 0
+    shutil.rmtree(checkpoint)
+    assert corpus() == 0
+
+
 def test_a_folder_of_a_different_job_or_with_other_files_is_refused(saved, corpus, capsys):
     assert corpus() == 0
     assert corpus("--length_penalty", "1.5") == 1
@@ -127,8 +134,8 @@ def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
     ):
         assert corpus(*flags) in (1, 2)
         assert message in last_error(capsys)
-    assert main(["translate", saved.path, "--scores"]) == 2
-    assert "--tasks require --input_files" in last_error(capsys)
+    assert main(["translate", saved.path, "--scores", "--threads", "8"]) == 2
+    assert "--scores, --threads can only be used with --input_files" in last_error(capsys)
     assert main(["translate", saved.path, "--input_files", str(saved.folder / "none"), "--output_dir", "x"]) == 1
     assert "There is no file" in last_error(capsys)
     assert not (saved.folder / "out").exists()

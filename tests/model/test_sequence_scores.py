@@ -3,6 +3,7 @@
 import pytest
 import torch
 from search_models import MODELS, with_varied_lengths
+from transformers import GenerationConfig
 
 
 @pytest.mark.parametrize("normalization", ["gnmt", "length"])
@@ -39,5 +40,14 @@ def test_scores_of_other_searches_come_from_one_pass_of_the_model(small_model, s
     penalty = ((5 + length) / 6) ** alpha if normalization == "gnmt" else length**alpha
     expected = (steps * is_token).nan_to_num().sum(1) / penalty
     torch.testing.assert_close(greedy.sequences_scores, expected, rtol=1e-5, atol=1e-5)
+    model.generation_config.length_penalty = 0.0  # the log-probabilities themselves
+    config = GenerationConfig(num_beams=1, length_penalty=alpha)
+    by_config = model.generate(**sources, generation_config=config, output_sequence_scores=True)
+    torch.testing.assert_close(by_config.sequences_scores, expected, rtol=1e-5, atol=1e-5)
+    model.generation_config.length_penalty = None
+    by_default = model.generate(**sources, num_beams=1, output_sequence_scores=True)
+    penalty = (5 + length) / 6 if normalization == "gnmt" else length
+    expected = (steps * is_token).nan_to_num().sum(1) / penalty
+    torch.testing.assert_close(by_default.sequences_scores, expected, rtol=1e-5, atol=1e-5)
     sampled = model.generate(**sources, do_sample=True, num_beams=1, output_sequence_scores=True)
     assert (sampled.sequences_scores < 0).all()

@@ -84,8 +84,9 @@ def test_export_translate_and_evaluate_work_in_new_processes(save_model, tmp_pat
 def test_export_used_without_its_backend_is_an_error_that_names_it(save_model, tmp_path, capsys):
     _, folder = save_model()
     export_ctranslate2(folder, tmp_path / "export")
-    assert main(["evaluate", str(tmp_path / "export")]) == 2
-    assert "--backend ctranslate2" in capsys.readouterr().err
+    for verb in (["evaluate"], ["plot", "attention", "--sentence", "a dog", "--output", "x.png"], ["demo"]):
+        assert main([*verb, str(tmp_path / "export")]) == 1
+        assert "is a ctranslate2 export: use " in capsys.readouterr().err
 
 
 @pytest.mark.slow

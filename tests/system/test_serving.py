@@ -166,10 +166,10 @@ def test_exports_are_served(model, backend, tmp_path):
     ]
     subprocess.run(export, check=True, capture_output=True)
     with serving(folder, tmp_path / "log", "--backend", backend, "--no_page", "--num_beams", "1") as process:
-        body = {"q": PHRASES[:5], "source": "en", "target": "de"}
+        body = {"q": PHRASES[:5], "source": "en", "target": "de", "alternatives": 1}
         answer = request(process.port, "POST", "/translate", body)
     expected = [" ".join(text.splitlines()) for text in translate(*model[:2], PHRASES[:5], num_beams=1)]
-    assert answer.body == {"translatedText": expected}
+    assert answer.body == {"translatedText": expected, "alternatives": [[]] * 5}
 
 
 def test_an_address_in_use_and_an_empty_file_of_keys_are_one_line(server, model, tmp_path):
