@@ -33,7 +33,8 @@ She does not buy the red car.
 Today the children must help the teacher.
 He says that the small dog sees a cat.
 Where do your friends live?'
-paste -d'\n' <(echo "$sentences") <(echo "$sentences" | .venv/bin/vanilla-transformer translate "$out")
+translations=$(echo "$sentences" | .venv/bin/vanilla-transformer translate "$out")
+paste -d'\n' <(echo "$sentences") <(echo "$translations")
 
 echo "== Load the model with transformers"
 .venv/bin/python - "$out" <<'PYTHON'

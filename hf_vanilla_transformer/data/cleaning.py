@@ -1,7 +1,6 @@
 """Turn parallel text into token ids, dropping pairs that are unusable or unfit for training, and count the drops."""
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Collection
@@ -15,6 +14,7 @@ from datasets import Dataset
 
 from ..files import checksum
 from .formats import DataError
+from .jobs import available_cores
 from .language_filter import is_other_language
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def tokenize_pairs(
 ) -> tuple[Dataset, Counter[str]]:
     """Convert text into token ids: "input_ids" and "labels", both ending in `</s>`, and their lengths in tokens.
 
-    Uses all CPU cores; `datasets` caches the result.
+    Uses all CPU cores that the process may use; `datasets` caches the result.
 
     Args:
         max_tokens: maximum number of tokens in either side of a batch; pairs with a longer sentence are dropped.
@@ -126,7 +126,7 @@ def tokenize_pairs(
     Raises:
         DataError: if every pair was dropped.
     """
-    processes = min(os.cpu_count() or 1, len(pairs) // MIN_PAIRS_PER_PROCESS)
+    processes = min(available_cores(), len(pairs) // MIN_PAIRS_PER_PROCESS)
     tokens = pairs.map(
         partial(_tokenize_batch, tokenizer=tokenizer, max_tokens=max_tokens, cleaning=cleaning, version=VERSION),
         batched=True,

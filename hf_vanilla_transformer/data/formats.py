@@ -203,13 +203,16 @@ def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tup
     source, target = map(header.index, languages)
     for number, row in rows:
         if len(row) != len(header):
-            raise DataError(f"{path}, line {number}: {len(row)} fields, but the header has {len(header)}.")
+            raise DataError(f"{path}, line {number}: the header has {len(header)} fields, but this line {len(row)}.")
         yield {"source": row[source], "target": row[target]}
 
 
 def _tsv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Yield the pairs of tab-separated lines below a header such as `en<TAB>de`. Quotation marks have no meaning."""
-    rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(files[0]), start=1))
+    """Yield the pairs of tab-separated lines below a header such as `en<TAB>de`; skip empty lines.
+
+    Quotation marks have no meaning.
+    """
+    rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(files[0]), start=1) if line)
     return _table_rows(files[0], rows, languages)
 
 

@@ -1,6 +1,7 @@
 """Read parallel text from datasets on the Hub, as a dataset on disk or as a stream."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,9 @@ def load_hub_pairs(
     Raises:
         DataError: if the dataset has none of the splits, lacks a language, or needs a loading script.
     """
-    origin = f"{name} ({config_name})" if config_name else name
-    try:
+    origin = _full_name(name, config_name)
+    with _reading_errors(origin):
         dataset = load_dataset(name, config_name)
-    except (RuntimeError, DatasetGenerationError) as error:
-        raise DataError(f"The dataset {origin} cannot be read: {error.__cause__ or error}") from None
     found = {
         split: select_languages(dataset[split], f"{origin}, {split},", (source_lang, target_lang))
         for split in splits
@@ -37,15 +36,33 @@ def load_hub_pairs(
     return found
 
 
+def _full_name(name: str, config_name: str | None) -> str:
+    return f"{name} ({config_name})" if config_name else name
+
+
+@contextmanager
+def _reading_errors(dataset: str) -> Iterator[None]:
+    """Turn the errors of a dataset that cannot be read, such as one with a loading script, into a `DataError`."""
+    try:
+        yield
+    except (RuntimeError, DatasetGenerationError) as error:
+        raise DataError(f"The dataset {dataset} cannot be read: {error.__cause__ or error}") from None
+
+
 class HubRows:
     """The train split of a dataset on the Hub, streamed. It can be iterated more than once.
 
     Attributes:
         origin: identifies the dataset, in types of JSON.
+
+    Raises:
+        DataError: if the dataset cannot be read, here or while it is iterated.
     """
 
     def __init__(self, name: str, config_name: str | None, languages: tuple[str, str]):
-        self.rows, self.languages = load_dataset(name, config_name, split="train", streaming=True), languages
+        self.name, self.languages = _full_name(name, config_name), languages
+        with _reading_errors(self.name):
+            self.rows = load_dataset(name, config_name, split="train", streaming=True)
         if Path(name).is_dir():  # identified by its name and files, not by its path
             files = sorted(str(file) for file in Path(name).rglob("*") if file.is_file())
             self.origin: list[Any] = [Path(name).resolve().name, config_name, *file_stamps(files)]
@@ -53,9 +70,13 @@ class HubRows:
             self.origin = [name, config_name]
 
     def __iter__(self) -> Iterator[Row]:
-        for row in self.rows:
+        for number, row in enumerate(self.rows, 1):
             texts = row.get("translation", row)
-            yield {
-                side: texts[language] or ""
-                for side, language in zip(("source", "target"), self.languages, strict=True)
-            }
+            for language in self.languages:
+                if language not in texts:
+                    raise DataError(f"{self.name} has no column {language!r}; its columns are {', '.join(texts)}.")
+                if not isinstance(texts[language], str | None):
+                    kind = type(texts[language]).__name__
+                    raise DataError(f"{self.name}, row {number}: {language!r} is not text but {kind}.")
+            source, target = (texts[language] or "" for language in self.languages)
+            yield {"source": source, "target": target}

@@ -167,7 +167,7 @@ def available_cores() -> int:
 
 
 def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result:
-    """Run a task with a number of threads, and restore the number of before."""
+    """Run a task with a number of threads, and restore the previous number."""
     import torch  # slow to import
 
     before, parallel = torch.get_num_threads(), os.environ.get("TOKENIZERS_PARALLELISM")
@@ -184,7 +184,7 @@ def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result
 
 
 def _start_worker(started: Any, gpus: int) -> None:
-    """Prepare a worker process: its GPU, and its end."""
+    """Prepare a worker process: choose its GPU, and let it end with its parent."""
     with started.get_lock():
         number, started.value = started.value, started.value + 1
     if gpus:
@@ -248,7 +248,7 @@ def check_unused(folder: Path, *own: str) -> None:
 
 
 def is_complete(file: Path, note: Path) -> bool:
-    """Return whether a task has written its file, whose size stands under "bytes" in a note written after it."""
+    """Return whether a task has written its file, whose size is recorded under "bytes" in a note written after it."""
     return note.is_file() and file.is_file() and read_json(note)["bytes"] == file.stat().st_size
 
 
@@ -258,7 +258,7 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
-    """Return whether a condition holds, or comes to hold within so many seconds."""
+    """Wait up to `seconds` for a condition, and return whether it holds."""
     end = time.monotonic() + seconds
     while not (holds := condition()) and time.monotonic() < end:
         time.sleep(0.5)

@@ -40,7 +40,7 @@ class Mixture(TorchDataset):
 
     Args:
         sources: the sources.
-        dropout: segments the words anew whenever a pair is used; None to use the ids of `sources`.
+        dropout: segments the words again whenever a pair is used; None to use the ids of `sources`.
     """
 
     def __init__(self, sources: Sequence[TokenSource], dropout: BpeDropout | None = None):

@@ -83,6 +83,7 @@ def prepare(
     settings = _settings(sources, preparation, tokenizer)
     earlier = _earlier_manifest(folder, settings)
     if earlier is not None and earlier["whole"]:
+        _clean_up(folder)  # which may have been interrupted
         return earlier
     (folder / WORK).mkdir(parents=True, exist_ok=True)
     manifest = earlier or {"settings": settings, "whole": False}
@@ -105,9 +106,14 @@ def prepare(
     manifest["tokenizer"] = {"blake2b": checksum(folder / "tokenizer.json")}
     manifest["shards"] = shards
     write_json(folder / MANIFEST, manifest)
+    _clean_up(folder)
+    return manifest
+
+
+def _clean_up(folder: Path) -> None:
+    """Remove what is no longer needed when all shards are written."""
     shutil.rmtree(folder / WORK, ignore_errors=True)  # another process may be removing it
     remove_leftovers(folder)
-    return manifest
 
 
 class _Steps:
@@ -124,7 +130,7 @@ class _Steps:
         is_done: Callable[[Task], bool],
         pairs: Callable[[Task], int] | None = None,
     ) -> None:
-        """Run a step, whose tasks have so many `pairs`.
+        """Run a step; `pairs` returns the number of pairs of a task.
 
         Raises:
             _WaitsForOthersError: if tasks of other elements of the job array are not done.

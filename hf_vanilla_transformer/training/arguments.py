@@ -129,7 +129,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     )
     ddp_broadcast_buffers: bool | None = option("Let DDP send buffers, here constants, at each step.", False)
     logging_nan_inf_filter: bool = option(
-        "Test each loss on the host; without it, the logged loss leaves out losses that are not finite, too.", False
+        "Check each loss on the host; not needed, since the logged mean leaves out non-finite losses anyway.", False
     )
     hub_strategy: str = option("Only 'end' is supported: upload the finished model with its card.", "end")
     early_stopping_patience: int | None = option(

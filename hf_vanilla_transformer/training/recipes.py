@@ -18,7 +18,7 @@ from .arguments import (
     check_flags,
 )
 from .presets import paper_config, preset
-from .settings import PROCESSES
+from .settings import PAIRS, PROCESSES
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -78,7 +78,8 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
             action.help = argparse.SUPPRESS
     words = list(argv)
     if words and not words[0].startswith("-"):
-        overridden = ("source_lang", "target_lang") if "--language_pairs" in words else ()
+        given = any(word.partition("=")[0] == "--language_pairs" for word in words)
+        overridden = ("source_lang", "target_lang") if given else ()
         words = [*read_recipe(words[0], {action.dest for action in parser._actions}, overridden), *words[1:]]
     flags = parser.parse_args(words)
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # from the configuration of `accelerate launch`
@@ -117,7 +118,7 @@ def read_recipe(path: str, known: Collection[str], overridden: Collection[str] =
     flags: dict[str, list[str]] = {}
     for key, value in _read_mapping(path):
         where = f"{path}, line {key.start_mark.line + 1}"
-        if key.value == PROCESSES:
+        if key.value in (PROCESSES, PAIRS):
             continue
         if not isinstance(key.value, str) or key.value not in known:
             near = difflib.get_close_matches(str(key.value), known, n=1)

@@ -21,7 +21,9 @@ from .checkpoints import find_fault, newest_checkpoint
 from .record import example_sentence, training_record, versions
 from .safeguards import explain_failures, one_run
 from .settings import (
+    PAIRS,
     PROCESSES,
+    VALIDATION,
     check_same_run,
     differences,
     recorded_settings,
@@ -169,6 +171,15 @@ class _Run:
             eval_dataset=text.validation,
             processing_class=tokenizer,
         )
+        before = recorded_settings(self.folder) or {} if resumes else {}
+        if before.get(PAIRS, text.num_pairs) != text.num_pairs:
+            raise ValueError(
+                f"{self.folder} was trained on {before[PAIRS]:,} sentence pairs, but its text now has "
+                f"{text.num_pairs:,}. Restore the text, or choose another --output_dir."
+            )
+        self.settings[PAIRS] = text.num_pairs
+        changed = differences(before, self.settings) if before else {}
+        trainer.resumed_state.has_new_validation = not changed.keys().isdisjoint(VALIDATION)
         if args.process_index == 0:
             if tokenizer_path not in (None, self.folder):  # otherwise it is saved already, and may be in use
                 tokenizer.save_pretrained(self.folder)
@@ -209,7 +220,6 @@ class _Run:
     def _finish(self, trainer: VanillaTransformerTrainer) -> None:
         """Save the model with its card, report the best metric, and upload the model if requested."""
         trainer.save_model(_internal_call=True)
-        trainer.save_state()
         state = trainer.state
         record = training_record(trainer, self.settings, self.data, self.model, self.text)
         record["example"] = example_sentence(self.data, self.text)
@@ -224,3 +234,4 @@ class _Run:
         self._report(f"The model, its tokenizer and its card are in {self.folder}")
         if self.args.push_to_hub:
             self._report(f"Uploaded to {trainer.push_to_hub()}")
+        trainer.save_state()  # last, since it marks the run as finished

@@ -16,6 +16,8 @@ from .arguments import NEVER_RECORDED, NOAM, DataArguments, ModelArguments, Vani
 from .presets import paper_config
 
 PROCESSES = "processes"  # recorded with the settings, but not a flag: set by the launcher
+PAIRS = "training_pairs"  # likewise: how many the training text has
+VALIDATION = {"validation_file", "bleu_tokenize"}  # after a change of these, earlier validations do not compare
 
 # Settings that may change when a run is resumed: they do not affect which model the run trains
 _CHANGEABLE_PREFIXES = ("eval_", "logging_", "log_", "save_", "dataloader_", "hub_", "push_to_hub")
@@ -120,7 +122,7 @@ def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, s
     types: tuple[Any, ...] = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
     defaults = {field.name: field.default for group in types for field in fields(group)}
     defaults[PROCESSES] = settings.get(PROCESSES)  # earlier versions did not record it
-    ignored = _UNRECORDED | ({"lr_scheduler_kwargs"} if settings.get("lr_scheduler_type") == NOAM else set())
+    ignored = _UNRECORDED | {PAIRS} | ({"lr_scheduler_kwargs"} if settings.get("lr_scheduler_type") == NOAM else set())
     before = {name: _to_plain(value) for name, value in before.items() if name not in ignored}
     before = {**{name: defaults[name] for name in settings if name in defaults}, **before}
     pairs = {name: (before.get(name), settings.get(name)) for name in {**before, **settings}}

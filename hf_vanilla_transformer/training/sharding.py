@@ -7,6 +7,19 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 
+def check_saved_form(plugin: Any) -> None:
+    """Check that FSDP saves whole weights in checkpoints, from which a run resumes and which are averaged.
+
+    Raises:
+        ValueError: if it saves parts of them.
+    """
+    if plugin.state_dict_type.name != "FULL_STATE_DICT":
+        raise ValueError(
+            f"FSDP saves weights as {plugin.state_dict_type.name}: set fsdp_state_dict_type to FULL_STATE_DICT, as in "
+            "scripts/accelerate/fsdp.yaml."
+        )
+
+
 def share_embeddings(model: Any) -> None:
     """Make tied embeddings one module and not only one matrix: FSDP2 refuses a matrix that several modules hold.
 

@@ -49,7 +49,7 @@ def for_each(flag: str, values: Sequence[_Value] | None, count: int, default: _V
     if not values:
         return [default] * count
     if len(values) not in (1, count):
-        raise ValueError(f"--{flag} has {len(values)} values for {count} sources; give one for each, or one for all.")
+        raise ValueError(f"--{flag} takes one value per source ({count}), or one for all, but has {len(values)}.")
     return list(values) * (count if len(values) == 1 else 1)
 
 
@@ -77,9 +77,7 @@ def text_sources(data: DataArguments) -> list[TextSource]:
         zip(names, for_each("dataset_config_name", data.dataset_config_name, len(names), None), strict=True)
     )
     if data.train_weights and len(data.train_weights) != count:
-        raise ValueError(
-            f"--train_weights has {len(data.train_weights)} values for {count} sources; give one for each."
-        )
+        raise ValueError(f"--train_weights takes one value per source ({count}), but has {len(data.train_weights)}.")
     given: list[float | None] = [*(data.train_weights or ())]
     weights = given or [None if data.sampling_temperature else 1.0] * count
     tags = for_each("source_tag", data.source_tag, count, "")

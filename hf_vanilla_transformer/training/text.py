@@ -103,7 +103,7 @@ def _validation_sources(
         languages = [source.languages for source in sources]
     elif files:
         raise ValueError(
-            f"--validation_file has {len(files)} values for {len(sources)} sources; give one for each, or one for all."
+            f"--validation_file takes one value per source ({len(sources)}), or one for all, but has {len(files)}."
         )
     return [
         TextSource(Path(file).name, file, None, pair, None, None)

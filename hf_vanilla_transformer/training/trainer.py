@@ -28,9 +28,10 @@ from .callbacks import ProgressBar, SetEpoch, TrainingSpeed
 from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
 from .loss import r_drop_loss
+from .resumed_state import ResumedState
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
-from .sharding import is_sharded, keep_in_float32, restore_name, share_embeddings
+from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name, share_embeddings
 from .validation import ValidatingTrainer, token_lengths
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         super().__init__(model, args, data_collator, **kwargs)
         if self.args.device.type == "cuda" and self.args.dataloader_pin_memory:
             self.accelerator.dataloader_config.non_blocking = True  # otherwise each batch waits for the last update
+        if self.is_fsdp_enabled:
+            check_saved_form(self.accelerator.state.fsdp_plugin)
         if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
             share_embeddings(self.model)
             if self.args.bf16:
@@ -111,8 +114,12 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             self.add_callback(self.average)
         if self.pop_callback(ProgressCallback) is not None:
             self.add_callback(ProgressBar)
-        if self.args.early_stopping_patience is not None:
-            self.add_callback(EarlyStoppingCallback(self.args.early_stopping_patience))
+        patience = self.args.early_stopping_patience
+        early_stopping = None if patience is None else EarlyStoppingCallback(patience)
+        if early_stopping is not None:
+            self.add_callback(early_stopping)
+        self.resumed_state = ResumedState(early_stopping)
+        self.add_callback(self.resumed_state)
 
     def _check_metric(self, args: Any, eval_dataset: Any, compute_metrics: Any) -> Any:
         """Check that validation reports `metric_for_best_model`, and return `args` with its full name.
@@ -145,6 +152,13 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             return super().train(*args, **kwargs)
         finally:
             self.safeguards.restore_signals()
+
+    def _run_epoch(self, *args, **kwargs):
+        """Train for an epoch, unless the run has resumed after its last update, which the training loop overlooks."""
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+        else:
+            self.control.should_training_stop = True
 
     def get_train_dataloader(self) -> DataLoader:
         """Return batches of at most `max_tokens` tokens per side, which accelerate shards over the processes."""
@@ -287,7 +301,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 write_checksums(unfinished)
                 shutil.rmtree(folder / name, ignore_errors=True)  # a damaged checkpoint of the same name
                 unfinished.replace(folder / name)
-        except Exception as error:
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch raises a RuntimeError if the disk is full
             raise OSError(f"Cannot write {folder / name}: {error}. Earlier checkpoints are intact.") from error
         finally:
             self._saving = False

@@ -14,7 +14,7 @@ for file in "$pairs.$source" "$pairs.$target"; do
 done
 
 train() { # NAME SOURCE TARGET SEED [flags]
-  vanilla-transformer train "${flags[@]}" --train_file "$pairs" --source_lang "$2" --target_lang "$3" --seed "$4" \
+  vanilla-transformer train ${flags[@]+"${flags[@]}"} --train_file "$pairs" --source_lang "$2" --target_lang "$3" --seed "$4" \
     --output_dir "$out/$1" "${@:5}"
 }
 translate() { # NAME SIDE MODEL...

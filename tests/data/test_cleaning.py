@@ -120,7 +120,7 @@ def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path, monkeyp
     pairs = load_pairs(str(tmp_path / "text.tsv"), "en", "de")
     expected = tokenize_pairs(pairs, WordTokenizer(), 100)[0].to_dict()
     monkeypatch.setattr("hf_vanilla_transformer.data.cleaning.MIN_PAIRS_PER_PROCESS", 10)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("hf_vanilla_transformer.data.cleaning.available_cores", lambda: 2)
     pairs = load_pairs(str(tmp_path / "text.tsv"), "en", "de")
     assert tokenize_pairs(pairs, WordTokenizer(), 99)[0].to_dict() == expected  # 99: not from the cache
 

@@ -5,7 +5,7 @@ import pytest
 from datasets import Dataset
 
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.hub_datasets import load_hub_pairs
+from hf_vanilla_transformer.data.hub_datasets import HubRows, load_hub_pairs
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -37,6 +37,15 @@ def test_a_missing_split_or_language_of_a_hub_dataset_is_reported_with_the_exist
         load_hub_pairs(hub_dataset, "small", "en", "de", ("test",))
     with pytest.raises(DataError, match=r"\(de-en\), train, has no column 'fr'; its columns are de, en"):
         load_hub_pairs(hub_dataset, "de-en", "en", "fr", ("train",))
+
+
+def test_a_stream_without_the_language_or_with_numbers_is_reported(hub_dataset, tmp_path):
+    with pytest.raises(DataError, match=r"\(de-en\) has no column 'fr'; its columns are de, en"):
+        list(HubRows(hub_dataset, "de-en", ("en", "fr")))
+    (tmp_path / "numbers").mkdir()
+    Dataset.from_dict({"en": ["a", "b"], "de": [1, 2]}).to_parquet(tmp_path / "numbers" / "train.parquet")
+    with pytest.raises(DataError, match="row 1: 'de' is not text but int"):
+        list(HubRows(str(tmp_path / "numbers"), None, ("en", "de")))
 
 
 def test_equal_source_and_target_languages_are_rejected(tmp_path):

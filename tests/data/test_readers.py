@@ -103,6 +103,8 @@ def test_windows_line_endings_are_stripped(prefix):
 def test_a_byte_order_mark_is_skipped(tmp_path, prefix):
     (tmp_path / "text.tsv").write_bytes("\ufeffen\tde\none\teins\n".encode())
     assert read(str(tmp_path / "text.tsv")) == [("one", "eins")]
+    (tmp_path / "text.tsv").write_bytes(b"en\tde\n\none\teins\n\n")
+    assert read(str(tmp_path / "text.tsv")) == [("one", "eins")]
     write(prefix, "\ufeffone\n", "eins\n")
     assert read(prefix) == [("one", "eins")]
 
@@ -188,12 +190,12 @@ def test_json_and_parquet_may_omit_the_translation_key(tmp_path):
         ("t.jsonl", b'{"translation": {"en": "a", "fr": "b"}}\n', "t.jsonl, line 1: no 'de' among the keys (en, fr)"),
         ("t.jsonl", b'{"en": "a", "de": 5}\n', "t.jsonl, line 1: the value of 'de' is not a string"),
         ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en": "\xff", "de": "b"}\n', "t.jsonl, line 2: not UTF-8"),
-        ("t.tsv", b"en\tde\na\tb\nc\n", "t.tsv, line 3: 1 fields, but the header has 2"),
+        ("t.tsv", b"en\tde\na\tb\nc\n", "t.tsv, line 3: the header has 2 fields, but this line 1"),
         ("t.tsv", b"en\tfr\na\tb\n", "t.tsv has no column 'de'; its columns are en, fr"),
         ("t.tsv", b"en\tde\na\t\xe4\n", "t.tsv, line 2: not UTF-8"),
         ("t.tsv", b"en\tde\n", "t.tsv contains no sentence pairs"),
         ("t.csv", b'en,de\na,b\n"c,d\n', "t.csv, line 3: not valid CSV"),
-        ("t.csv", b"en,de\na,b,c\n", "t.csv, line 2: 3 fields, but the header has 2"),
+        ("t.csv", b"en,de\na,b,c\n", "t.csv, line 2: the header has 2 fields, but this line 3"),
         ("t.csv", b"en,de\n\xff,b\n", "t.csv, line 2: not UTF-8"),
         ("t.tsv.gz", gzip.compress(b"en\tde\na\tb\n" * 9, mtime=0)[:-9], "t.tsv.gz is truncated or not a .gz file"),
         ("t.tsv.gz", b"en\tde\n", "t.tsv.gz is truncated or not a .gz file"),

@@ -5,6 +5,7 @@ import torch
 import yaml
 from corpora import ROOT
 from safetensors.torch import load_file
+from small import write_moses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -51,6 +52,79 @@ def test_the_same_command_resumes_from_the_newest_intact_checkpoint(train, run_f
     assert [entry["step"] for entry in run.state.log_history if "loss" in entry] == [1, 2, 3, 4, 5, 6]
     straight, stopped = (load_file(tmp_path / name / "model.safetensors") for name in ("straight", "stopped"))
     assert all(torch.equal(straight[name], stopped[name]) for name in straight)
+
+
+def logged_updates(run) -> dict[str, list[int]]:
+    """Return the updates after which the loss was logged, there was a validation, and a checkpoint remains."""
+    checkpoints = sorted(int(path.name[11:]) for path in Path(run.args.output_dir).glob("checkpoint-*"))
+    logs = {name: [log["step"] for log in run.state.log_history if name in log] for name in ("loss", "eval_loss")}
+    return {**logs, "checkpoints": checkpoints}
+
+
+def test_changed_intervals_count_from_the_resumed_update_on(train, run_flags, text_flags, tmp_path):
+    intervals = [f"--{name}_steps" for name in ("logging", "eval", "save")]
+    flags = run_flags(tmp_path / "run", *text_flags, "--no_eval_bleu")
+    train(*flags, *(word for name in intervals for word in (name, "4")), "--max_steps", "4")
+    run = train(*flags, *(word for name in intervals for word in (name, "2")), "--max_steps", "8")
+    updates = [4, 6, 8]
+    assert logged_updates(run) == {"loss": updates, "eval_loss": updates, "checkpoints": updates}
+
+
+def test_early_stopping_counts_across_interruptions_and_can_be_added(train, run_flags, text_flags, tmp_path):
+    """BLEU is 0 at each validation, so training ends after the fourth."""
+    flags = [*text_flags, "--eval_steps", "1", "--save_steps", "1", "--max_steps", "9"]
+    straight = train(*run_flags(tmp_path / "straight", *flags, "--early_stopping_patience", "3"))
+    assert straight.state.global_step == 4
+    train(*run_flags(tmp_path / "stopped", *flags, "--max_steps", "2"))  # without early stopping
+    run = train(*run_flags(tmp_path / "stopped", *flags, "--early_stopping_patience", "3"))
+    assert run.state.global_step == straight.state.global_step
+    assert run.state.best_metric == straight.state.best_metric
+
+
+def test_another_metric_is_compared_with_its_own_earlier_values(train, run_flags, text_flags, tmp_path):
+    flags = run_flags(tmp_path / "run", *text_flags, "--no_eval_bleu", "--eval_steps", "1", "--save_steps", "1")
+    train(*flags, "--metric_for_best_model", "loss", "--max_steps", "2")
+    state = train(*flags, "--metric_for_best_model", "perplexity", "--max_steps", "4").state
+    values = {log["step"]: log["eval_perplexity"] for log in state.log_history if "eval_perplexity" in log}
+    assert list(values) == [1, 2, 3, 4]
+    assert state.best_metric == min(values.values()) == values[state.best_global_step]
+
+
+def test_validations_of_another_text_are_forgotten(train, run_flags, text_flags, moses, tmp_path):
+    other = write_moses(tmp_path / "other", en=["a cat", "b"], fr=["un chat", "b"])
+    flags = run_flags(tmp_path / "run", *text_flags, "--no_eval_bleu", "--eval_steps", "1", "--save_steps", "1")
+    train(*flags)
+    state = train(*flags, "--validation_file", str(other), "--max_steps", "3").state
+    assert [log["step"] for log in state.log_history if "eval_loss" in log] == [3]
+    assert state.best_global_step == 3
+
+
+def test_a_run_that_was_killed_after_its_last_checkpoint_is_only_finished(train, run_flags, text_flags, tmp_path):
+    text = tmp_path / "text.fr"
+    flags = run_flags(tmp_path / "run", *text_flags, "--save_steps", "2", "--max_tokens", "16")
+    before = train(*flags).model.state_dict()
+    for name in ("trainer_state.json", "training.json", "README.md", "model.safetensors"):
+        (tmp_path / "run" / name).unlink()
+    run = train(*flags)
+    assert run.state.global_step == 2
+    assert all(torch.equal(before[name], weight) for name, weight in run.model.state_dict().items())
+    for name in ("trainer_state.json", "training.json", "README.md", "model.safetensors"):
+        assert (tmp_path / "run" / name).is_file()
+    assert train(*flags) is None
+    text.write_text(text.read_text() + "de plus\n")
+    (tmp_path / "text.en").write_text((tmp_path / "text.en").read_text() + "more\n")
+    with pytest.raises(ValueError, match=r"was trained on \d+ sentence pairs, but its text now has \d+"):
+        train(*flags, "--max_steps", "4")
+
+
+def test_a_run_whose_card_could_not_be_written_is_not_finished(train, run_flags, text_flags, tmp_path, monkeypatch):
+    flags = run_flags(tmp_path / "run", *text_flags)
+    with monkeypatch.context() as patch:
+        patch.setattr("hf_vanilla_transformer.training.run.write_card", lambda folder: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(*flags)
+    assert train(*flags).state.global_step == 2
+    assert (tmp_path / "run" / "README.md").is_file()
 
 
 def test_a_finished_run_is_left_unchanged(train, run_flags, text_flags, tmp_path, capfd):

@@ -225,10 +225,16 @@ def test_a_tag_marks_the_sources_of_one_text(train, run_flags, texts, tmp_path, 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--train_weights", "1", "2"], "--train_weights has 2 values for 3 sources"),
-        (["--source_tag", "<a>", "<b>"], "--source_tag has 2 values for 3 sources"),
-        (["--language_pairs", "en-de", "de-en"], "--language_pairs has 2 values for 3 sources"),
-        (["--validation_file", "x", "y"], "--validation_file has 2 values for 3 sources"),
+        (["--train_weights", "1", "2"], r"--train_weights takes one value per source \(3\), but has 2"),
+        (["--source_tag", "<a>", "<b>"], r"--source_tag takes one value per source \(3\), or one for all, but has 2"),
+        (
+            ["--language_pairs", "en-de", "de-en"],
+            r"--language_pairs takes one value per source \(3\), or one for all, but has 2",
+        ),
+        (
+            ["--validation_file", "x", "y"],
+            r"--validation_file takes one value per source \(3\), or one for all, but has 2",
+        ),
         (["--source_tag", "bt"], "'bt' cannot be a tag"),
         (["--source_tag", "<unk>"], "<unk> cannot be a tag"),
         (["--streaming"], "--streaming reads a single prepared folder"),
