@@ -23,6 +23,8 @@ def run(args: argparse.Namespace) -> None:
     from ..training.checkpoints import average_checkpoints, checkpoint_folders
 
     folders = checkpoint_folders(args.run)
+    if not folders:
+        raise ValueError(f"{args.run} has no checkpoints: give the output folder of a training run.")
     if len(folders) < args.last:
         raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: pass a smaller --last.")
     chosen = folders[-args.last :]

@@ -20,7 +20,7 @@ def _curve(text: str) -> tuple[int, int]:
     width, _, warmup = text.partition(":")
     try:
         return positive(width), positive(warmup)
-    except ValueError:
+    except (ValueError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(f"must have the form 512:4000, got {text!r}") from None
 
 

@@ -104,6 +104,7 @@ def _schedule_off(experiment: Experiment) -> dict[str, Any]:
 def _schedule_on(experiment: Experiment) -> list[dict[str, Any]]:
     """Train once for each of `FACTORS`, and return each factor with its peak rate and validation loss."""
     args, rows = experiment.args, []
+    args.eval_bleu, args.metric_for_best_model = False, "loss"  # only the loss is compared
     base, warmup = args.learning_rate, int(args.warmup_steps)
     assert base is not None  # set by the arguments' __post_init__
     for factor in (base * multiple for multiple in FACTORS):
@@ -112,7 +113,8 @@ def _schedule_on(experiment: Experiment) -> list[dict[str, Any]]:
         trainer = experiment.trainer(TuningTrainer)
         try:
             trainer.train()
-            loss = trainer.evaluate()["eval_loss"]
+            metrics = trainer.evaluate()
+            loss = next(value for name, value in metrics.items() if name.endswith("_loss"))  # of the first text
         except ArithmeticError:
             loss = math.inf
         peak = noam(min(args.max_steps, warmup), experiment.config.d_model, warmup, factor)

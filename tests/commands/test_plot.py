@@ -62,6 +62,12 @@ def test_attention_is_plotted_for_a_model_of_several_target_languages(tmp_path, 
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
+def test_a_wrong_curve_is_reported_with_the_right_form(capsys):
+    with pytest.raises(SystemExit):
+        main(["plot", "noam", "--curves", "512", "--output", "x.png"])
+    assert "must have the form 512:4000, got '512'" in capsys.readouterr().err
+
+
 def test_other_file_types_and_wrong_flags_are_refused(tmp_path, capsys):
     assert main(["plot", "masks", "--output", str(tmp_path / "masks.jpg")]) == 1
     assert "must end in .png or .svg" in capsys.readouterr().err

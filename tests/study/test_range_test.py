@@ -41,6 +41,17 @@ def test_the_reported_rates_are_those_of_the_optimiser(tune, flags, tmp_path, mo
     assert used[: len(rates)] == pytest.approx(rates)
 
 
+def test_of_several_validation_texts_the_loss_of_the_first_is_compared(tune, flags, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_vanilla_transformer.study.range_test.FACTORS", (1.0,))
+    train, val = str(tmp_path / "train"), str(tmp_path / "val")
+    results = []
+    for name, second in (("one", val), ("two", train)):
+        texts = ["--train_file", train, train, "--validation_file", val, second, "--max_steps", "20"]
+        assert tune(flags, tmp_path / name, "--method", "range", *texts) == 0
+        results.append(json.loads((tmp_path / name / "range.json").read_text())["schedule_on"])
+    assert results[0] == results[1]
+
+
 def test_a_stopped_range_test_prints_no_results(tune, flags, stop_at, tmp_path, capsys, monkeypatch):
     stop_at(25, monkeypatch)  # in the first training run with a factor
     assert tune(flags, tmp_path / "range", "--method", "range", "--max_steps", "20") == 130
