@@ -78,8 +78,8 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
             action.help = argparse.SUPPRESS
     words = list(argv)
     if words and not words[0].startswith("-"):
-        given = any(word.partition("=")[0] == "--language_pairs" for word in words)
-        overridden = ("source_lang", "target_lang") if given else ()
+        has_pairs = any(word.partition("=")[0] == "--language_pairs" for word in words)
+        overridden = ("source_lang", "target_lang") if has_pairs else ()
         words = [*read_recipe(words[0], {action.dest for action in parser._actions}, overridden), *words[1:]]
     flags = parser.parse_args(words)
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # from the configuration of `accelerate launch`

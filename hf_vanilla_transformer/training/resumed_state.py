@@ -1,5 +1,6 @@
 """Bring the state of a resumed run in line with flags that may have changed since its checkpoint."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,9 @@ class ResumedState(TrainerCallback):
         folder = Path(str(args.output_dir))
         if args.load_best_model_at_end:  # only of updates whose weights exist
             validations = [log for log in validations if (folder / f"checkpoint-{log['step']}").is_dir()]
+        validations = [log for log in validations if not math.isnan(log[metric])]
         choose = max if args.greater_is_better else min
-        # a metric that is not a number equals nothing, not even itself
-        best = choose(
-            (log for log in validations if log[metric] == log[metric]), key=lambda log: log[metric], default={}
-        )
+        best = choose(validations, key=lambda log: log[metric], default={})
         state.best_metric, state.best_global_step = best.get(metric), best.get("step")
         checkpoint = folder / f"checkpoint-{state.best_global_step}"
         state.best_model_checkpoint = str(checkpoint) if checkpoint.is_dir() else None

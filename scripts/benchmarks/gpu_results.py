@@ -16,11 +16,11 @@ FAILED = "failed"
 
 
 class OutOfTimeError(Exception):
-    """The time limit is over before all rows are measured."""
+    """The time limit was reached before all rows were measured."""
 
 
 class MissingError(Exception):
-    """Something that a row needs is missing; the message names it."""
+    """Something that a row requires is missing; the message names it."""
 
 
 def describe(error: Exception) -> str:

@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from measuring import describe_machine
+from measuring import describe_machine, resident_memory
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.commands.models import load_models
@@ -34,12 +34,6 @@ def expected_answers(model: str, dtype: str, text: str, sentences: int) -> dict[
     single = [line.strip() for line in lines if len(segments(line.strip(), source)) == 1]
     pairs = [(line, translate(loaded, tokenizer, [line])[0]) for line in single[:sentences]]
     return {"source": source, "target": target, "pairs": pairs}
-
-
-def resident_megabytes(pid: int) -> float:
-    """Return the memory of a process."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) / 1024
 
 
 def percentiles(times: dict[str, int]) -> dict[str, float]:
@@ -57,7 +51,7 @@ def percentiles(times: dict[str, int]) -> dict[str, float]:
 
 
 def load(clients: int, seconds: int, address: str, expected: Path) -> dict[str, Any]:
-    """Let so many clients send requests for so many seconds, and return what they measured."""
+    """Let `clients` send requests for `seconds`, and return what they measured."""
     command = [sys.executable, "-m", "locust", "-f", str(Path(__file__).with_name("serving_clients.py")), "--headless"]
     command += ["-u", str(clients), "-r", str(clients), "-t", f"{seconds}s", "--stop-timeout", "60", "-H", address]
     run = subprocess.run(
@@ -112,10 +106,10 @@ def main() -> None:
         with subprocess.Popen([*command, "--dtype", args.dtype], stderr=subprocess.DEVNULL) as server:
             try:
                 wait_for(address, server)
-                results, before = [], resident_megabytes(server.pid)
+                results, before = [], resident_memory(server.pid)
                 for clients in args.clients:
                     row = load(clients, args.seconds, address, expected)
-                    results.append({**row, "memory of the server, MB": round(resident_megabytes(server.pid))})
+                    results.append({**row, "memory of the server, MB": round(resident_memory(server.pid))})
             finally:
                 server.terminate()
     one = results[0]["sentences/s"]

@@ -14,8 +14,8 @@ for file in "$pairs.$source" "$pairs.$target"; do
 done
 
 train() { # NAME SOURCE TARGET SEED [flags]
-  vanilla-transformer train ${flags[@]+"${flags[@]}"} --train_file "$pairs" --source_lang "$2" --target_lang "$3" --seed "$4" \
-    --output_dir "$out/$1" "${@:5}"
+  vanilla-transformer train ${flags[@]+"${flags[@]}"} --train_file "$pairs" --source_lang "$2" --target_lang "$3" \
+    --seed "$4" --output_dir "$out/$1" "${@:5}"
 }
 translate() { # NAME SIDE MODEL...
   # shellcheck disable=SC2086 # TRANSLATE_FLAGS are words

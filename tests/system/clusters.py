@@ -145,7 +145,7 @@ def find_processes(*texts: str) -> list[int]:
 
 
 def wait_until(condition, seconds: float, describe=lambda: "") -> None:
-    """Wait until a condition holds; if it does not within so many seconds, fail with what `describe` returns."""
+    """Wait until a condition holds; if it does not within `seconds`, fail with what `describe` returns."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"timed out after {seconds} seconds\n{describe()}"

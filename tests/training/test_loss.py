@@ -151,7 +151,7 @@ def test_huge_logits_stay_finite(dtype):
 
 @pytest.fixture(params=[1, 4, 1000], ids="{} rows".format)
 def chunks(request, monkeypatch):
-    """Compute the loss of 15 rows in chunks of so many rows."""
+    """Compute the loss of 15 rows in chunks of 1, 4 or 1,000 rows."""
     monkeypatch.setattr("hf_vanilla_transformer.model.loss_vanilla_transformer.CHUNK_ROWS", request.param)
 
 
