@@ -24,9 +24,9 @@ CHECKSUMS = {
     "test_2016_flickr.de": "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4",
 }
 url, folder = sys.argv[1].rstrip("/"), Path(sys.argv[2])
-folder.mkdir(parents=True, exist_ok=True)
+contents = {}
 for name, expected in CHECKSUMS.items():
-    file, unfinished = folder / name, folder / f"{name}.unfinished"
+    file = folder / name
     if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() == expected:
         continue
     part, language = name.rsplit(".", 1)
@@ -34,14 +34,17 @@ for name, expected in CHECKSUMS.items():
     print(f"Downloading {file_url}", file=sys.stderr, flush=True)
     try:
         with urllib.request.urlopen(file_url, timeout=60) as response:
-            content = response.read()
+            contents[file] = response.read()
     except (OSError, http.client.HTTPException) as error:
         sys.exit(f"get_multi30k.sh: cannot download {file_url}: {error}. Set MULTI30K_URL to the URL of a mirror.")
-    if hashlib.sha256(content).hexdigest() != expected:
+    if hashlib.sha256(contents[file]).hexdigest() != expected:
         sys.exit(
             f"get_multi30k.sh: {file_url} is not the Multi30k text: its SHA-256 checksum is wrong. "
             "Set MULTI30K_URL to the URL of another mirror."
         )
+folder.mkdir(parents=True, exist_ok=True)
+for file, content in contents.items():
+    unfinished = file.with_name(f"{file.name}.unfinished")
     unfinished.write_bytes(content)
     unfinished.replace(file)
 print(f"Multi30k is in {folder}", file=sys.stderr)

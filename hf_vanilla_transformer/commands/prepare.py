@@ -12,6 +12,7 @@ from .flags import add_runner, positive
 from .jobs import make_runner
 
 HELP = "clean and tokenise text larger than memory, once, for training"
+VOCABULARY_FLAGS = {"vocab_size": 37_000, "tokenizer_model": "bpe", "normalization": "none"}  # with their defaults
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -37,18 +38,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokenizer_name", help="tokenizer to use (default: train one on the first million pairs)")
-    parser.add_argument(
-        "--vocab_size", type=positive, default=37_000, help="size of a trained tokenizer (default: 37000)"
-    )
-    parser.add_argument(
-        "--tokenizer_model",
-        choices=["bpe", "unigram"],
-        default="bpe",
-        help="kind of a trained one (default: bpe)",
-    )
-    parser.add_argument(
-        "--normalization", choices=["none", "nfkc"], default="none", help="Unicode normalisation (default: none)"
-    )
+    parser.add_argument("--vocab_size", type=positive, help="size of a trained tokenizer (default: 37000)")
+    parser.add_argument("--tokenizer_model", choices=["bpe", "unigram"], help="kind of a trained one (default: bpe)")
+    parser.add_argument("--normalization", choices=["none", "nfkc"], help="Unicode normalisation (default: none)")
+    parser.set_defaults(**VOCABULARY_FLAGS)
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +100,9 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("Give either files or --dataset_name.")
     if args.filter_language and args.no_clean:
         raise UsageError("Give either --filter_language or --no_clean.")
+    for name, default in VOCABULARY_FLAGS.items():
+        if args.tokenizer_name and getattr(args, name) != default:
+            raise UsageError(f"--{name} has no effect: {args.tokenizer_name} has its own vocabulary.")
     runner = make_runner(args)
     languages = (args.source_lang, args.target_lang)
     if args.filter_language:

@@ -6,8 +6,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from ..data.batching import check_fits
 from ..files import import_extra, write_whole
 from ..training.settings import PROCESSES, differences, write_settings
 from ..training.validation import token_lengths
@@ -51,7 +53,8 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
 
     Raises:
         ImportError: if Optuna is not installed.
-        ValueError: if the folder holds a study with different settings, or no trial finished.
+        ValueError: if the folder holds a study with different settings, a sentence is longer than a batch, or no trial
+            finished.
     """
     optuna, args = import_extra("optuna", "tune"), experiment.args
     storage: dict[str, Any] = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
@@ -134,7 +137,10 @@ class _SearchSpace:
         splits = [experiment.text.train, *(validation.values() if isinstance(validation, dict) else [validation])]
         assert args.learning_rate is not None  # set by the arguments' __post_init__
         self.rate, self.warmup = args.learning_rate, int(args.warmup_steps)
-        longest = max(max(side) for split in splits for side in token_lengths(split))
+        lengths = [np.maximum(*token_lengths(split)) for split in splits]
+        for split in lengths:
+            check_fits(split, args.max_tokens)
+        longest = max(split.max() for split in lengths)
         sizes = (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens)
         self.sizes = [size for size in sizes if size >= longest]  # large enough for the longest sentence
 

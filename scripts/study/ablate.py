@@ -18,6 +18,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
+from hf_vanilla_transformer.files import read_json, write_whole
 from hf_vanilla_transformer.model.loading import load, load_model
 from hf_vanilla_transformer.training.arguments import DataArguments, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.presets import TABLE_3, preset
@@ -65,7 +66,8 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for the runs and for ablation.json")
     options, train_flags = parser.parse_known_args()
     base = {"d_model": 512 // options.reduce, "d_ff": 2048 // options.reduce}
-    results = {}
+    file = options.output_dir / "ablation.json"
+    results = read_json(file) if file.is_file() else {}  # the rows of earlier commands
     for row in options.rows:
         folder = str(options.output_dir / row)
         print(f"== {row}", file=sys.stderr)
@@ -73,13 +75,16 @@ def main() -> None:
         model, data, args = parse_arguments(flags)
         if data.train_file and not data.validation_file:
             raise ValueError("Rows are compared on a validation text; pass it with --validation_file.")
-        run_train(model, data, args)
+        trainer = run_train(model, data, args)
+        if trainer and trainer.state.global_step < trainer.state.max_steps:
+            sys.exit(f"ablate.py: row {row} was stopped; run the same command again to resume it.")
         results[row] = {**measure(folder, data, args), "steps": args.max_steps}
-        (options.output_dir / "ablation.json").write_text(json.dumps(results, indent=2) + "\n")
+        write_whole(file, json.dumps(results, indent=2) + "\n")
 
     names = ("row", "change", "steps", "PPL", "BLEU", "M parameters", "PPL (paper)", "BLEU (paper)")
     print(f"| {' | '.join(names)} |\n{'|---' * len(names)}|")
-    for row, result in results.items():
+    for row in options.rows:
+        result = results[row]
         change = ", ".join(f"{name} {value}" for name, value in row_changes(row, options.reduce).items())
         print(
             f"| {row} | {change} | {result['steps']:,} | {result['perplexity']:.2f} | {result['bleu']:.1f} "

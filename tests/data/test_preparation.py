@@ -205,6 +205,12 @@ def test_only_plain_text_can_be_excluded(sample_folder, capsys):
     assert "--exclude takes plain text, one sentence per line, not test.jsonl.gz" in capsys.readouterr().err
 
 
+def test_flags_of_a_new_vocabulary_are_refused_beside_a_tokenizer(sample_folder, capsys):
+    flags = [*LANGUAGE_FLAGS, "--output_dir", str(sample_folder / "prepared"), "--tokenizer_name", "old"]
+    assert main(["prepare", str(sample_folder / "all"), *flags, "--normalization", "nfkc"]) == 2
+    assert "--normalization has no effect: old has its own vocabulary" in capsys.readouterr().err
+
+
 def test_equal_source_and_target_languages_are_rejected(sample_folder, sample_tokenizer):
     folder = sample_folder / "prepared"
     with pytest.raises(DataError, match="both 'en'"):

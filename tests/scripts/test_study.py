@@ -45,6 +45,8 @@ def test_ablate_trains_all_rows_for_the_same_number_of_steps_and_resumes(tmp_pat
     again = run_script("study/ablate.py", "base", "B1", "D1", "D3", *flags)
     assert again.stderr.count("is finished") == 4
     assert read_table(again.stdout) == rows
+    assert list(read_table(run_script("study/ablate.py", "D1", *flags).stdout)) == ["D1"]
+    assert json.loads((tmp_path / "ablation.json").read_text()) == results
 
 
 @pytest.mark.slow

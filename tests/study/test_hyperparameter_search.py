@@ -118,6 +118,17 @@ def test_batches_smaller_than_the_longest_sentence_are_not_tried(tune, flags, tm
     assert {trial["max_tokens"] for trial in trials} == {256, 512}
 
 
+def test_a_sentence_longer_than_a_batch_is_named(tune, flags, tmp_path, capsys):
+    prepared = str(tmp_path / "prepared")
+    words = ["prepare", str(tmp_path / "train"), "--source_lang", "en", "--target_lang", "de", "--vocab_size", "290"]
+    assert main([*words, "--output_dir", prepared]) == 0
+    flags[flags.index(str(tmp_path / "train"))] = prepared
+    flags[flags.index("256")] = "16"
+    flags = [word for word in flags if word not in ("--vocab_size", "290")]
+    assert tune(flags, tmp_path / "study", "--max_steps", "4", "--trials", "1") == 1
+    assert "tokens, which exceeds max_tokens (16)" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_without_optuna_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ImportError, match=r"hf-vanilla-transformer\[tune\]"):
