@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from hf_vanilla_transformer.cli import _one_line, main
+from hf_vanilla_transformer.cli import TRAINER_VERBS, VERBS, _one_line, main
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,7 @@ def test_the_package_runs_as_a_module():
     assert all(verb in run.stdout for verb in ("train", "evaluate", "translate"))
 
 
-@pytest.mark.parametrize(
-    "verb", ["train", "tune", "evaluate", "compare", "score", "translate", "export", "average", "push", "plot", "demo"]
-)
+@pytest.mark.parametrize("verb", [*TRAINER_VERBS, *VERBS])
 def test_each_verb_has_help_that_fits_a_terminal(verb, capsys):
     with pytest.raises(SystemExit) as stop:
         main([verb, "--help"])

@@ -1,4 +1,4 @@
-"""Models on the GPU compute what they compute on the CPU. Without a GPU, the tests run on the CPU only.
+"""Models on the GPU compute what they compute on the CPU. Without a GPU, most of these tests run on the CPU.
 
 The GPU's kernels are not all deterministic and sum in another order, hence the tolerances.
 """
@@ -70,6 +70,7 @@ def test_the_fast_search_equals_the_loop_of_transformers(small_model, batch, dty
     assert equal == len(fast) if dtype == torch.float32 else equal >= len(fast) - 2
 
 
+@needs_gpu
 def test_translations_scores_and_ensembles_equal_those_of_the_cpu(small_model):
     models = [
         with_varied_lengths(small_model(lm_head_bias=True, initializer_range=deviation)) for deviation in (0.1, 0.2)
@@ -100,6 +101,7 @@ def test_half_precision_weights_are_saved_from_a_device_and_loaded_on_the_cpu(sm
         assert torch.equal(loaded.state_dict()[name], weight.cpu()), name
 
 
+@needs_gpu
 def test_the_pipeline_translates_on_a_device_as_on_the_cpu(save_model):
     _, folder = save_model()
     texts = ["the red house", "a small dog sees the old house"]

@@ -11,7 +11,7 @@ import torch
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import TemplateError
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from ..files import CARD, RECORD, WEIGHT_FILES, read_json, write_whole
 from ..model.loading import load_config
@@ -149,12 +149,20 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _count_parameters(folder: Path) -> int:
-    """Return the number of parameters in the safetensors files of `folder`; tied weights are saved only once."""
+    """Return the number of parameters in the safetensors files of `folder`; tied weights are saved only once.
+
+    Raises:
+        ValueError: if a file is damaged.
+    """
     count = 0
     for file in folder.glob(WEIGHT_FILES):
         if file.suffix == ".safetensors":
-            with safe_open(file, "pt") as weights:
-                count += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+            try:
+                with safe_open(file, "pt") as weights:
+                    names = weights.keys()
+                    count += sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
+            except SafetensorError as error:
+                raise ValueError(f"{file} is damaged: {error}") from None
     return count
 
 

@@ -262,6 +262,7 @@ def test_model_that_was_not_loaded_is_pushed_without_a_record_from_the_current_f
         ("training.json", '{"seconds": "many", "updates": 3}'),
         ("training.json", '{"validation": 3}'),
         ("config.json", '{"model_type": "vanilla_transformer", "d_model": "wide"}'),
+        ("model.safetensors", ""),
     ],
 )
 def test_damaged_folder_is_a_one_line_error_before_the_hub_is_contacted(saved, file, content, capsys, monkeypatch):

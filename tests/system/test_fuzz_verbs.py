@@ -20,9 +20,6 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.jobs import Runner
-from hf_vanilla_transformer.data.pieces import Preparation
-from hf_vanilla_transformer.data.preparation import prepare
 
 SMALL = [
     *model_flags(d_model=8, d_ff=8),
@@ -31,6 +28,15 @@ SMALL = [
 SHORT = ["--max_steps", "2", "--logging_steps", "1"]
 TEXT = ["--test_file", "text"]
 TRAIN = ["train", *SMALL, *SHORT]
+LANGUAGES = ["--source_lang", "en", "--target_lang", "de"]
+PREPARE = ["prepare", "text", *LANGUAGES, "--tokenizer_name", "model", "--shard_pairs", "5", "--workers", "1"]
+TRANSLATE = ["translate", "model", "--input_files", "text.en", "--shard_lines", "5", "--workers", "1"]
+PREPARING = (
+    *("source_lang", "target_lang", "tokenizer_name", "vocab_size", "max_tokens", "max_sentence_tokens"),
+    *("max_length_ratio", "exclude", "output_dir", "task", "tasks"),
+)
+FILES = ("input_files", "nbest", "output_dir", "output_format", "task", "tasks")
+SERVING = ("host", "port", "max_queue", "timeout", "api_key_file", "backend")
 DECODING = ("num_beams", "length_penalty", "max_tokens")
 TESTING = ("source_lang", "target_lang", "split", "dataset_name", "test_file")
 MODEL = ("preset", "dropout", "d_model", "num_heads", "vocab_size", "tokenizer_name", "license", "num_beams")
@@ -116,6 +122,16 @@ COMMANDS = {
         ["translate", "exported", "--backend", "ctranslate2"], ("exported",), (*DECODING, "backend")
     ),
     "demo": Command(["demo", "model"], ("model",), ("host", "port")),
+    "serve": Command(["serve", "model", "--api_key_file", "keys"], ("model", "keys"), (*SERVING, *DECODING)),
+    "prepare": Command([*PREPARE, "--output_dir", "new"], ("text.en", "text.de"), PREPARING),
+    "prepare again": Command([*PREPARE, "--output_dir", "shards"], ("shards",), PREPARING),
+    "translate files": Command([*TRANSLATE, "--output_dir", "new"], ("text.en", "model"), (*FILES, *DECODING)),
+    "translate files again": Command([*TRANSLATE, "--output_dir", "translated"], ("translated",), FILES),
+    "tune by range": Command(
+        ["tune", *SMALL, *SHORT, "--train_file", "text", "--method", "range", "--output_dir", "new"],
+        ("text.en",),
+        (*MODEL, *TRAINING),
+    ),
 }
 FLAGS = {
     "num_beams": ["0", "-1", "many", "3", "1e9"],
@@ -164,6 +180,15 @@ FLAGS = {
     "output_dir": ["model", "text.en", "run", ""],
     "method": ["random", "nonsense"],
     "trials": ["0", "1"],
+    "exclude": ["nowhere", "text.en", "text.jsonl"],
+    "task": ["-1", "0", "1", "9"],
+    "tasks": ["0", "2", "x"],
+    "input_files": ["nowhere", "text.*", "model", "table.csv", "empty.jsonl"],
+    "nbest": ["0", "2", "9"],
+    "output_format": ["txt", "csv"],
+    "max_queue": ["0", "1"],
+    "timeout": ["0", "nan", "1"],
+    "api_key_file": ["nowhere", "empty.jsonl", "model"],
     "test_file": ["nowhere", "table.csv", "text.tsv", "model", "empty.jsonl"],
     "train_file": ["nowhere", "table.csv", "shards", "model", "empty.jsonl"],
 }
@@ -233,16 +258,15 @@ def undamaged(tmp_path_factory) -> Path:
     config = VanillaTransformerConfig(vocab_size=len(tokenizer), source_lang="en", target_lang="de", **sizes)
     VanillaTransformerForConditionalGeneration(config).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    prepare(
-        [str(folder / "text")],
-        Preparation(("en", "de"), shard_pairs=5),
-        str(folder / "shards"),
-        tokenizer,
-        runner=Runner(1),
-    )
+    (folder / "keys").write_text("one\ntwo\n")
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.chdir(folder)
-        assert main([*TRAIN, "--train_file", "text", "--save_steps", "1", "--output_dir", "run"]) == 0
+        for words in (
+            [*TRAIN, "--train_file", "text", "--save_steps", "1", "--output_dir", "run"],
+            [*PREPARE, "--output_dir", "shards"],
+            [*TRANSLATE, "--output_dir", "translated"],
+        ):
+            assert main(words) == 0
     assert main(["export", str(folder / "model"), str(folder / "exported"), "--format", "ctranslate2"]) == 0
     (folder / "recipe.yaml").write_text("preset: tiny\nmax_steps: 1\nlogging_steps: 1\n")
     scores = {"bleu": 1.0, "chrf": 2.0, "ter": 3.0, "text": "t", "sentences": 4}
@@ -265,7 +289,7 @@ def event_loops():
 @pytest.mark.usefixtures("event_loops")
 @pytest.mark.filterwarnings("ignore")  # as outside the tests
 @settings(
-    max_examples=320,
+    max_examples=400,
     deadline=None,
     derandomize=True,  # the same cases in every run, so that a failure is reproducible
     database=None,
@@ -280,6 +304,7 @@ def test_every_verb_ends_with_a_known_status_and_at_most_one_error_line(undamage
         monkeypatch.chdir(folder)
         monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder / "cache")
         monkeypatch.setattr(gradio.Blocks, "launch", lambda *args, **kwargs: None)
+        monkeypatch.setattr("hf_vanilla_transformer.serving.process.serve_until_stopped", lambda *args: None)
         stdin = data.draw(
             st.sampled_from([b"a dog runs .\n", b"", b"\n\n", b"\xff\n", b"a\x00b\n"]) | st.binary(max_size=40)
         )
