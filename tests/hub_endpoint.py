@@ -21,6 +21,7 @@ class LocalHub(ThreadingHTTPServer):
 
     Attributes:
         repositories: the content of each file, as `repositories[kind][name][path]`; `kind` is "models" or "spaces".
+            The name of a branch other than main is `name@branch`.
         objects: uploaded large files (LFS), by their hash.
         requests: the method and path of every request.
     """
@@ -103,7 +104,10 @@ class _Handler(BaseHTTPRequestHandler):
             name = "/".join(filter(None, (request.get("organization") or "somebody", request["name"])))
             self.server.repositories[kind].setdefault(name, {})
             self._answer({"url": f"{self.server.address}/{name}", "name": name, "id": name})
-        elif match := re.fullmatch(r"/api/(\w+)/(.+)/preupload/main", self.path):
+        elif match := re.fullmatch(r"/api/models/(.+)/branch/(\w+)", self.path):
+            self.server.repositories["models"].setdefault(f"{match[1]}@{match[2]}", {})
+            self._answer({})
+        elif match := re.fullmatch(r"/api/(\w+)/(.+)/preupload/(\w+)", self.path):
             paths = [file["path"] for file in json.loads(body)["files"]]
             modes = ["lfs" if path.endswith(".safetensors") else "regular" for path in paths]
             defaults = {"shouldIgnore": False, "oid": None}
@@ -111,8 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({"files": uploads})
         elif self.path.endswith("/info/lfs/objects/batch"):
             self._answer({"transfer": "basic", "objects": [self._lfs_upload(o) for o in json.loads(body)["objects"]]})
-        elif match := re.fullmatch(r"/api/(\w+)/(.+)/commit/main", self.path):
-            files = self.server.repositories[match[1]][match[2]]
+        elif match := re.fullmatch(r"/api/(\w+)/(.+)/commit/(\w+)", self.path):
+            branch = "" if match[3] == "main" else f"@{match[3]}"
+            files = self.server.repositories[match[1]][match[2] + branch]
             for line in body.splitlines():
                 item = json.loads(line)
                 if item["key"] == "file":

@@ -64,7 +64,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
     pairs = [pair for pair in pairs if all(pair)]
     languages = dict.fromkeys(language for pair in pairs for language in pair)
     directions = ", ".join(map(" to ".join, pairs))
-    validation = training.get("validation", [])
+    validation, base_model = training.get("validation", []), training.get("base_model")
     return ModelCard.from_template(
         ModelCardData(
             language=list(languages) or None,
@@ -72,6 +72,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             library_name="transformers",
             pipeline_tag="translation",
             tags=["vanilla_transformer", "translation", *(details.tags or ())],
+            base_model=base_model if base_model and "/" in base_model else None,  # otherwise a local folder
             datasets=training.get("dataset_name"),
             metrics=["bleu", "chrf"] if scores else None,
             model_name=title,
@@ -217,9 +218,13 @@ def write_card(folder: str | Path) -> None:
 def record_average(run: str | Path, output_dir: str | Path, count: int) -> None:
     """Write the training record and the card of the average of `count` checkpoints of a run.
 
-    The scores of the run are left out because they belong to its last checkpoint.
+    The scores of the run are left out because they belong to its last checkpoint, and those of its validations if they
+    belong to moving averages.
     """
-    record = {name: value for name, value in _read_object(Path(run, RECORD)).items() if name != "scores"}
+    record = _read_object(Path(run, RECORD))
+    record.pop("scores", None)
+    if record.get("settings", {}).get("ema_decay"):
+        record.pop("validation", None)
     if record:
         write_record(output_dir, {**record, "averaged": count})
     write_card(output_dir)

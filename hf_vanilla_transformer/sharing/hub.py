@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from safetensors import safe_open
 
 from ..files import CARD, MODEL_FILES, RECORD, WEIGHT_FILES, import_extra
 from .card import CardDetails, model_card
@@ -110,9 +112,12 @@ def push(
     with hub_errors(repo_id):
         api = HfApi(token=token)
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        revision = commit.get("revision")
+        if revision and not revision.startswith("refs/"):
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
         card = (folder / CARD).read_text("utf-8") if (folder / CARD).is_file() else None
-        if (card is None or not _is_written_by_hand(card)) and api.file_exists(repo_id, CARD):
-            card = Path(api.hf_hub_download(repo_id, CARD)).read_text("utf-8")
+        if (card is None or not _is_written_by_hand(card)) and api.file_exists(repo_id, CARD, revision=revision):
+            card = Path(api.hf_hub_download(repo_id, CARD, revision=revision)).read_text("utf-8")
         if card is None or not _is_written_by_hand(card):
             card = str(model_card(folder, replace(details, name=repo_id)))
         files[CARD] = card.encode()
@@ -124,7 +129,8 @@ def push(
 def push_model(model: Any, repo_id: str, max_shard_size: int | str = "50GB", **kwargs: Any) -> str:
     """Upload a model in memory and return its URL; the implementation of `model.push_to_hub`.
 
-    The training record in the folder from which the model was loaded, if there is one, is uploaded with it.
+    The training record in the folder from which the model was loaded, if there is one, is uploaded with it, unless the
+    model has been trained since.
 
     Args:
         model: the model to upload.
@@ -136,9 +142,21 @@ def push_model(model: Any, repo_id: str, max_shard_size: int | str = "50GB", **k
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, max_shard_size=max_shard_size)
         origin = Path(model.config._name_or_path or folder)  # empty for a model that was not loaded from a folder
-        if (origin / "config.json").is_file() and (origin / RECORD).is_file():
+        if (origin / "config.json").is_file() and (origin / RECORD).is_file() and _has_weights_of(model, origin):
             shutil.copy(origin / RECORD, folder)
         return push(folder, repo_id, details, **kwargs)
+
+
+def _has_weights_of(model: Any, folder: Path) -> bool:
+    """Return whether the weights of a model are those saved in `folder`, possibly in another dtype."""
+    weights = model.state_dict()
+    for file in folder.glob("model*.safetensors"):
+        with safe_open(file, "pt") as saved:
+            for name in saved.keys():  # noqa: SIM118 (not a dictionary)
+                weight = weights.get(name)
+                if weight is None or not torch.equal(weight.cpu(), saved.get_tensor(name).to(weight.dtype)):
+                    return False
+    return True
 
 
 def push_space(repo_id: str, private: bool | None = None, token: str | bool | None = None) -> str:

@@ -35,7 +35,7 @@ def training_record(
     """Return what the card says about a finished run; call it on every process, since all compute validation BLEU."""
     args: Any = trainer.args
     state = trainer.state
-    names = data.dataset_name or []
+    names, base_model = data.dataset_name or [], model.model_name_or_path
     hub_datasets = [name for name in names if not _is_local(name)]
     public = {
         name: value
@@ -50,7 +50,7 @@ def training_record(
     record = {
         "data": ", ".join(dict.fromkeys(labels)) or "the built-in phrases",
         "dataset_name": hub_datasets[0] if len(hub_datasets) == 1 else hub_datasets or None,
-        "base_model": model.model_name_or_path and Path(model.model_name_or_path).name,
+        "base_model": base_model and (Path(base_model).resolve().name if _is_local(base_model) else base_model),
         "pairs": text.num_pairs,
         "sources": text.sources,
         "updates": state.global_step,
@@ -90,6 +90,6 @@ def example_sentence(data: DataArguments, text: TokenizedText) -> str:
     return next((sentence for sentence in sentences if len(sentence) < 80), "Hello!")
 
 
-def _is_local(dataset_name: str) -> bool:
-    """Return whether a dataset is a folder on this machine."""
-    return Path(dataset_name).exists()
+def _is_local(name: str) -> bool:
+    """Return whether a dataset or model is a folder on this machine."""
+    return Path(name).exists()

@@ -1,5 +1,6 @@
 """Model cards, from the folder of a model and from scores."""
 
+import json
 import re
 
 import pytest
@@ -7,7 +8,7 @@ from card_contents import RECORD, SCORES, front_matter
 from clean_process import run_python
 
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.sharing.card import CardDetails, model_card, write_card, write_record
+from hf_vanilla_transformer.sharing.card import CardDetails, model_card, record_average, write_card, write_record
 
 
 def test_card_contains_metadata_training_record_and_scores(saved):
@@ -44,8 +45,31 @@ def test_model_without_training_record_has_a_card(saved):
     write_card(folder)
     card = (folder / "README.md").read_text()
     assert "No record of the training" in card
+    assert "trained from scratch" not in card
+    assert "one embedding matrix shared" in card
     assert "Not evaluated." in card
     assert "model-index" not in front_matter(card)
+
+
+def test_card_names_the_base_model_and_validations_without_bleu(saved):
+    folder, _ = saved
+    write_record(folder, {**RECORD, "validation": [{"updates": 50, "perplexity": 9.5, "bleu": None}]})
+    assert "trained from scratch" in str(model_card(folder))
+    assert "| 50 | 9.5 | - |" in str(model_card(folder))
+    for name, on_the_hub in (("you/base", True), ("my-model", False)):
+        write_record(folder, {**RECORD, "base_model": name})
+        card = str(model_card(folder))
+        assert f"was fine-tuned from {name} with" in card.replace("\n", " ")
+        assert front_matter(card).get("base_model") == (name if on_the_hub else None)
+
+
+def test_the_record_of_an_average_has_no_validations_of_moving_averages(saved, tmp_path):
+    folder, _ = saved
+    for settings, expected in (({"ema_decay": 0.9}, False), ({"ema_decay": 0.0}, True)):
+        write_record(tmp_path, {**RECORD, "scores": [SCORES], "settings": settings})
+        record_average(tmp_path, folder, 3)
+        record = json.loads((folder / "training.json").read_text())
+        assert ("validation" in record, record["averaged"], "scores" in record) == (expected, 3, False)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 from card_contents import PHRASES, RECORD, SCORES, front_matter
 from clean_process import run_python
 from hub_endpoint import LocalHub, local_hub
@@ -139,6 +140,17 @@ Model.from_pretrained({str(folder)!r}).push_to_hub("you/model", tags=["study"], 
 
 
 @pytest.mark.slow
+def test_push_to_a_new_branch_creates_it(saved, tmp_path):
+    folder, _ = saved
+    code = f"from hf_vanilla_transformer.sharing.hub import push; push({str(folder)!r}, 'you/model', revision='v2')"
+    with local_hub() as server:
+        run_python(code, tmp_path / "home", package=True, **hub_environment(server))
+        assert set(server.repositories["models"]) == {"you/model", "you/model@v2"}
+        assert server.repositories["models"]["you/model"] == {}
+        assert "model.safetensors" in server.repositories["models"]["you/model@v2"]
+
+
+@pytest.mark.slow
 def test_card_written_by_hand_is_kept(saved, tmp_path):
     folder, _ = saved
     (folder / "README.md").write_text("---\nlanguage: en\n---\n# My words\n")
@@ -234,24 +246,38 @@ def test_push_with_space_uploads_the_demo_page(saved, tmp_path):
     assert front_matter(files["README.md"].decode())["sdk"] == "gradio"
 
 
+def files_that_push_model_uploads(monkeypatch, model) -> dict[str, bytes]:
+    uploaded: dict[str, bytes] = {}
+
+    def push(folder, *_):
+        uploaded.update({file.name: file.read_bytes() for file in Path(folder).iterdir()})
+
+    monkeypatch.setattr("hf_vanilla_transformer.sharing.hub.push", push)
+    push_model(model, "me/mine")
+    return uploaded
+
+
 def test_model_that_was_not_loaded_is_pushed_without_a_record_from_the_current_folder(saved, tmp_path, monkeypatch):
     current = tmp_path / "work"
     current.mkdir()
     write_record(current, {**RECORD, "data": "private"})
-    pushed = {}
-
-    def push(folder, *_):
-        pushed.update({file.name: file.read_bytes() for file in Path(folder).iterdir()})
-
-    monkeypatch.setattr("hf_vanilla_transformer.sharing.hub.push", push)
     monkeypatch.chdir(current)
-    folder, _ = saved
-    push_model(VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(d_model=8, d_ff=8)), "me/mine")
+    pushed = files_that_push_model_uploads(
+        monkeypatch, VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(d_model=8, d_ff=8))
+    )
     assert "model.safetensors" in pushed
     assert "training.json" not in pushed
+
+
+def test_model_is_pushed_with_its_record_unless_it_was_trained_since(saved, monkeypatch):
+    folder, _ = saved
     write_record(folder, RECORD)
-    push_model(VanillaTransformerForConditionalGeneration.from_pretrained(folder), "me/mine")
-    assert json.loads(pushed["training.json"])["data"] == "train"
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
+    for same in (model, model.half()):
+        assert json.loads(files_that_push_model_uploads(monkeypatch, same)["training.json"])["data"] == "train"
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.weight[0, 0] += 1
+    assert "training.json" not in files_that_push_model_uploads(monkeypatch, model)
 
 
 @pytest.mark.parametrize(
