@@ -73,8 +73,9 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
     _check_direction(model.config, languages["source_lang"], languages["target_lang"])
     prefix_ids(model.config, tokenizer, **languages)
     beams = decoding_settings(args).get("num_beams") or sampling.get("num_beams") or model.generation_config.num_beams
-    if args.nbest > (beams or 1) and not args.do_sample:
-        raise UsageError(f"--nbest {args.nbest} exceeds the beam size, {beams or 1}: raise --num_beams.")
+    beams = beams or 1
+    if args.nbest > beams and not (args.do_sample and beams == 1):  # without beams, samples are independent
+        raise UsageError(f"--nbest {args.nbest} exceeds the beam size, {beams}: raise --num_beams.")
     translation = CorpusTranslation(
         load_models,
         tuple(models),

@@ -171,6 +171,12 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             if self.early_stopping_patience < 1 or self.eval_strategy == "no":
                 raise ValueError("Early stopping needs validation text and a patience of at least 1.")
             self.load_best_model_at_end = True
+        by_steps = self.eval_strategy == "steps" and self.save_strategy == "steps"
+        if self.load_best_model_at_end and by_steps and self.eval_steps != self.save_steps:
+            raise ValueError(
+                "Early stopping and load_best_model_at_end need a checkpoint of each evaluated model: eval_steps and "
+                f"save_steps must be equal, got {self.eval_steps} and {self.save_steps}."
+            )
         if noam:
             if self.warmup_steps < 1:
                 raise ValueError(f"The noam schedule needs at least one step of warm-up, got {self.warmup_steps}.")

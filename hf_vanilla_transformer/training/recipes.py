@@ -4,6 +4,7 @@ import argparse
 import difflib
 import os
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import HfArgumentParser
 
 from .arguments import (
     NEVER_RECORDED,
+    NOAM,
     DataArguments,
     ModelArguments,
     VanillaTransformerTrainingArguments,
@@ -78,9 +80,7 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
             action.help = argparse.SUPPRESS
     words = list(argv)
     if words and not words[0].startswith("-"):
-        has_pairs = any(word.partition("=")[0] == "--language_pairs" for word in words)
-        overridden = ("source_lang", "target_lang") if has_pairs else ()
-        words = [*read_recipe(words[0], {action.dest for action in parser._actions}, overridden), *words[1:]]
+        words = _with_recipe(parser, words)
     flags = parser.parse_args(words)
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # from the configuration of `accelerate launch`
     if precision in ("bf16", "fp16") and not (flags.bf16 or flags.fp16):
@@ -88,13 +88,30 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
     try:
-        parser.set_defaults(**preset(flags.preset).training)
+        defaults = dict(preset(flags.preset).training)
+        if flags.lr_scheduler_type != NOAM:
+            defaults.pop("learning_rate", None)  # a factor of the Noam schedule
+        parser.set_defaults(**defaults)
         arguments = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
         check_flags(arguments[2], arguments[1])
         _check_sizes(arguments[0])
     except (ValueError, TypeError) as error:  # TypeError: wrong keys in a dictionary such as --accelerator_config
         parser.error(" ".join(str(error).split()))
     return arguments
+
+
+def _with_recipe(parser: Any, words: list[str]) -> list[str]:
+    """Replace the recipe, the first of the words, with its flags, except for those that other flags replace."""
+    file, *words = words
+    known = {action.dest for action in parser._actions}
+    given = {word.partition("=")[0] for word in words}
+    overridden = ("source_lang", "target_lang") if "--language_pairs" in given else ()
+    recipe = read_recipe(file, known, overridden)
+    schedule = dict(pairwise(recipe)).get("--lr_scheduler_type", NOAM)
+    if parser.parse_args([*recipe, *words]).lr_scheduler_type != schedule:
+        # the recipe's learning rate is meant for its own schedule
+        recipe = read_recipe(file, known, (*overridden, "learning_rate"))
+    return [*recipe, *words]
 
 
 def _check_sizes(model: ModelArguments) -> None:

@@ -18,8 +18,8 @@ class ResumedState(TrainerCallback):
         early_stopping: the callback that stops training, if there is one.
 
     Attributes:
-        has_new_validation: whether the validation text or its tokenisation has changed, so that the validations in
-            the log count no longer.
+        has_new_validation: whether the validation text, its tokenisation or the decoding has changed, so that the
+            validations in the log count no longer.
     """
 
     def __init__(self, early_stopping: EarlyStoppingCallback | None):

@@ -18,6 +18,7 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from ..sharing.card import write_card, write_record
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from .checkpoints import find_fault, newest_checkpoint
+from .ema import AVERAGE
 from .record import example_sentence, training_record, versions
 from .safeguards import explain_failures, one_run
 from .settings import (
@@ -34,6 +35,10 @@ from .settings import (
 from .sources import all_tags, text_sources
 from .text import tokenize_text
 from .trainer import VanillaTransformerTrainer
+
+# Settings that decide which pairs form which batch, and those of the optimizer that its saved state restores
+_BATCHES = (PROCESSES, "max_tokens", "gradient_accumulation_steps", "seed", "data_seed", "train_weights")
+_RESTORED = ("learning_rate", "lr_scheduler_type", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "optim")
 
 
 def run_train(
@@ -145,6 +150,8 @@ class _Run:
             tokenizer_path = prepared or self.model.tokenizer_name or checkpoint or pretrained
         text = tokenize_text(self.model, data, args, self.config, tokenizer_path, self._report)
         self.text, tokenizer = text, text.tokenizer
+        if tokenizer_path and not resumes:
+            self._check_vocabulary(tokenizer, tokenizer_path)
         if pretrained:
             # half precision would lose small updates, above all those of a moving average
             model = load_model(pretrained, config=self.config, dtype=torch.float32)
@@ -159,6 +166,8 @@ class _Run:
         self._report(
             f"The model has {model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
         )
+        if 0 < args.max_steps < args.warmup_steps:
+            self._report(f"Training ends during the warm-up of {args.warmup_steps:g} updates: lower --warmup_steps.")
         if text.validation is None:
             if args.early_stopping_patience is not None:
                 names = ", ".join(data.dataset_name or [])
@@ -188,6 +197,24 @@ class _Run:
             )
         return trainer
 
+    def _check_vocabulary(self, tokenizer: PreTrainedTokenizerBase, path: str) -> None:
+        """Check that the tokenizer at `path` has the tokens of --tokenizer_name and of the pretrained model.
+
+        Raises:
+            ValueError: if it does not.
+        """
+        pretrained, named = self.model.model_name_or_path, self.model.tokenizer_name
+        for name in {pretrained, named} - {None, path}:
+            try:
+                expected = load(AutoTokenizer, str(name)).get_vocab()
+            except OSError:
+                if name == pretrained:  # it may have been saved without a tokenizer
+                    continue
+                raise
+            if not expected.items() <= tokenizer.get_vocab().items():
+                advice = "omit --tokenizer_name" if path == named else f"prepare the text with --tokenizer_name {name}"
+                raise ValueError(f"{path} and {name} have different vocabularies: {advice}.")
+
     def _add_embeddings(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         """Add rows to the embedding matrix of a pretrained model for the tags that it lacks."""
         size, vocabulary = model.config.vocab_size, tokenizer.get_vocab()
@@ -198,7 +225,7 @@ class _Run:
             self._report(f"Added the tags {' '.join(new)} to {self.model.model_name_or_path}")
 
     def _check_checkpoint(self, checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Check that a checkpoint has this model's sizes and vocabulary, and that its run used the same batches.
+        """Check that a checkpoint has this model's sizes and vocabulary, and its run the same batches and optimizer.
 
         Raises:
             ValueError: if it does not.
@@ -213,9 +240,18 @@ class _Run:
             raise ValueError(f"--resume_from_checkpoint {checkpoint}: its vocabulary differs from that of this run.")
         before = recorded_settings(Path(checkpoint).parent)
         changed = differences(before, self.settings) if before else {}
-        for name in (PROCESSES, *(("dataloader_num_workers",) if self.settings.get("streaming") else ())):
+        workers = ("dataloader_num_workers",) if self.settings.get("streaming") else ()
+        for name in (*_BATCHES, *workers):
             if name in changed:
                 raise ValueError(f"--resume_from_checkpoint {checkpoint}: {changed[name]}, which changes the batches.")
+        for name in _RESTORED:
+            if name in changed:
+                raise ValueError(
+                    f"--resume_from_checkpoint {checkpoint}: {changed[name]}, but the optimizer resumes with its "
+                    f"former settings. To start from these weights instead, give --model_name_or_path {checkpoint}."
+                )
+        if self.args.ema_decay and not (Path(checkpoint) / AVERAGE).is_file():
+            raise ValueError(f"--resume_from_checkpoint {checkpoint}: its run had no --ema_decay; omit the flag.")
 
     def _finish(self, trainer: VanillaTransformerTrainer) -> None:
         """Save the model with its card, report the best metric, and upload the model if requested."""

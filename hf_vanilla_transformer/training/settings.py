@@ -17,7 +17,8 @@ from .presets import paper_config
 
 PROCESSES = "processes"  # recorded with the settings, but not a flag: set by the launcher
 PAIRS = "training_pairs"  # likewise: how many the training text has
-VALIDATION = {"validation_file", "bleu_tokenize"}  # after a change of these, earlier validations do not compare
+# After a change of these, earlier validations do not compare
+VALIDATION = {"validation_file", "bleu_tokenize", "num_beams", "generation_num_beams", "length_penalty"}
 
 # Settings that may change when a run is resumed: they do not affect which model the run trains
 _CHANGEABLE_PREFIXES = ("eval_", "logging_", "log_", "save_", "dataloader_", "hub_", "push_to_hub")
@@ -56,7 +57,8 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, Dat
             )
         given, data = [f"{data.source_lang}-{data.target_lang}"], replace(data, source_lang=None, target_lang=None)
     pairs = list(dict.fromkeys([*(config.language_pairs or ()), *map("-".join, map(parse_language_pair, given))]))
-    own = f"{config.source_lang}-{config.target_lang}"
+    known = config.source_lang and config.target_lang  # not by a model that was converted
+    own = f"{config.source_lang}-{config.target_lang}" if known else pairs and pairs[0]
     if len(pairs) > 1 or config.language_pairs or (model.model_name_or_path and pairs and pairs != [own]):
         config.language_pairs = pairs
         sources, targets = ({parse_language_pair(pair)[side] for pair in pairs} for side in (0, 1))

@@ -244,7 +244,10 @@ class _Tokenizing:
         assert pairs is not None
         languages = text.languages if data.filter_language else None
         cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio, languages) if clean else None
-        tokens, drops = tokenize_pairs(pairs, self.tokenizer, self.args.max_tokens - len(prefix), cleaning)
+        limit = self.args.max_tokens
+        if self.config.position_embedding == "learned":
+            limit = min(limit, self.config.max_position_embeddings)
+        tokens, drops = tokenize_pairs(pairs, self.tokenizer, limit - len(prefix), cleaning)
         self.report(f"{name}: {len(tokens):,} of {len(pairs):,} pairs; dropped: {describe_drops(drops)}")
         return tokens, _count(text, len(tokens), len(pairs), drops)
 

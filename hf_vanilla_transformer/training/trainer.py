@@ -291,8 +291,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         self._saving = True
         try:
             super()._save_checkpoint(model, trial)
-            if best:
+            if best == self.state.global_step or (folder / f"checkpoint-{best}").is_dir():
                 self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")
+            else:  # validated between two checkpoints
+                self.state.best_model_checkpoint = None
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 self.state.save_to_json(str(unfinished / STATE))
@@ -309,7 +311,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         self.accelerator.wait_for_everyone()
         if self.args.should_save and self.args.save_total_limit:
-            limit = self.args.save_total_limit + bool(best)
+            limit = self.args.save_total_limit + bool(self.state.best_model_checkpoint)
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint)
 
     def _issue_warnings_after_load(self, load_result):

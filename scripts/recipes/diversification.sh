@@ -2,11 +2,12 @@
 # Data diversification (Nguyen et al. 2020), with an ensemble: two models of the given direction and one of the opposite
 # direction translate their own training text, and a model of the same size is trained on the given pairs and on those
 # of the first model, the second, both as an ensemble, and the backward model. No other text is needed. Run the command
-# again to resume. The train flags may begin with a recipe. TRANSLATE_FLAGS may hold further flags for `translate`.
+# again to resume. The train flags may begin with a recipe; they cannot choose the kind of tokenizer. TRANSLATE_FLAGS may
+# hold further flags for `translate`.
 #
 #   bash scripts/recipes/diversification.sh data/multi30k/train en de OUT [train flags: --preset tiny ...]
 set -euo pipefail
-[ $# -ge 4 ] || { sed -n '2,7s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 4 ] || { sed -n '2,8s/^# //p' "$0" >&2; exit 2; }
 pairs=$1 source=$2 target=$3 out=$4
 shift 4
 for file in "$pairs.$source" "$pairs.$target"; do

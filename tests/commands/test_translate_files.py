@@ -125,6 +125,7 @@ def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
     for flags, message in (
         (("--scores", "--output_format", "txt"), "--scores requires --output_format jsonl"),
         (("--nbest", "3"), "--nbest 3 exceeds the beam size, 2"),
+        (("--nbest", "3", "--do_sample"), "--nbest 3 exceeds the beam size, 2"),
         (("--task", "0"), "--task and --tasks belong together"),
         (("--task", "2", "--tasks", "2"), "--task must be from 0 to 1"),
         (("--ray", "auto"), "--ray cannot be combined with --workers"),

@@ -116,6 +116,8 @@ def test_early_stopping_keeps_the_best_model_and_needs_validation(tmp_path):
     assert arguments(tmp_path, early_stopping_patience=3, eval_strategy="steps").load_best_model_at_end
     with pytest.raises(ValueError, match="needs validation text"):
         arguments(tmp_path, early_stopping_patience=3)
+    with pytest.raises(ValueError, match="eval_steps and save_steps must be equal, got 500 and 1500"):
+        arguments(tmp_path, early_stopping_patience=3, eval_strategy="steps", eval_steps=500)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,23 @@ def test_a_preset_sets_model_and_training_and_flags_override_it(tmp_path):
     assert training.label_smoothing_factor == 0.2
 
 
+def test_the_factor_of_the_noam_schedule_is_no_learning_rate_of_another(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("preset: tiny\nlearning_rate: 2.5\n")
+    linear, output = ["--lr_scheduler_type", "linear"], ["--output_dir", str(tmp_path), "--use_cpu"]
+    for words, expected in (
+        (["--preset", "tiny"], 0.7),
+        (["--preset", "tiny", *linear], 5e-5),
+        (["--preset", "tiny", *linear, "--learning_rate", "0.003"], 0.003),
+        ([str(recipe)], 2.5),
+        ([str(recipe), "--lr_scheduler_type", "noam"], 2.5),
+        ([str(recipe), *linear], 5e-5),
+    ):
+        assert parse_arguments([*words, *output])[2].learning_rate == expected
+    recipe.write_text("lr_scheduler_type: linear\nlearning_rate: 0.002\n")
+    assert parse_arguments([str(recipe), *linear, *output])[2].learning_rate == 0.002
+
+
 def test_the_error_of_an_unknown_preset_lists_the_known_ones(tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse_arguments(["--preset", "huge", "--output_dir", str(tmp_path)])

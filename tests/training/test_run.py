@@ -99,6 +99,13 @@ def test_validations_of_another_text_are_forgotten(train, run_flags, text_flags,
     assert state.best_global_step == 3
 
 
+def test_validations_with_other_decoding_are_forgotten(train, run_flags, text_flags, tmp_path):
+    flags = run_flags(tmp_path / "run", *text_flags, "--eval_steps", "1", "--save_steps", "1")
+    train(*flags)
+    state = train(*flags, "--generation_num_beams", "1", "--max_steps", "3").state
+    assert [log["step"] for log in state.log_history if "eval_bleu" in log] == [3]
+
+
 def test_a_run_that_was_killed_after_its_last_checkpoint_is_only_finished(train, run_flags, text_flags, tmp_path):
     text = tmp_path / "text.fr"
     flags = run_flags(tmp_path / "run", *text_flags, "--save_steps", "2", "--max_tokens", "16")
@@ -256,6 +263,41 @@ def test_a_checkpoint_of_more_processes_is_rejected(train, run_flags, text_flags
     resume = ["--resume_from_checkpoint", str(tmp_path / "run" / "checkpoint-2")]
     with pytest.raises(ValueError, match="processes was 2, now 1, which changes the batches"):
         train(*run_flags(tmp_path / "other", *text_flags, "--max_steps", "4", *resume))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--learning_rate", "0.5"], r"learning_rate was 0\.7, now 0\.5, but the optimizer resumes"),
+        (["--max_tokens", "48"], "max_tokens was 64, now 48, which changes the batches"),
+        (["--ema_decay", "0.9"], "its run had no --ema_decay"),
+    ],
+)
+def test_settings_that_a_checkpoint_would_override_are_rejected(
+    train, run_flags, text_flags, tmp_path, changes, message
+):
+    train(*run_flags(tmp_path / "run", *text_flags))
+    resume = ["--max_steps", "4", "--resume_from_checkpoint", str(tmp_path / "run" / "checkpoint-2")]
+    with pytest.raises(ValueError, match=message):
+        train(*run_flags(tmp_path / "other", *text_flags, *resume, *changes))
+
+
+def test_another_vocabulary_than_that_of_the_pretrained_model_is_rejected(train, run_flags, text_flags, tmp_path):
+    for name, size in (("first", "280"), ("second", "279")):
+        train(*run_flags(tmp_path / name, *text_flags, "--vocab_size", size))
+    schedule = ["--lr_scheduler_type", "constant", "--learning_rate", "1e-4", "--output_dir", str(tmp_path / "tuned")]
+    text = [*text_flags[:6], "--max_steps", "1", "--max_tokens", "64", "--use_cpu", *schedule]
+    start = ["--model_name_or_path", str(tmp_path / "first"), "--tokenizer_name"]
+    with pytest.raises(ValueError, match="first have different vocabularies: omit --tokenizer_name"):
+        train(*text, *start, str(tmp_path / "second"))
+    assert train(*text, *start, str(tmp_path / "first")).state.global_step == 1
+
+
+def test_a_warm_up_longer_than_the_training_is_reported(train, run_flags, text_flags, tmp_path, capfd):
+    train(*run_flags(tmp_path / "run", *text_flags, "--warmup_steps", "2"))
+    assert "during the warm-up" not in capfd.readouterr().err
+    train(*run_flags(tmp_path / "longer", *text_flags, "--warmup_steps", "3"))
+    assert "Training ends during the warm-up of 3 updates: lower --warmup_steps." in capfd.readouterr().err
 
 
 def test_a_run_whose_checkpoints_have_no_optimizer_is_not_resumed(train, run_flags, text_flags, tmp_path):
