@@ -97,7 +97,7 @@ def _read_keys(file: Path) -> list[str]:
         OSError: if it cannot be read.
         ValueError: if there are none.
     """
-    keys = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    keys = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     if not keys:
         raise ValueError(f"{file} is empty: write one API key per line into it.")
     for number, key in enumerate(keys, 1):

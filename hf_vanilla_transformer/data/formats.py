@@ -87,7 +87,7 @@ def open_text(path: str) -> Iterator[BinaryIO]:
         with _open(path) as file:
             yield file
     except (EOFError, OSError, zlib.error) as error:
-        if not path.endswith(COMPRESSIONS):
+        if not path.endswith(COMPRESSIONS) or getattr(error, "errno", None) is not None:  # not readable at all
             raise
         raise DataError(
             f"{path} is truncated or not a {Path(path).suffix} file ({error}); download it again."
@@ -217,12 +217,22 @@ def _tsv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Ro
 
 
 def _csv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
-    """Yield the pairs of CSV lines, with the usual quoting, below a header such as `en,de`; skip empty lines."""
-    reader = csv.reader((line + "\n" for line in read_lines(files[0])), strict=True)
+    """Yield the pairs of CSV records, with the usual quoting, below a header such as `en,de`; skip empty ones."""
+    return _table_rows(files[0], _csv_records(files[0]), languages)
+
+
+def _csv_records(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the records of a CSV file that are not empty, each with the number of its first line."""
+    csv.field_size_limit(MAX_LINE_BYTES)
+    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    number = 1
     try:
-        yield from _table_rows(files[0], ((reader.line_num, row) for row in reader if row), languages)
+        for record in reader:
+            if record:
+                yield number, record
+            number = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{files[0]}, line {reader.line_num}: not valid CSV ({error}).") from None
+        raise DataError(f"{path}, line {number}: not valid CSV ({error}); a quotation mark may be missing.") from None
 
 
 READERS: dict[str, Callable[[tuple[str, ...], Any], Iterator[Row]]] = {

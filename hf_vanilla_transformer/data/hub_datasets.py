@@ -69,9 +69,13 @@ class HubRows:
         else:
             self.origin = [name, config_name]
 
+    def _readable_rows(self) -> Iterator[dict[str, Any]]:
+        with _reading_errors(self.name):
+            yield from self.rows
+
     def __iter__(self) -> Iterator[Row]:
-        for number, row in enumerate(self.rows, 1):
-            texts = row.get("translation", row)
+        for number, row in enumerate(self._readable_rows(), 1):
+            texts = row.get("translation", row) or dict.fromkeys(self.languages)  # a row may be null
             for language in self.languages:
                 if language not in texts:
                     raise DataError(f"{self.name} has no column {language!r}; its columns are {', '.join(texts)}.")

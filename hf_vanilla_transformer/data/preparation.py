@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from ..files import checksum, read_json
+from ..files import read_json
 from . import cleaning, readers
 from .cleaning import all_dropped
 from .deduplication import number_of_ranges
@@ -103,7 +103,7 @@ def prepare(
             raise
         raise OSError(f"Output of tasks is missing in {folder}: all nodes of the cluster must share it.") from None
     manifest |= {"whole": True, **_sum_counts(shards.values())}
-    manifest["tokenizer"] = {"blake2b": checksum(folder / "tokenizer.json")}
+    manifest["tokenizer"] = {"blake2b": fingerprint(load_tokenizer(folder))}
     manifest["shards"] = shards
     write_json(folder / MANIFEST, manifest)
     _clean_up(folder)

@@ -85,8 +85,10 @@ class CorpusTranslation:
         """Make sentences empty that have more tokens than the model has positions; return a message for each."""
         model, tokenizer = _load(self.load, self.models, self.backend, self.dtype)
         limit, problems = model.config.max_position_embeddings - 2, []  # leaves room for two tags
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        lengthens = backend is None or backend.normalizer is not None  # NFKC can replace a character by many
         for i, sentence in enumerate(sentences):
-            if len(sentence.encode()) < limit:  # a token has at least a byte
+            if not lengthens and len(sentence.encode()) < limit:  # a token has at least a byte
                 continue
             length = len(tokenizer(sentence)["input_ids"])
             if length > limit:

@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import json
 import logging
+import sys
 import time
 import traceback
 from collections.abc import Coroutine, Sequence
@@ -274,7 +275,8 @@ async def _parameters(request: Request) -> dict[str, Any]:
         if not isinstance(body, dict):
             raise HTTPException(400, "Invalid request: the body is not a JSON object")
         return given | body
-    async with request.form(max_files=0) as form:
+    # the size of the whole body is limited already
+    async with request.form(max_files=0, max_fields=sys.maxsize, max_part_size=sys.maxsize) as form:
         for name in form:
             values = form.getlist(name)
             given[name] = values if len(values) > 1 else values[0]
@@ -329,7 +331,9 @@ class _Watch:
 
         try:
             await self._app(scope, receive_limited, send_watched)
-        except Exception as error:  # its message may quote a text, which belongs in no log
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # also a panic of tokenizers; its message may quote a text, for no log
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("A request failed: %s\n%s", type(error).__name__, where)
             if status == CLIENT_CLOSED_REQUEST:  # otherwise the answer has begun

@@ -27,8 +27,8 @@ def compare_translations(
     """Compare two systems, A and B, on one test set.
 
     The confidence intervals (95 %) and p-values come from sacreBLEU's paired bootstrap resampling (Koehn 2004) with
-    its fixed seed. The p-value is the probability of a difference at least this large, in either direction, between
-    two systems of equal quality.
+    its fixed seed. Its p-value is one-sided: the probability that the better system would be ahead by at least as much
+    if both were of equal quality.
 
     Args:
         translations: maps the names of the two systems to their translations, one for each source.

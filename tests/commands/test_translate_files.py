@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from tokenizers.normalizers import NFKC
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
@@ -160,6 +161,16 @@ def test_lines_longer_than_the_positions_are_blank_and_counted(saved, corpus, ca
     assert summary["unusable_lines"] == 1
     assert summary["problems"][0].startswith("a.txt, line 5: ")
     assert json.loads(read_parts(saved.folder / "long")[4]) == {"en": "", "de": ""}
+
+
+def test_lines_that_normalisation_makes_too_long_are_blank(saved, corpus, capsys):
+    saved.tokenizer.backend_tokenizer.normalizer = NFKC()
+    saved.tokenizer.save_pretrained(saved.folder / "model")
+    line = "\ufdfa" * 19  # 57 bytes, and 342 characters when normalised
+    (saved.folder / "c.txt").write_text(line + "\n")
+    where = ["--input_files", str(saved.folder / "c.txt"), "--output_dir", str(saved.folder / "out"), "--workers", "1"]
+    assert main(["translate", saved.path, *where]) == 0
+    assert json.loads(capsys.readouterr().out)["unusable_lines"] == 1
 
 
 def test_links_are_read_in_the_format_of_their_names(saved, corpus):

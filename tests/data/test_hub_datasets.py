@@ -39,6 +39,14 @@ def test_a_missing_split_or_language_of_a_hub_dataset_is_reported_with_the_exist
         load_hub_pairs(hub_dataset, "de-en", "en", "fr", ("train",))
 
 
+def test_a_null_row_of_a_stream_is_blank(tmp_path):
+    (tmp_path / "null").mkdir()
+    rows = [{"en": "a", "de": "b"}, None]
+    Dataset.from_dict({"translation": rows}).to_parquet(tmp_path / "null" / "train.parquet")
+    expected = [{"source": "a", "target": "b"}, {"source": "", "target": ""}]
+    assert list(HubRows(str(tmp_path / "null"), None, ("en", "de"))) == expected
+
+
 def test_a_stream_without_the_language_or_with_numbers_is_reported(hub_dataset, tmp_path):
     with pytest.raises(DataError, match=r"\(de-en\) has no column 'fr'; its columns are de, en"):
         list(HubRows(hub_dataset, "de-en", ("en", "fr")))

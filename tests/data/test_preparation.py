@@ -13,6 +13,7 @@ import pytest
 from datasets import Dataset
 from sample_text import CLEANING, LANGUAGES, PAIRS, prepare_sample, rows
 from small import write_moses
+from transformers import ByT5Tokenizer
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
@@ -55,6 +56,13 @@ def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sampl
     assert len(manifest["shards"]) == 5
     for name, shard in manifest["shards"].items():
         assert shard["blake2b"] == hashlib.blake2b((folder / name).read_bytes(), digest_size=16).hexdigest()
+
+
+def test_text_is_prepared_with_a_tokenizer_without_a_file_of_its_own(sample_folder):
+    tokenizer = ByT5Tokenizer()
+    _, manifest = prepare_sample(sample_folder, tokenizer)
+    assert manifest["whole"]
+    assert load_shards(str(sample_folder / "prepared"))[0]["input_ids"][-1] == tokenizer.eos_token_id
 
 
 def test_an_interrupted_preparation_resumes_and_produces_the_same_shards(sample_folder, sample_tokenizer):

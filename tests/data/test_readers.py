@@ -195,6 +195,8 @@ def test_json_and_parquet_may_omit_the_translation_key(tmp_path):
         ("t.tsv", b"en\tde\na\t\xe4\n", "t.tsv, line 2: not UTF-8"),
         ("t.tsv", b"en\tde\n", "t.tsv contains no sentence pairs"),
         ("t.csv", b'en,de\na,b\n"c,d\n', "t.csv, line 3: not valid CSV"),
+        ("t.csv", b'en,de\n"c,d\n' + b"a,b\n" * 300_000, "t.csv, line 2: not valid CSV"),
+        ("t.csv", b'en,de\n"a\nb",c\n"a\nb",c,d\n', "t.csv, line 4: the header has 2 fields, but this line 3"),
         ("t.csv", b"en,de\na,b,c\n", "t.csv, line 2: the header has 2 fields, but this line 3"),
         ("t.csv", b"en,de\n\xff,b\n", "t.csv, line 2: not UTF-8"),
         ("t.tsv.gz", gzip.compress(b"en\tde\na\tb\n" * 9, mtime=0)[:-9], "t.tsv.gz is truncated or not a .gz file"),

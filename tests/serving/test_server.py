@@ -123,17 +123,30 @@ def test_keys_are_required_and_nothing_that_clients_write_is_logged(serve, caplo
         assert secret not in caplog.text
 
 
-def test_a_failure_is_reported_without_the_text(serve, model, monkeypatch, caplog):
+class PanicError(BaseException):
+    """As a library that is not written in Python raises it."""
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, PanicError])
+def test_a_failure_is_reported_without_the_text(serve, model, monkeypatch, caplog, kind):
     secret = "private"
 
     def fail(*args, **settings):
-        raise RuntimeError(f"cannot translate {secret}")
+        raise kind(f"cannot translate {secret}")
 
     send = serve()
-    monkeypatch.setattr(model, "generate", fail)
-    assert send("POST", "/translate", text(secret))[:2] == (500, {"error": "The server failed."})
-    assert "A request failed: RuntimeError" in caplog.text
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "generate", fail)
+        assert send("POST", "/translate", text(secret))[:2] == (500, {"error": "The server failed."})
+    assert f"A request failed: {kind.__name__}" in caplog.text
     assert secret not in caplog.text
+    assert send("POST", "/translate", text(secret)).status == 200
+
+
+def test_a_form_may_be_as_large_as_the_limit_allows(serve):
+    send = serve(max_characters=400_000)
+    assert send("POST", "/translate", text(" " * 100_000 + "\u00a0" * 200_000), form=True).status == 200
+    assert send("POST", "/translate", text([" "] * 1200), form=True).status == 200
 
 
 def test_a_sentence_beyond_the_limit_is_left_as_it_is_and_reported(serve, alone):
