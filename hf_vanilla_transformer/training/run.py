@@ -152,20 +152,7 @@ class _Run:
         self.text, tokenizer = text, text.tokenizer
         if tokenizer_path and not resumes:
             self._check_vocabulary(tokenizer, tokenizer_path)
-        if pretrained:
-            # half precision would lose small updates, above all those of a moving average
-            model = load_model(pretrained, config=self.config, dtype=torch.float32)
-            self._add_embeddings(model, tokenizer)
-        else:
-            follow_tokenizer(self.config, tokenizer)
-            model = VanillaTransformerForConditionalGeneration(self.config)
-        check_tokenizer(tokenizer, self.config)
-        if args.resume_from_checkpoint:
-            self._check_checkpoint(args.resume_from_checkpoint, tokenizer)
-        model.generation_config.update(**self.model.generation_overrides())
-        self._report(
-            f"The model has {model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
-        )
+        model = self._build_model(tokenizer)
         if 0 < args.max_steps < args.warmup_steps:
             self._report(f"Training ends during the warm-up of {args.warmup_steps:g} updates: lower --warmup_steps.")
         if text.validation is None:
@@ -196,6 +183,24 @@ class _Run:
                 self.settings, self.folder, f"The resolved settings of this run, as a recipe ({versions()})"
             )
         return trainer
+
+    def _build_model(self, tokenizer: PreTrainedTokenizerBase) -> Any:
+        """Return a new model for the tokenizer, or the pretrained one."""
+        if pretrained := self.model.model_name_or_path:
+            # half precision would lose small updates, above all those of a moving average
+            model = load_model(pretrained, config=self.config, dtype=torch.float32)
+            self._add_embeddings(model, tokenizer)
+        else:
+            follow_tokenizer(self.config, tokenizer)
+            model = VanillaTransformerForConditionalGeneration(self.config)
+        check_tokenizer(tokenizer, self.config)
+        if self.args.resume_from_checkpoint:
+            self._check_checkpoint(self.args.resume_from_checkpoint, tokenizer)
+        model.generation_config.update(**self.model.generation_overrides())
+        self._report(
+            f"The model has {model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
+        )
+        return model
 
     def _check_vocabulary(self, tokenizer: PreTrainedTokenizerBase, path: str) -> None:
         """Check that the tokenizer at `path` has the tokens of --tokenizer_name and of the pretrained model.
