@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: pass a smaller --last.")
     chosen = folders[-args.last :]
     average_checkpoints(chosen, args.output_dir)
-    if (recorded_settings(args.run) or {}).get("ema_decay"):
-        say(f"These are the weights themselves; {args.run} already holds their moving average.")
     record_average(args.run, args.output_dir, args.last)
     say(f"Wrote the average of {', '.join(folder.name for folder in chosen)} to {args.output_dir}")
+    if (recorded_settings(args.run) or {}).get("ema_decay"):
+        say(f"It is not the moving average of the run; that is the model in {args.run}.")

@@ -39,11 +39,18 @@ class Cleaning:
         max_sentence_tokens: maximum length of either side.
         max_length_ratio: maximum ratio of the longer side to the shorter.
         languages: source and target language, if pairs in other languages are to be dropped.
+
+    Raises:
+        ValueError: if the ratio is below 1, which would drop every pair, or not a number.
     """
 
     max_sentence_tokens: int
     max_length_ratio: float
     languages: tuple[str, str] | None = None
+
+    def __post_init__(self):
+        if not self.max_length_ratio >= 1:
+            raise ValueError(f"max_length_ratio must be at least 1, got {self.max_length_ratio}.")
 
 
 def clean_batch(

@@ -154,3 +154,9 @@ def test_changed_code_does_not_use_the_cache_of_the_old_code(tmp_path, monkeypat
         monkeypatch.setattr(cleaning, "VERSION", version)
         fingerprints[version] = tokenize_pairs(pairs, tokenizer, 100)[0]._fingerprint
     assert len(set(fingerprints.values())) == 2
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.9, float("nan")])
+def test_a_ratio_that_would_drop_every_pair_or_none_is_rejected(ratio):
+    with pytest.raises(ValueError, match="max_length_ratio must be at least 1, got"):
+        Cleaning(256, ratio)
