@@ -19,4 +19,4 @@ bash scripts/install.sh dev
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
-.venv/bin/python -m pytest "${parallel[@]}" ${selection[@]+"${selection[@]}"}
+.venv/bin/python -m pytest --durations 15 "${parallel[@]}" ${selection[@]+"${selection[@]}"}

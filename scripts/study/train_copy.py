@@ -61,7 +61,7 @@ def exact_matches(model: VanillaTransformerForConditionalGeneration, task: str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1000, help="updates for each task (default: 1000)")
+    parser.add_argument("--steps", type=int, default=1500, help="updates for each task (default: 1500)")
     steps = parser.parse_args().steps
     torch.manual_seed(0)
     for task in TASKS:
