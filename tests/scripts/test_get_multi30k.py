@@ -1,5 +1,6 @@
 """scripts/get_multi30k.sh, which downloads from a local server here."""
 
+import gzip
 import os
 import subprocess
 from functools import partial
@@ -8,7 +9,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from corpora import MULTI30K, NO_MULTI30K, ROOT
+from corpora import MULTI30K, MULTI30K_RAW, NO_MULTI30K, ROOT
 
 SCRIPT = ROOT / "scripts" / "get_multi30k.sh"
 PARTS = ("train", "val", "test_2016_flickr")
@@ -30,9 +31,9 @@ def server(tmp_path):
         httpd.shutdown()
 
 
-def download(url: str, folder: Path) -> subprocess.CompletedProcess:
+def download(url: str, folder: Path, *flags: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "MULTI30K_URL": url, "no_proxy": "127.0.0.1"}
-    return subprocess.run(["bash", SCRIPT, folder], env=environment, capture_output=True, text=True)
+    return subprocess.run(["bash", SCRIPT, *flags, folder], env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason=NO_MULTI30K)
@@ -52,6 +53,26 @@ def test_all_files_are_downloaded_and_only_damaged_ones_again(server, tmp_path):
     assert again.returncode == 0
     assert again.stderr.count("Downloading") == 1
     assert (tmp_path / "text" / "val.de").read_bytes() == (MULTI30K / "val.de").read_bytes()
+
+
+@pytest.mark.skipif(not MULTI30K_RAW.is_dir(), reason=NO_MULTI30K)
+def test_raw_text_is_decompressed(server, tmp_path):
+    served, url = server
+    names = [f"{part}.{language}" for part in PARTS for language in ("en", "de")]
+    for name in names:
+        (served / f"{name}.gz").write_bytes(gzip.compress((MULTI30K_RAW / name).read_bytes()))
+    run = download(url, tmp_path / "text", "--raw")
+    assert run.returncode == 0, run.stderr
+    assert {name: (tmp_path / "text" / name).read_bytes() for name in names} == {
+        name: (MULTI30K_RAW / name).read_bytes() for name in names
+    }
+    (tmp_path / "text" / "val.de").unlink()
+    for damaged in (gzip.compress(b"ein Satz")[:-9], b"not compressed"):
+        (served / "val.de.gz").write_bytes(damaged)
+        run = download(url, tmp_path / "text", "--raw")
+        assert run.returncode == 1
+        assert run.stderr.splitlines()[-1].startswith("get_multi30k.sh: cannot download")
+        assert not (tmp_path / "text" / "val.de").exists()
 
 
 def test_a_file_with_another_checksum_is_refused_and_not_kept(server, tmp_path):
