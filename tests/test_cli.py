@@ -12,7 +12,7 @@ from hf_vanilla_transformer.cli import TRAINER_VERBS, VERBS, _one_line, main
         *(["--max_stepz", "3"], ["--max_steps", "few"], ["--max_step", "3"], ["--preset", "huge"], ["--dropout", "1"]),
         *(["--preset", "tiny", "--num_heads", "0"], ["--model_name_or_path", "m", "--dropout", "1.5"]),
         *(["--per_device_train_batch_size", "3"], ["--max_tokens", "0"], ["--length_penalty", "nan"]),
-        *(["--accelerator_config", '{"foo": 1}'], ["--r_drop_alpha", "nan"]),
+        *(["--accelerator_config", '{"foo": 1}'], ["--r_drop_alpha", "nan"], ["--max_length_ratio", "0.5"]),
         *(["--bleu_tokenize", "foo"], ["--metric_for_best_model", "chrf"], ["--save_only_model"]),
     ],
 )
@@ -23,10 +23,14 @@ def test_invalid_training_flags_print_one_line_and_exit_with_status_2(flags, cap
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+PREPARE = ["prepare", "--train_file", "t", "--source_lang", "en", "--target_lang", "de", "--output_dir", "o"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [[], ["fly"], ["train"], ["evaluate"], ["translate", "m", "--num_beams", "many"]]
-    + [["translate", "m", "--length_penalty", number] for number in ("nan", "inf", "much")],
+    + [["translate", "m", "--length_penalty", number] for number in ("nan", "inf", "much")]
+    + [[*PREPARE, "--max_length_ratio", ratio] for ratio in ("0.5", "nan", "few")],
 )
 def test_incorrect_use_exits_with_status_2(arguments):
     with pytest.raises(SystemExit) as stop:

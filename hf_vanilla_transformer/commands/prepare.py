@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .console import UsageError, say
-from .flags import add_runner, positive
+from .flags import add_runner, length_ratio, positive
 from .jobs import make_runner
 
 HELP = "clean and tokenise text larger than memory, once, for training"
@@ -56,7 +56,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max_length_ratio",
-        type=float,
+        type=length_ratio,
         default=4.0,
         help="drop pairs with a higher ratio of the longer side to the shorter (default: 4)",
     )

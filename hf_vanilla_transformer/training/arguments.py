@@ -294,6 +294,8 @@ class DataArguments:
                 setattr(self, name, [value])
         if self.language_pairs and (self.source_lang or self.target_lang):
             raise ValueError("Give either --language_pairs or --source_lang and --target_lang.")
+        if not self.max_length_ratio >= 1:
+            raise ValueError(f"max_length_ratio must be at least 1, got {self.max_length_ratio}.")
         if self.train_weights and self.sampling_temperature:
             raise ValueError("Give either --train_weights or --sampling_temperature.")
         for weight in self.train_weights or ():
