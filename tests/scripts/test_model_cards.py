@@ -1,5 +1,7 @@
 """The cards of the models trained here, parsed as on the Hub."""
 
+import re
+
 import pytest
 from corpora import ROOT
 from huggingface_hub import ModelCard
@@ -20,7 +22,9 @@ def test_a_card_states_its_results_in_metadata_and_in_text(card):
         signature = result.metric_name.split("(")[1].rstrip(")")
         assert "version:" in signature
         assert f"`{signature}`" in text
-    assert (ROOT / "scripts" / "recipes" / f"{card.stem}.yaml").is_file()
+    recipes = re.findall(r"scripts/recipes/[\w.]+", text)
+    assert recipes
+    assert all((ROOT / recipe).is_file() for recipe in recipes)
 
 
 def test_at_least_one_card_exists():

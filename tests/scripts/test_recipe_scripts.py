@@ -82,3 +82,45 @@ def test_diversification_trains_on_the_translations_of_three_models(tmp_path):
     ]
     tokenizers = {(out / name / "tokenizer.json").read_text() for name in ("first", "second", "backward", "model")}
     assert len(tokenizers) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_best_multi30k_model_learns_from_translations_by_others(tmp_path):
+    text, out = tmp_path / "text", tmp_path / "out"
+    text.mkdir()
+    for name, pairs in (("train", splits()["train"][:60]), ("val", splits()["test"][:4])):
+        write_phrases(text / name, pairs)
+    run_recipe("multi30k_best", text, "en", "de", out, *FLAGS)
+    names = ("first", "second", "backward", "student", "model")
+    assert len({(out / name / "tokenizer.json").read_text() for name in names}) == 1
+    assert source_names(out / "model") == ["train", "forward", "back"]
+    assert json.loads((out / "backward" / "config.json").read_text())["source_lang"] == "de"
+    bases = [json.loads((out / name / "training.json").read_text())["base_model"] for name in ("student", "model")]
+    assert bases == ["first", "student"]
+    given = load_pairs(str(text / "train"), "en", "de")
+    assert load_pairs(str(out / "forward"), "en", "de")["source"][:] == given["source"][:]
+    assert load_pairs(str(out / "back"), "en", "de")["target"][:] == given["target"][:]
+    teachers = json.loads((out / "forward" / "translation.json").read_text())["settings"]["models"]
+    assert [model["name"] for model in teachers] == ["first", "second"]
+    settings = [yaml.safe_load((out / name / "settings.yaml").read_text()) for name in names]
+    assert [each.get("seed", 42) for each in settings] == [42, 43, 46, 44, 47]
+    assert [each["learning_rate"] for each in settings] == [0.003, 0.003, 0.003, 0.0015, 0.0015]
+    weights = [out / name / "model.safetensors" for name in names]
+    before = [file.stat().st_mtime_ns for file in weights]
+    run_recipe("multi30k_best", text, "en", "de", out, *FLAGS)  # finished: does nothing
+    assert [file.stat().st_mtime_ns for file in weights] == before
+
+
+@pytest.mark.slow
+def test_the_best_multi30k_model_shows_why_a_model_in_the_background_failed(tmp_path):
+    text, out = tmp_path / "text", tmp_path / "out"
+    text.mkdir()
+    for name in ("train", "val"):
+        write_phrases(text / name, splits()["train"][:60])
+    (out / "second").mkdir(parents=True)
+    (out / "second" / "config.json").write_text("{}")
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run_recipe("multi30k_best", text, "en", "de", out, *FLAGS)
+    assert "second failed" in error.value.stderr.decode()
+    assert "already holds a model" in error.value.stderr.decode()
