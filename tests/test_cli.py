@@ -23,19 +23,22 @@ def test_invalid_training_flags_print_one_line_and_exit_with_status_2(flags, cap
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-PREPARE = ["prepare", "--train_file", "t", "--source_lang", "en", "--target_lang", "de", "--output_dir", "o"]
-
-
 @pytest.mark.parametrize(
     "arguments",
     [[], ["fly"], ["train"], ["evaluate"], ["translate", "m", "--num_beams", "many"]]
-    + [["translate", "m", "--length_penalty", number] for number in ("nan", "inf", "much")]
-    + [[*PREPARE, "--max_length_ratio", ratio] for ratio in ("0.5", "nan", "few")],
+    + [["translate", "m", "--length_penalty", number] for number in ("nan", "inf", "much")],
 )
 def test_incorrect_use_exits_with_status_2(arguments):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("ratio", ["0.5", "nan"])
+def test_prepare_refuses_an_impossible_ratio_before_it_looks_for_the_text(ratio, capsys, tmp_path):
+    languages = ["--source_lang", "en", "--target_lang", "de"]
+    assert main(["prepare", "nowhere", *languages, "--max_length_ratio", ratio, "--output_dir", str(tmp_path)]) == 2
+    assert f"max_length_ratio must be at least 1, got {ratio}" in capsys.readouterr().err
 
 
 def test_the_package_runs_as_a_module():

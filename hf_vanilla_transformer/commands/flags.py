@@ -34,17 +34,6 @@ def positive_number(text: str) -> float:
     return number
 
 
-def length_ratio(text: str) -> float:
-    """Parse a number of at least 1, infinity included."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
-    if not number >= 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the argument for one model."""
     parser.add_argument("model", metavar="MODEL", help="folder of a trained model, or its name on the Hub")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .console import UsageError, say
-from .flags import add_runner, length_ratio, positive
+from .flags import add_runner, positive
 from .jobs import make_runner
 
 HELP = "clean and tokenise text larger than memory, once, for training"
@@ -56,7 +56,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max_length_ratio",
-        type=length_ratio,
+        type=float,
         default=4.0,
         help="drop pairs with a higher ratio of the longer side to the shorter (default: 4)",
     )
@@ -107,12 +107,17 @@ def run(args: argparse.Namespace) -> None:
     languages = (args.source_lang, args.target_lang)
     if args.filter_language:
         check_known(*languages)
-    limits = (args.max_sentence_tokens, args.max_length_ratio, languages if args.filter_language else None)
+    try:
+        cleaning = Cleaning(
+            args.max_sentence_tokens, args.max_length_ratio, languages if args.filter_language else None
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     preparation = Preparation(
         languages,
         args.vocab_size,
         args.max_tokens,
-        None if args.no_clean else Cleaning(*limits),
+        None if args.no_clean else cleaning,
         args.shard_pairs,
         args.tokenizer_model,
         args.normalization,

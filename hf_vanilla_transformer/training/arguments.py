@@ -289,13 +289,14 @@ class DataArguments:
     )
 
     def __post_init__(self):
+        from ..data.cleaning import Cleaning  # slow to import
+
+        Cleaning(self.max_sentence_tokens, self.max_length_ratio)  # checks them, before anything is read
         for name in ("train_file", "validation_file", "dataset_name", "dataset_config_name"):
             if isinstance(value := getattr(self, name), str):
                 setattr(self, name, [value])
         if self.language_pairs and (self.source_lang or self.target_lang):
             raise ValueError("Give either --language_pairs or --source_lang and --target_lang.")
-        if not self.max_length_ratio >= 1:
-            raise ValueError(f"max_length_ratio must be at least 1, got {self.max_length_ratio}.")
         if self.train_weights and self.sampling_temperature:
             raise ValueError("Give either --train_weights or --sampling_temperature.")
         for weight in self.train_weights or ():
