@@ -10,6 +10,7 @@ from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..model.cache_vanilla_transformer import CACHE, accept_past_key_values
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
@@ -80,13 +81,14 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def _max_output_tokens(self) -> int:
         return min(model._max_output_tokens() for model in self.models)  # type: ignore[operator]
 
+    @accept_past_key_values
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
         """Return the logarithm of the mean probabilities as `logits` (B, T, vocab_size)."""
@@ -95,15 +97,16 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         log_probs, start = [], 0
         states = encoder_outputs[0].split(self._widths, -1)
         for model, state, depth in zip(self.models, states, self._depths, strict=True):
-            cache = None if past_key_values is None else _cache_slice(past_key_values, start, start + depth)
+            part = None if cache is None else _cache_slice(cache, start, start + depth)
             outputs = model(
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,
                 encoder_outputs=BaseModelOutput(state),
-                past_key_values=cache,
-                use_cache=cache is not None,
+                cache=part,
+                use_cache=part is not None,
             )
             log_probs.append(outputs.logits.log_softmax(-1, dtype=torch.float32))
             start += depth
         logits = torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
-        return Seq2SeqLMOutput(logits=logits, past_key_values=past_key_values)
+        fields: dict[str, Any] = {"logits": logits, CACHE: cache}
+        return Seq2SeqLMOutput(**fields)

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..files import import_extra
+from ..model.cache_vanilla_transformer import accept_past_key_values
 from ..model.loading import load
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .exports import num_positions
@@ -83,21 +84,23 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         states = self._run("encoder", input_ids=input_ids, attention_mask=mask)
         return super().generate(input_ids, attention_mask=mask, encoder_outputs=states, **settings)
 
+    @accept_past_key_values
     def forward(
         self,
         decoder_input_ids: torch.Tensor,
         encoder_outputs: BaseModelOutput,
-        past_key_values: Any,
+        cache: Any,
         attention_mask: torch.Tensor,
         **others: Any,
     ) -> Seq2SeqLMOutput:
         """Run one decoding step: `decoder_input_ids` (B, 1) to logits (B, 1, vocab_size) and the updated cache."""
-        self._check_length(past_key_values.get_seq_length() + decoder_input_ids.shape[1])
+        self._check_length(cache.get_seq_length() + decoder_input_ids.shape[1])
         return self._run(
-            "decode" if past_key_values.get_seq_length() else "prefill",
+            "decode" if cache.get_seq_length() else "prefill",
             decoder_input_ids=decoder_input_ids,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
+            past_key_values=cache,  # in exports written with transformers before 5.24
             attention_mask=attention_mask,
         )
 

@@ -78,7 +78,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     model_type = "vanilla_transformer"
     _auto_class = "AutoConfig"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # the name depends on the release of transformers
     attribute_map = {
         "hidden_size": "d_model",
         # transformers reads num_hidden_layers to size the decoder's cache

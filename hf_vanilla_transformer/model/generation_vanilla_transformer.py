@@ -23,6 +23,7 @@ from transformers.generation import (
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
+from .cache_vanilla_transformer import CACHE
 from .fast_search_vanilla_transformer import MAX_FAST_BEAMS, beam_search, greedy_search
 from .layers_vanilla_transformer import (
     Dropout,
@@ -112,7 +113,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     config: Any
 
-    def generate(  # type: ignore[override]
+    def generate(
         self,
         inputs=None,
         generation_config=None,
@@ -141,7 +142,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), SentenceLimits(limits)])
         token = _current_limits.set(None if limits is None else limits[:, None])
         try:
-            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)  # type: ignore[misc]
+            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         finally:
             _current_limits.reset(token)
 
@@ -270,7 +271,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and bool(settings.use_cache)
             and settings._eos_token_tensor is not None
             and not getattr(settings, "is_assistant", False)
-            and model_kwargs["past_key_values"].get_seq_length() == 0
+            and model_kwargs[CACHE].get_seq_length() == 0
             and not model_kwargs.keys() & {"decoder_attention_mask", "decoder_inputs_embeds"}
             and can_decode_incrementally(self)
             # attention over a fully padded source depends on the attention function

@@ -16,6 +16,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .cache_vanilla_transformer import accept_past_key_values
 from .configuration_vanilla_transformer import IGNORED_LABEL, VanillaTransformerConfig
 
 
@@ -227,7 +228,7 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute self-attention, or cross-attention if `encoder_hidden_states` is given.
@@ -236,7 +237,7 @@ class VanillaTransformerAttention(nn.Module):
             hidden_states: (B, T, d_model), projected to the queries.
             attention_mask: as required by the attention implementation: boolean, or added to the scores.
             encoder_hidden_states: (B, S, d_model), projected to the keys and values.
-            past_key_values: cache to read and update.
+            cache: keys and values of earlier tokens, which are read and updated.
 
         Returns:
             Output (B, T, d_model), and attention weights (B, h, T, S) or None.
@@ -246,18 +247,17 @@ class VanillaTransformerAttention(nn.Module):
 
         if encoder_hidden_states is None:
             key, value = self.project_key_value(hidden_states)
-            if past_key_values is not None:
-                cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-                key, value = cache.update(key, value, self.layer_idx)
-        elif past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            if cache is not None:
+                key, value = getattr(cache, "self_attention_cache", cache).update(key, value, self.layer_idx)
+        elif cache is not None and cache.is_updated.get(self.layer_idx):
             # the source does not change between steps, so its keys and values are computed only once
-            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
             key, value = layer.keys, layer.values
         else:
             key, value = self.project_key_value(encoder_hidden_states)
-            if past_key_values is not None:
-                key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
-                past_key_values.is_updated[self.layer_idx] = True
+            if cache is not None:
+                key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
+                cache.is_updated[self.layer_idx] = True
 
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
@@ -323,19 +323,20 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         self.encoder_attn = VanillaTransformerAttention(config, layer_idx)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
+    @accept_past_key_values
     def forward(
         self,
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None,
         encoder_hidden_states: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        attended, _ = self.self_attn(hidden_states, attention_mask, past_key_values=past_key_values, **kwargs)
+        attended, _ = self.self_attn(hidden_states, attention_mask, cache=cache, **kwargs)
         hidden_states = self.add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
         attended, _ = self.encoder_attn(
-            hidden_states, encoder_attention_mask, encoder_hidden_states, past_key_values=past_key_values, **kwargs
+            hidden_states, encoder_attention_mask, encoder_hidden_states, cache=cache, **kwargs
         )
         hidden_states = self.add_and_norm(hidden_states, attended, self.encoder_attn_layer_norm)
         return self.add_and_norm(hidden_states, self.feed_forward(hidden_states), self.final_layer_norm)

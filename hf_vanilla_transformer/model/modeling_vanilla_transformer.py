@@ -23,6 +23,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .cache_vanilla_transformer import CACHE, accept_past_key_values
 from .configuration_vanilla_transformer import IGNORED_LABEL, VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .layers_vanilla_transformer import (
@@ -146,6 +147,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config, [VanillaTransformerDecoderLayer(config, i) for i in range(config.num_decoder_layers)])
 
+    @accept_past_key_values
     @merge_with_config_defaults
     @capture_outputs
     def forward(
@@ -154,23 +156,23 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode `input_ids` (B, T) after `past_key_values`, attending to `encoder_hidden_states` (B, S, d_model)."""
+        """Decode `input_ids` (B, T) after those in `cache`, attending to `encoder_hidden_states` (B, S, d_model)."""
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
-        if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        if use_cache and cache is None:
+            cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         causal_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=embeddings,
             attention_mask=attention_mask,
-            past_key_values=getattr(past_key_values, "self_attention_cache", past_key_values),
+            **{CACHE: getattr(cache, "self_attention_cache", cache)},
         )
         cross_mask = padding_mask(self.config, embeddings, encoder_attention_mask, encoder_hidden_states)
-        hidden_states = self.add_positions(embeddings, past_key_values)
+        hidden_states = self.add_positions(embeddings, cache)
         for layer in self.layers:
             # tensors are passed by position, because gradient checkpointing only tracks positional arguments
             hidden_states = layer(
@@ -178,12 +180,11 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 causal_mask,
                 encoder_hidden_states,
                 cross_mask,
-                past_key_values=past_key_values,
+                **{CACHE: cache},
                 **kwargs,
             )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values
-        )
+        fields: dict[str, Any] = {"last_hidden_state": hidden_states, CACHE: cache}
+        return BaseModelOutputWithPastAndCrossAttentions(**fields)
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
@@ -212,6 +213,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         if self.config.tie_word_embeddings:
             self.shared = self.decoder.embed_tokens = value
 
+    @accept_past_key_values
     @can_return_tuple
     def forward(
         self,
@@ -220,7 +222,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
@@ -234,7 +236,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             decoder_input_ids: (B, T) target tokens, beginning with the start token; or `decoder_inputs_embeds`.
             decoder_attention_mask: (B, T + cached length), 0 at padding; the causal mask is always applied.
             encoder_outputs: earlier output of the encoder for this source; then no source tokens are needed.
-            past_key_values: `EncoderDecoderCache` of the previous step; then pass only the new target tokens.
+            cache: `EncoderDecoderCache` of the previous step; then pass only the new target tokens. It may also be
+                called `past_key_values`, its name in transformers before 5.24.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -247,14 +250,14 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
+            **{CACHE: getattr(decoder_outputs, CACHE)},
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
@@ -289,6 +292,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         """Return `shift_right` of `labels`. *Shape:* (B, T) to (B, T)."""
         return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
+    @accept_past_key_values
     @can_return_tuple
     def forward(  # type: ignore[misc]
         self,
@@ -297,7 +301,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
@@ -322,7 +326,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,

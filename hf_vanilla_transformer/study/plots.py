@@ -12,6 +12,7 @@ import torch
 
 from ..data.batching import pad
 from ..files import STATE, import_extra, read_json
+from ..model.cache_vanilla_transformer import CACHE
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.layers_vanilla_transformer import sinusoids
 from ..training.checkpoints import checkpoint_folders
@@ -112,7 +113,7 @@ def masks(lengths: Sequence[int]) -> "Figure":
 
     def create(create_mask: Callable[..., Any], attention_mask: torch.Tensor) -> torch.Tensor:
         """Return a mask of shape (B, T, T)."""
-        settings = {"past_key_values": None} if create_mask is create_causal_mask else {}
+        settings = {CACHE: None} if create_mask is create_causal_mask else {}
         mask = create_mask(config=config, inputs_embeds=states, attention_mask=attention_mask, **settings)
         if mask is None:  # transformers returns None if nothing is masked or the mask is purely causal
             full = torch.ones(len(lengths), longest, longest, dtype=torch.bool)

@@ -250,7 +250,7 @@ def test_a_step_with_a_static_cache_compiles_to_one_graph(small_model, sources, 
     for position in range(5):
         forward = compiled if position else model.forward  # the first step allocates the caches
         step = target[:, position : position + 1]
-        logits = forward(**inputs, decoder_input_ids=step, past_key_values=cache, use_cache=True).logits
+        logits = forward(**inputs, decoder_input_ids=step, cache=cache, use_cache=True).logits
         torch.testing.assert_close(logits[:, 0], expected[:, position])
 
 

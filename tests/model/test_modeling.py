@@ -12,6 +12,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
+from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
 from hf_vanilla_transformer.model.layers_vanilla_transformer import shift_right, sinusoids
 
 ARRAYS = ("input_ids", "attention_mask", "decoder_input_ids")
@@ -140,14 +141,16 @@ def test_a_target_position_never_depends_on_later_ones(small_model):
     assert not torch.allclose(after[:, 4:], before[:, 4:])
 
 
-def test_logits_with_a_cache_equal_logits_without(small_model):
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])  # since transformers 5.24, and before
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
+def test_logits_with_a_cache_equal_logits_without(small_model, name):
     model, inputs = small_model(), batch()
     expected = model(**inputs, use_cache=False).logits
     target = inputs.pop("decoder_input_ids")
     cache, steps = None, []
     for start, end in ((0, 1), (1, 2), (2, 5), (5, 6)):
-        output = model(**inputs, decoder_input_ids=target[:, start:end], past_key_values=cache, use_cache=True)
-        cache = output.past_key_values
+        output = model(**inputs, decoder_input_ids=target[:, start:end], use_cache=True, **{name: cache})
+        cache = output[CACHE]
         steps.append(output.logits)
     torch.testing.assert_close(torch.cat(steps, 1), expected, atol=1e-5, rtol=0)
 
