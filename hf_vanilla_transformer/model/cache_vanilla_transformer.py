@@ -8,8 +8,8 @@ from transformers.utils.deprecation import deprecate_kwarg
 
 CACHE = "cache" if hasattr(Seq2SeqLMOutput, "cache") else "past_key_values"  # the installed release's name
 
-# Decorates methods with an argument `cache`, so that the old name works too. Like transformers, it warns only where the
-# old name is deprecated: `version` is the release that removes it, and the message ends with that release.
+# Decorates methods with an argument `cache`, so that the old name works too. Like transformers, it warns only where
+# the old name is deprecated: `version` is the release that removes it; one that is already installed means no warning.
 accept_past_key_values = deprecate_kwarg(
     "past_key_values", version="5.40.0" if CACHE == "cache" else "5.0.0", new_name="cache"
 )
