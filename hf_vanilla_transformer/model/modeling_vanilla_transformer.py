@@ -176,12 +176,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         for layer in self.layers:
             # tensors are passed by position, because gradient checkpointing only tracks positional arguments
             hidden_states = layer(
-                hidden_states,
-                causal_mask,
-                encoder_hidden_states,
-                cross_mask,
-                **{CACHE: cache},
-                **kwargs,
+                hidden_states, causal_mask, encoder_hidden_states, cross_mask, **{CACHE: cache}, **kwargs
             )
         fields: dict[str, Any] = {"last_hidden_state": hidden_states, CACHE: cache}
         return BaseModelOutputWithPastAndCrossAttentions(**fields)
