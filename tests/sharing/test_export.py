@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from small import write_moses
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
+from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
 from hf_vanilla_transformer.sharing.export import export_ctranslate2, export_onnx
 
 
@@ -107,14 +109,15 @@ def test_onnx_graphs_alone_prefill_and_decode_with_the_cache(save_model, phrase_
     values = dict(phrase_tokenizer(PHRASES[0], return_tensors="np"))
     values["encoder_outputs.last_hidden_state"] = run("encoder", values)["last_hidden_state"]
     tokens = [model.config.decoder_start_token_id]
+    in_cache = re.compile(rf"(?:.*\.)?{CACHE}\.(.*)")
     for step in range(8):
         values["decoder_input_ids"] = numpy.array([tokens[-1:]])
         outputs = run("decode" if step else "prefill", values)
         outputs["logits"][0, -1, model.config.eos_token_id] = -numpy.inf  # like min_new_tokens
         tokens.append(int(outputs["logits"][0, -1].argmax()))
-        caches = {name.split("past_key_values.")[1]: x for name, x in outputs.items() if "past_key_values" in name}
+        caches = {match[1]: x for name, x in outputs.items() if (match := in_cache.fullmatch(name))}
         assert len(caches) == 4 * model.config.num_decoder_layers
-        values |= {f"input.past_key_values.{name}": x for name, x in caches.items()}
+        values |= {f"input.{CACHE}.{name}": x for name, x in caches.items()}
     source = phrase_tokenizer(PHRASES[0], return_tensors="pt")
     assert tokens == model.generate(**source, num_beams=1, min_new_tokens=8, max_new_tokens=8)[0].tolist()
 

@@ -70,10 +70,11 @@ def test_saved_folder_loads_without_the_package_even_after_saving_it_again(saved
     assert configs[0] == configs[1]
 
 
-def test_saved_folder_contains_the_eight_modules_of_the_model_code(saved):
+def test_saved_folder_contains_the_nine_modules_of_the_model_code(saved):
     folder, _ = saved
     names = {file.name for file in folder.glob("*.py")}
     modules = (
+        "cache",
         "configuration",
         "layers",
         "incremental_decoder",
