@@ -168,10 +168,13 @@ def outcomes() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def test_no_test_of_transformers_fails(outcomes):
-    ours, marian = outcomes
-    failed = {name: text for name, text in ours.items() if text != "passed" and not text.startswith("skipped")}
+    failed, failed_by_marian = (
+        {name: text for name, text in results.items() if text != "passed" and not text.startswith("skipped")}
+        for results in outcomes
+    )
     assert not failed, "\n".join(f"{name}\n{text}" for name, text in failed.items())
-    assert all(text == "passed" or text.startswith("skipped") for text in marian.values()), "the control fails"
+    known = "embed_positions.weight in MarianMTModel has no gradient"  # its fixed positions, on transformers 5.17
+    assert all(known in text for text in failed_by_marian.values()), f"the control fails: {failed_by_marian}"
 
 
 def test_every_test_that_marian_passes_is_passed(outcomes):

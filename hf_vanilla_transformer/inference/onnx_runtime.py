@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import transformers
+from packaging.version import Version
 from transformers import AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
@@ -20,15 +21,13 @@ def import_exporters() -> ModuleType:
     """Return the module `transformers.exporters`, which writes and runs ONNX graphs.
 
     Raises:
-        ImportError: if ONNX Runtime or onnxscript is not installed, or transformers is too old to have the module.
+        ImportError: if ONNX Runtime or onnxscript is not installed, or transformers is too old.
     """
     for module in ("onnxruntime", "onnxscript"):
         import_extra(module, "export")
-    try:
-        return import_module("transformers.exporters")
-    except ImportError as error:
-        version = transformers.__version__
-        raise ImportError(f"ONNX needs transformers 5.23 or newer, but {version} is installed.") from error
+    if Version(transformers.__version__) < Version("5.23"):
+        raise ImportError(f"ONNX needs transformers 5.23 or newer, but {transformers.__version__} is installed.")
+    return import_module("transformers.exporters")
 
 
 class OnnxModel(VanillaTransformerForConditionalGeneration):

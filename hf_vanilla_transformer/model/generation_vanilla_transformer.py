@@ -135,6 +135,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """
         if output_sequence_scores:
             return self._generate_with_scores(inputs, generation_config, logits_processor, stopping_criteria, kwargs)
+        if "cache" in kwargs:
+            kwargs[CACHE] = kwargs.pop("cache")
         limits = None
         if not self._has_length_limit(generation_config, kwargs):
             limits = self._default_limits(inputs, kwargs)

@@ -1,7 +1,7 @@
 """Models of several directions translate alike with every runtime."""
 
 import pytest
-from export_models import PHRASES
+from export_models import PHRASES, require_onnx
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
@@ -28,6 +28,8 @@ def multilingual(save_model, phrase_tokenizer):
 
 @pytest.mark.parametrize("backend", ["ctranslate2", "onnx"])
 def test_exports_translate_in_every_direction(multilingual, backend):
+    if backend == "onnx":
+        require_onnx()
     model, tokenizer, folder = multilingual
     settings = {"num_beams": 1, "max_new_tokens": 15}
     exported = load_export(folder, backend)

@@ -3,8 +3,9 @@ import itertools
 import pytest
 import torch
 from transformers import GenerationConfig
-from transformers.cache_utils import EncoderDecoderCache, StaticCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
+from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
 from hf_vanilla_transformer.model.generation_vanilla_transformer import gnmt_length_penalty
 
 
@@ -237,6 +238,19 @@ def test_a_static_cache_never_changes_the_output(small_model, sources, num_beams
     assert torch.equal(model.generate(**sources, num_beams=num_beams, cache_implementation="static"), expected)
 
 
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])  # since transformers 5.24, and before
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
+def test_generate_continues_from_a_given_cache(small_model, sources, name):
+    model = with_varied_lengths(small_model(lm_head_bias=True), 2.0)
+    expected = model.generate(**sources, num_beams=1, max_new_tokens=12, min_new_tokens=12)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    model(**sources, decoder_input_ids=expected[:, :5], use_cache=True, **{name: cache})
+    prefix = {"decoder_input_ids": expected[:, :6], "decoder_attention_mask": torch.ones(5, 6)}
+    settings = {"num_beams": 1, "max_new_tokens": 7, "min_new_tokens": 7, name: cache}
+    assert torch.equal(model.generate(**sources, **prefix, **settings), expected)
+    assert cache.get_seq_length() == 12  # one token is not in the cache yet: the last
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
 def test_a_step_with_a_static_cache_compiles_to_one_graph(small_model, sources, position_embedding):
@@ -250,7 +264,7 @@ def test_a_step_with_a_static_cache_compiles_to_one_graph(small_model, sources, 
     for position in range(5):
         forward = compiled if position else model.forward  # the first step allocates the caches
         step = target[:, position : position + 1]
-        logits = forward(**inputs, decoder_input_ids=step, cache=cache, use_cache=True).logits
+        logits = forward(**inputs, decoder_input_ids=step, use_cache=True, **{CACHE: cache}).logits
         torch.testing.assert_close(logits[:, 0], expected[:, position])
 
 

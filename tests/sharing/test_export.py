@@ -91,6 +91,14 @@ def test_export_used_without_its_backend_is_an_error_that_names_it(save_model, t
         assert "is a ctranslate2 export: use " in capsys.readouterr().err
 
 
+def test_onnx_with_an_old_transformers_is_a_clear_error(save_model, tmp_path, monkeypatch, capsys):
+    _, folder = save_model()
+    monkeypatch.setattr("hf_vanilla_transformer.inference.onnx_runtime.transformers.__version__", "5.22.2")
+    assert main(["export", str(folder), str(tmp_path / "onnx"), "--format", "onnx"]) == 1
+    assert "ONNX needs transformers 5.23 or newer, but 5.22.2 is installed." in capsys.readouterr().err
+    assert not (tmp_path / "onnx").exists()
+
+
 @pytest.mark.slow
 def test_onnx_graphs_alone_prefill_and_decode_with_the_cache(save_model, phrase_tokenizer, tmp_path):
     """Run the graphs as a program in another language would: with inputs and outputs matched by name."""

@@ -59,7 +59,9 @@ def test_training_never_changes_the_generation_config(trainer):
     run = trainer(eval_strategy="steps", eval_steps=1)
     before = run.model.generation_config.to_dict()
     run.train()
-    assert run.model.generation_config.to_dict() == before
+    after = run.model.generation_config.to_dict()
+    assert after["eos_token_id"] in (2, [2])  # transformers 5.17 makes it a list
+    assert {**after, "eos_token_id": 2} == {**before, "eos_token_id": 2}
 
 
 def test_every_update_uses_the_noam_learning_rate(trainer):
@@ -272,4 +274,6 @@ def test_torch_compile_compiles_once_for_batches_of_all_shapes(trainer, small_mo
     run.train()
     assert len(shapes) > 50
     compilations = get_compilation_metrics()[compiled:]
-    assert 1 <= len(compilations) <= 3, [(item.co_name, item.recompile_reason) for item in compilations]
+    functions = {(item.co_name, item.co_filename, item.co_firstlineno) for item in compilations}
+    reasons = [(item.co_name, item.recompile_reason) for item in compilations]
+    assert 1 <= len(functions) == len(compilations), reasons
