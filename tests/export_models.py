@@ -1,9 +1,6 @@
 """What the tests of exports have in common: sentences, variants of the model, and comparisons of outputs."""
 
-import pytest
-
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.inference.onnx_runtime import import_exporters
 
 PHRASES = [phrase.en for phrase in splits()["test"][:60]]
 VARIANTS = {
@@ -12,14 +9,6 @@ VARIANTS = {
     "large epsilon": {"layer_norm_eps": 1e-2},
     "learned positions": {"position_embedding": "learned", "max_position_embeddings": 128},
 }
-
-
-def require_onnx() -> None:
-    """Skip a test if the installed transformers is too old for ONNX exports."""
-    try:
-        import_exporters()
-    except ImportError as error:
-        pytest.skip(str(error))
 
 
 def without_special_tokens(outputs: list[list[int]]) -> list[list[int]]:

@@ -173,8 +173,10 @@ def test_no_test_of_transformers_fails(outcomes):
         for results in outcomes
     )
     assert not failed, "\n".join(f"{name}\n{text}" for name, text in failed.items())
-    known = "embed_positions.weight in MarianMTModel has no gradient"  # its fixed positions, on transformers 5.17
-    assert all(known in text for text in failed_by_marian.values()), f"the control fails: {failed_by_marian}"
+    if transformers.__version__.startswith("5.17."):  # that release expects gradients of MarianMT's fixed positions
+        known = "embed_positions.weight in MarianMTModel has no gradient"
+        failed_by_marian = {name: text for name, text in failed_by_marian.items() if known not in text}
+    assert not failed_by_marian, f"the control fails: {failed_by_marian}"
 
 
 def test_every_test_that_marian_passes_is_passed(outcomes):

@@ -3,6 +3,7 @@ import signal
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch._dynamo.utils import get_compilation_metrics
@@ -59,9 +60,9 @@ def test_training_never_changes_the_generation_config(trainer):
     run = trainer(eval_strategy="steps", eval_steps=1)
     before = run.model.generation_config.to_dict()
     run.train()
-    after = run.model.generation_config.to_dict()
-    assert after["eos_token_id"] in (2, [2])  # transformers 5.17 makes it a list
-    assert {**after, "eos_token_id": 2} == {**before, "eos_token_id": 2}
+    if transformers.__version__.startswith("5.17."):  # its Trainer makes the end token a list
+        before["eos_token_id"] = [2]
+    assert run.model.generation_config.to_dict() == before
 
 
 def test_every_update_uses_the_noam_learning_rate(trainer):
@@ -276,4 +277,4 @@ def test_torch_compile_compiles_once_for_batches_of_all_shapes(trainer, small_mo
     compilations = get_compilation_metrics()[compiled:]
     functions = {(item.co_name, item.co_filename, item.co_firstlineno) for item in compilations}
     reasons = [(item.co_name, item.recompile_reason) for item in compilations]
-    assert 1 <= len(functions) == len(compilations), reasons
+    assert 1 <= len(functions) == len(compilations) <= 4, reasons
