@@ -62,6 +62,7 @@ def test_ablate_requires_validation_text(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_train_copy_learns_both_tasks_without_a_mistake():
     output = run_script("study/train_copy.py").stdout
     assert re.findall(r"(copy|reverse): 100\.0% exact matches", output) == ["copy", "reverse"], output
