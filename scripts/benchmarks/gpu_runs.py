@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from gpu_results import FAILED, MissingError, OutOfTimeError, Results
+from gpu_training import SMALL
 from measuring import log
 from safetensors.torch import load_file
 
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PACKAGE = [sys.executable, "-m", "hf_vanilla_transformer"]
 RECIPE = "scripts/recipes/multi30k_en_de_tiny.yaml"
-SMALL = ["--d_model", "32", "--d_ff", "64", "--num_encoder_layers", "1", "--num_decoder_layers", "1"]
-SMALL += ["--vocab_size", "1000", "--max_tokens", "256"]
+SMALL_FLAGS = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))] + ["--max_tokens", "256"]
 
 
 def _run(
@@ -104,7 +104,7 @@ def _pytest(setup: "Setup", results: Results, name: str, selection: list[str]) -
 def measure_recipe(setup: "Setup", results: Results) -> None:
     """Add a row with the time and the BLEU of the recipe for Multi30k in bfloat16."""
     folder, text = setup.output / "multi30k", setup.text / "multi30k"
-    flags = [*SMALL, "--max_steps", "4", "--save_steps", "2", "--eval_steps", "2"] if setup.small else []
+    flags = [*SMALL_FLAGS, "--max_steps", "4", "--save_steps", "2", "--eval_steps", "2"] if setup.small else []
 
     def run() -> dict[str, Any]:
         log_file, average = setup.output / "multi30k.log", Path(f"{folder}-average")
@@ -150,7 +150,8 @@ def _launch(setup: "Setup", results: Results, name: str, requirement: str | None
         log_file = Path(f"{folder}.log")
         shutil.rmtree(folder, ignore_errors=True)
         log_file.unlink(missing_ok=True)
-        command = [*launch, "scripts/train.py", RECIPE, "--output_dir", str(folder), *(SMALL if setup.small else [])]
+        command = [*launch, "scripts/train.py", RECIPE, "--output_dir", str(folder)]
+        command += SMALL_FLAGS if setup.small else []
         command += ["--train_file", str(setup.text / "multi30k" / "train"), "--max_steps", str(steps), *_on_cpu(setup)]
         command += ["--save_steps", str(save_steps), "--save_total_limit", "20", "--eval_strategy", "no"]
         if kind == "killed":

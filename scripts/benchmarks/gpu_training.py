@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from gpu import Setup
 
 PAPER = {"vocab_size": 37_000}  # section 5.1; the sample of text uses only a part of it
-SMALL = {"vocab_size": 2_000, "d_model": 32, "d_ff": 64, "num_encoder_layers": 1, "num_decoder_layers": 1}
+# the model of --small
+SMALL = {"vocab_size": 1_000, "d_model": 32, "d_ff": 64, "num_encoder_layers": 1, "num_decoder_layers": 1}
 BATCH_SIZES = (6_250, 12_500, 25_000, 50_000)  # target tokens
 DEFAULT_BATCH_SIZE = 25_000
 
