@@ -5,10 +5,14 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import datasets
+import pyarrow as pa
 import pytest
 import torch
 from corpora import MULTI30K, NO_MULTI30K
 from export_models import PHRASES
+from sample_text import LANGUAGES, PAIRS
+from small import write_moses
 from transformers import AutoTokenizer
 from unequal_pairs import UNEQUAL, pairs
 
@@ -118,3 +122,28 @@ def save_model(small_model, phrase_tokenizer, tmp_path):
         return model, folder
 
     return save
+
+
+@pytest.fixture
+def datasets_cache(tmp_path, monkeypatch):
+    """The folder in which `datasets` caches during this test."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def sample_folder(tmp_path, datasets_cache):
+    """A folder with the sample text as the Moses pair `all`, and in two parts, `first` and `second` (compressed)."""
+    for i, language in enumerate(LANGUAGES):
+        lines = [pair[i] for pair in PAIRS]
+        write_moses(tmp_path / "all", **{language: lines})
+        write_moses(tmp_path / "first", **{language: lines[:180]})
+        with pa.output_stream(str(tmp_path / f"second.{language}.zst"), compression="zstd") as file:
+            file.write("".join(f"{line}\n" for line in lines[180:]).encode())
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def sample_tokenizer():
+    """A tokenizer trained on the sample text."""
+    return train_tokenizer([text for pair in PAIRS for text in pair], 400)

@@ -16,9 +16,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.jobs import Runner
-from hf_vanilla_transformer.data.pieces import Preparation
-from hf_vanilla_transformer.data.preparation import prepare
+from hf_vanilla_transformer.corpus.pieces import Preparation
+from hf_vanilla_transformer.corpus.preparation import prepare
+from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.training.settings import check_same_run
 
 SAVED = Path(__file__).parent / "fixtures" / "commit_937b408"

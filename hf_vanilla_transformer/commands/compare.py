@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .flags import add_bleu, add_decoding, add_dtype, add_text
 from .models import common_languages, load_models, translate_sentences
-from .text import read_text
+from .reference_text import read_text
 
 HELP = "compare two models on a test text: confidence intervals, significance, examples"
 

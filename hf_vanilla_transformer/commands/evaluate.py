@@ -8,7 +8,7 @@ from typing import Any
 
 from .flags import add_backend, add_bleu, add_decoding, add_dtype, add_models, add_text
 from .models import languages_of, load_models, translate_sentences
-from .text import ReferenceText, read_text
+from .reference_text import ReferenceText, read_text
 
 HELP = "evaluate a model on test texts: BLEU, chrF, chrF++ and TER as JSON"
 

@@ -3,6 +3,8 @@
 import argparse
 import math
 
+from ..export.registry import FORMATS
+
 
 def positive(text: str) -> int:
     """Parse an integer of at least 1."""
@@ -54,7 +56,7 @@ def add_backend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
         default="torch",
-        choices=["torch", "ctranslate2", "onnx"],
+        choices=["torch", *FORMATS],
         help="runtime of the model (default: torch)",
     )
 

@@ -44,7 +44,7 @@ def _load_one(name: str, backend: str, dtype: str | None) -> tuple[Any, "PreTrai
     if backend != "torch":
         if dtype is not None:
             raise UsageError("--dtype requires --backend torch; export a model with --quantization instead.")
-        from ..sharing.export import load_export
+        from ..export.registry import load_export
 
         exported = load_export(name, backend)
         return exported, exported.tokenizer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .console import UsageError, say
 from .flags import add_runner, positive
-from .jobs import make_runner
+from .runner_flags import make_runner
 
 HELP = "clean and tokenise text larger than memory, once, for training"
 VOCABULARY_FLAGS = {"vocab_size": 37_000, "tokenizer_model": "bpe", "normalization": "none"}  # with their defaults
@@ -88,11 +88,11 @@ def run(args: argparse.Namespace) -> None:
     """Write a folder of shards, and print a summary as JSON."""
     from transformers import AutoTokenizer
 
+    from ..corpus.pieces import Preparation
+    from ..corpus.preparation import prepare
     from ..data.cleaning import Cleaning
     from ..data.hub_datasets import HubRows
     from ..data.language_filter import check_known
-    from ..data.pieces import Preparation
-    from ..data.preparation import prepare
     from ..data.tokenizer import adapt_tokenizer
     from ..model.loading import load
 

@@ -7,7 +7,7 @@ import sys
 from .console import say
 from .flags import add_batches, add_dtype, add_models, add_text
 from .models import direction, languages_of, load_models
-from .text import read_text
+from .reference_text import read_text
 
 HELP = "compute the log-probability and perplexity of given translations"
 

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     for module in ("fastapi", "uvicorn"):
         import_extra(module, "serve")
     from ..serving.batcher import Batcher
-    from ..serving.metrics import Metrics
+    from ..serving.monitoring import Metrics
     from ..serving.process import mount_page, serve_until_stopped
     from ..serving.server import Server
     from ..serving.service import TranslationService, Translator

@@ -8,8 +8,8 @@ from typing import Any
 
 from .console import UsageError, say
 from .flags import add_runner, positive
-from .jobs import make_runner
 from .models import decoding_settings, direction, load_models
+from .runner_flags import make_runner
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +55,9 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
     """Translate files into a folder, and print a summary as JSON."""
     from tqdm import tqdm
 
-    from ..data.spans import find_files
+    from ..corpus.corpus_translation import CorpusJob, CorpusTranslation
+    from ..corpus.spans import find_files
     from ..data.tags import prefix_ids
-    from ..inference.corpus import CorpusJob, CorpusTranslation
 
     runner = make_runner(args, use_gpus=args.backend != "onnx")
     if args.backend == "onnx" and (args.scores or args.nbest > 1):

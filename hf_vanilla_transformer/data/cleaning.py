@@ -1,6 +1,7 @@
 """Turn parallel text into token ids, dropping pairs that are unusable or unfit for training, and count the drops."""
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Collection
@@ -14,7 +15,6 @@ from datasets import Dataset
 
 from ..files import checksum
 from .formats import DataError
-from .jobs import available_cores
 from .language_filter import is_other_language
 
 if TYPE_CHECKING:
@@ -114,6 +114,11 @@ def _tokenize_batch(
     digests = (hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in texts)
     rows["digest"] = [int.from_bytes(digest, "big", signed=True) for digest in digests]
     return rows
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use, which a scheduler such as Slurm can limit."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def tokenize_pairs(

@@ -1,4 +1,4 @@
-"""Use trained models: translate, compute metrics, and run exported models on other runtimes.
+"""Use trained models: translate, compute metrics, combine models.
 
 Read `translation.py` first.
 """

@@ -5,8 +5,8 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.tokenizer import check_tokenizer
+from ..export.registry import recognise
 from ..model.loading import load, load_model
-from .exports import export_format
 from .precision import avoid_cudnn_attention, default_device, resolve_dtype
 
 
@@ -22,10 +22,10 @@ def load_with_tokenizer(name: str, dtype: str = "float32") -> tuple[Any, PreTrai
         ValueError: if it is an export or a different type of model, the tokenizer does not belong to it, or the dtype
             is unknown.
     """
-    if format := export_format(name):
+    if export := recognise(name):
         raise ValueError(
-            f"{name} is {'an onnx' if format == 'onnx' else f'a {format}'} export: use evaluate, translate or serve "
-            f"--no_page with --backend {format}; for compare, pass a file of its translations."
+            f"{name} is an export for {export.title}: use evaluate, translate or serve --no_page with --backend "
+            f"{export.name}; for compare, pass a file of its translations."
         )
     device = default_device()
     if device.type == "cuda":

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from ..version import __version__
 from .batcher import QueueFullError
-from .metrics import Metrics
+from .monitoring import Metrics
 from .service import Translation, TranslationService, UnsupportedError
 
 logger = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from ..data.language_filter import probabilities
 from ..data.tags import parse_language_pair, prefix_ids
+from ..export.onnx import OnnxModel
 from ..files import import_extra
-from ..inference.onnx_runtime import OnnxModel
+from ..inference.segments import segments
 from ..inference.translation import translate_ids, translate_ids_nbest
 from .batcher import Batcher, Sentence
-from .metrics import Metrics
-from .segments import segments
+from .monitoring import Metrics
 
 AUTO = "auto"  # a source language to be detected
 

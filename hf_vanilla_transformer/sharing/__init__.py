@@ -1,4 +1,4 @@
-"""Share models: model cards, uploads to the Hub, conversion to and from other classes, and exports.
+"""Share models: model cards, uploads to the Hub, conversion to and from other classes.
 
 Read `hub.py` first.
 """

@@ -74,7 +74,7 @@ _export: Any = None  # the model, in the process that runs CTranslate2
 
 
 def _load_export(folder: str, device: str) -> None:
-    from hf_vanilla_transformer.inference.ctranslate2_runtime import CTranslate2Model
+    from hf_vanilla_transformer.export.ctranslate2 import CTranslate2Model
 
     global _export
     _export = CTranslate2Model(folder, device=device)
@@ -114,13 +114,13 @@ def export_to_ctranslate2(
 ) -> dict[str, CTranslate2Process]:
     """Return the model in CTranslate2, in each of `dtypes`; nothing if CTranslate2 is not installed."""
     try:
-        from hf_vanilla_transformer.sharing.export import export_ctranslate2
+        from hf_vanilla_transformer.export.registry import export_model
 
         folder = Path(root, "model")
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         for quantization in dtypes:
-            export_ctranslate2(str(folder), str(Path(root, quantization)), quantization)
+            export_model(str(folder), str(Path(root, quantization)), "ctranslate2", quantization)
     except ImportError as error:
         log(error)
         return {}

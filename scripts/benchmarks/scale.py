@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from measuring import describe_machine, resident_memory
 
 from hf_vanilla_transformer.commands.models import load_models
+from hf_vanilla_transformer.corpus.corpus_translation import CorpusJob, CorpusTranslation
+from hf_vanilla_transformer.corpus.pieces import WORK, Preparation
+from hf_vanilla_transformer.corpus.preparation import SAMPLE_PAIRS, prepare
+from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
-from hf_vanilla_transformer.data.jobs import Runner
-from hf_vanilla_transformer.data.pieces import WORK, Preparation
-from hf_vanilla_transformer.data.preparation import SAMPLE_PAIRS, prepare
-from hf_vanilla_transformer.inference.corpus import CorpusJob, CorpusTranslation
 
 PAIRS, NODES = (100_000_000, 1_000_000_000), (1, 8, 64)
 

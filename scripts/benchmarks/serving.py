@@ -23,7 +23,7 @@ from measuring import describe_machine, resident_memory
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.commands.models import load_models
-from hf_vanilla_transformer.serving.segments import segments
+from hf_vanilla_transformer.inference.segments import segments
 
 
 def expected_answers(model: str, dtype: str, text: str, sentences: int) -> dict[str, Any]:

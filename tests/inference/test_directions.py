@@ -9,8 +9,8 @@ from transformers import AutoTokenizer
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.commands.models import common_languages
 from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.export.registry import load_export
 from hf_vanilla_transformer.serving.page import Explorer
-from hf_vanilla_transformer.sharing.export import load_export
 from hf_vanilla_transformer.study.comparison import score_translations
 
 PAIRS = ["en-de", "en-fr"]

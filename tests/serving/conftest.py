@@ -9,7 +9,7 @@ from search_models import with_varied_lengths
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.serving.batcher import Batcher
-from hf_vanilla_transformer.serving.metrics import Metrics
+from hf_vanilla_transformer.serving.monitoring import Metrics
 from hf_vanilla_transformer.serving.server import Server
 from hf_vanilla_transformer.serving.service import TranslationService, Translator
 

@@ -2,9 +2,9 @@ import pytest
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.jobs import Runner
-from hf_vanilla_transformer.data.pieces import Preparation
-from hf_vanilla_transformer.data.preparation import prepare
+from hf_vanilla_transformer.corpus.pieces import Preparation
+from hf_vanilla_transformer.corpus.preparation import prepare
+from hf_vanilla_transformer.corpus.runner import Runner
 
 
 def test_tune_requires_a_validation_text(tune, without_validation, tmp_path, capsys):

@@ -16,11 +16,11 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     train_tokenizer,
 )
+from hf_vanilla_transformer.corpus.pieces import Preparation
+from hf_vanilla_transformer.corpus.preparation import prepare
+from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
-from hf_vanilla_transformer.data.jobs import Runner
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.pieces import Preparation
-from hf_vanilla_transformer.data.preparation import prepare
 
 
 def pytest_collection_modifyitems(items):

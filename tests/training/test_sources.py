@@ -14,11 +14,11 @@ from transformers import AutoTokenizer, pipeline
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.jobs import Runner
+from hf_vanilla_transformer.corpus.pieces import Preparation
+from hf_vanilla_transformer.corpus.preparation import prepare
+from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.mixture import Mixture
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.pieces import Preparation
-from hf_vanilla_transformer.data.preparation import prepare
 from hf_vanilla_transformer.data.tags import special_tokens
 from hf_vanilla_transformer.training.recipes import parse_arguments
 

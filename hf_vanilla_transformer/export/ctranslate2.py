@@ -1,4 +1,4 @@
-"""Run a CTranslate2 export, through a `generate` method like that of transformers."""
+"""CTranslate2, fast on CPUs and GPUs: write its models, and run them through a `generate` like transformers'."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,14 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from ..files import import_extra
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
-from ..model.loading import load
-from .exports import CONFIG_FOLDER, num_positions
+from ..model.layers_vanilla_transformer import sinusoids
+from ..model.loading import load, load_model
+from .format import Format, num_positions
+
+CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
+QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+_USAGE = """`ctranslate2.Translator(THIS_FOLDER)` loads it directly. Its input must be tokenised with
+`tokenizer.json` and end with `</s>`."""
 
 
 class CTranslate2Model:
@@ -22,7 +28,7 @@ class CTranslate2Model:
     hypothesis of a sentence exceeds the limit of that sentence, the sentence is decoded again with its own limit.
 
     Args:
-        folder: a folder written by `export_ctranslate2`.
+        folder: a folder written by `registry.export_model`.
         device: "cpu", "cuda" or "auto".
 
     Raises:
@@ -30,6 +36,7 @@ class CTranslate2Model:
     """
 
     training = False
+    returns_scores = True
     device = torch.device("cpu")  # the device of input and output ids
 
     def __init__(self, folder: str, device: str = "auto"):
@@ -124,3 +131,73 @@ class CTranslate2Model:
             # sorted() keeps the order of equal scores
             outputs.append(sorted(zip(hypotheses, scores, strict=True), key=lambda pair: pair[1], reverse=True))
         return outputs
+
+
+def _register_loader() -> None:
+    """Register with CTranslate2's converter how to read the weights and settings of this model class."""
+    from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader, register_loader
+    from ctranslate2.specs.transformer_spec import TransformerSpec
+
+    @register_loader("VanillaTransformerConfig")
+    class VanillaTransformerLoader(BartLoader):
+        architecture_name = "AutoModelForSeq2SeqLM"
+
+        def get_model_spec(self, model):
+            config = model.config
+            if {config.d_k, config.d_v} != {config.d_model / config.num_heads}:
+                raise ValueError(
+                    "CTranslate2 supports only heads that are d_model / num_heads wide, but this model has d_k "
+                    f"{config.d_k} and d_v {config.d_v}."
+                )
+            if config.activation_function not in _SUPPORTED_ACTIVATIONS:
+                raise ValueError(f"CTranslate2 does not support the activation {config.activation_function!r}.")
+            self.positions = num_positions(config)
+            spec = TransformerSpec.from_config(
+                (config.num_encoder_layers, config.num_decoder_layers),
+                config.num_heads,
+                pre_norm=False,
+                activation=_SUPPORTED_ACTIVATIONS[config.activation_function],
+            )
+            self.set_encoder(spec.encoder, model.model.encoder)
+            self.set_decoder(spec.decoder, model.model.decoder)
+            self.set_linear(spec.decoder.projection, model.lm_head)
+            return spec
+
+        def set_position_encodings(self, spec, module):
+            if hasattr(module, "table"):
+                spec.encodings = sinusoids(self.positions, module.table.shape[1]).float()
+            else:
+                spec.encodings = module.weight
+
+        def set_config(self, config, model, tokenizer):
+            super().set_config(config, model, tokenizer)
+            config.layer_norm_epsilon = model.config.layer_norm_eps
+
+
+def _write(folder: str, target: Path, quantization: str | None) -> None:
+    """Convert the model in `folder`, with its tokenizer and configuration, to `target`."""
+    converters = import_extra("ctranslate2", "export").converters
+    _register_loader()
+    model = load_model(folder)  # checks that the files are complete
+    tokenizer = load(AutoTokenizer, folder)
+    config = model.config
+    generation_config = model.generation_config
+    del model  # to save memory: the converter loads the model itself
+    converter = converters.TransformersConverter(folder, trust_remote_code=False)
+    converter.convert(str(target), quantization=quantization)
+    tokenizer.save_pretrained(target)
+    config.save_pretrained(target / CONFIG_FOLDER)
+    generation_config.save_pretrained(target / CONFIG_FOLDER)
+
+
+FORMAT = Format(
+    name="ctranslate2",
+    title="CTranslate2",
+    files=("model.bin", f"{CONFIG_FOLDER}/*config.json"),
+    usage=_USAGE,
+    quantizations=QUANTIZATIONS,
+    check=lambda: import_extra("ctranslate2", "export"),
+    recognises=lambda folder: (folder / CONFIG_FOLDER).is_dir(),
+    write=_write,
+    load=CTranslate2Model,
+)

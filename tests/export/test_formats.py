@@ -13,14 +13,14 @@ from small import write_moses
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.export.registry import export_model
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
 from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
-from hf_vanilla_transformer.sharing.export import export_ctranslate2, export_onnx
 
 
 def test_ctranslate2_export_contains_model_tokenizer_configuration_and_readme(save_model, tmp_path):
     _, folder = save_model(layer_norm_eps=1e-4)
-    export_ctranslate2(folder, tmp_path / "export", "int8")
+    export_model(folder, tmp_path / "export", "ctranslate2", "int8")
     names = {file.name for file in (tmp_path / "export").iterdir()}
     assert {"model.bin", "config.json", "tokenizer.json", "README.md", "vanilla_transformer"} <= names
     assert json.loads((tmp_path / "export" / "config.json").read_text())["layer_norm_epsilon"] == 1e-4
@@ -32,13 +32,13 @@ def test_ctranslate2_export_contains_model_tokenizer_configuration_and_readme(sa
 
 def test_impossible_export_is_a_clear_error_and_leaves_no_files(save_model, tmp_path, monkeypatch, capsys):
     _, folder = save_model()
-    with pytest.raises(ValueError, match=r"Unknown quantisation 'int3'; choose one of int8"):
-        export_ctranslate2(folder, tmp_path / "export", "int3")
+    with pytest.raises(ValueError, match=r"Unknown quantisation 'int3' for CTranslate2; choose one of int8"):
+        export_model(folder, tmp_path / "export", "ctranslate2", "int3")
     with pytest.raises(ValueError, match="is in use"):
-        export_ctranslate2(folder, folder)
+        export_model(folder, folder, "ctranslate2")
     save_model(d_k=5)
     with pytest.raises(ValueError, match="d_model / num_heads wide"):
-        export_ctranslate2(folder, tmp_path / "export")
+        export_model(folder, tmp_path / "export", "ctranslate2")
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     assert main(["export", str(folder), str(tmp_path / "export"), "--format", "ctranslate2"]) == 1
@@ -85,15 +85,15 @@ def test_export_translate_and_evaluate_work_in_new_processes(save_model, tmp_pat
 
 def test_export_used_without_its_backend_is_an_error_that_names_it(save_model, tmp_path, capsys):
     _, folder = save_model()
-    export_ctranslate2(folder, tmp_path / "export")
+    export_model(folder, tmp_path / "export", "ctranslate2")
     for verb in (["evaluate"], ["plot", "attention", "--sentence", "a dog", "--output", "x.png"], ["demo"]):
         assert main([*verb, str(tmp_path / "export")]) == 1
-        assert "is a ctranslate2 export: use " in capsys.readouterr().err
+        assert "is an export for CTranslate2: use " in capsys.readouterr().err
 
 
 def test_onnx_with_an_old_transformers_is_a_clear_error(save_model, tmp_path, monkeypatch, capsys):
     _, folder = save_model()
-    monkeypatch.setattr("hf_vanilla_transformer.inference.onnx_runtime.transformers.__version__", "5.22.2")
+    monkeypatch.setattr("hf_vanilla_transformer.export.onnx.transformers.__version__", "5.22.2")
     assert main(["export", str(folder), str(tmp_path / "onnx"), "--format", "onnx"]) == 1
     assert "ONNX needs transformers 5.23 or newer, but 5.22.2 is installed." in capsys.readouterr().err
     assert not (tmp_path / "onnx").exists()
@@ -105,7 +105,7 @@ def test_onnx_graphs_alone_prefill_and_decode_with_the_cache(save_model, phrase_
     import onnxruntime
 
     model, folder = save_model()
-    export_onnx(folder, tmp_path / "onnx")
+    export_model(folder, tmp_path / "onnx", "onnx")
     names = ("encoder", "prefill", "decode")
     graphs = {name: onnxruntime.InferenceSession(tmp_path / "onnx" / f"{name}.onnx") for name in names}
 
@@ -133,7 +133,7 @@ def test_onnx_graphs_alone_prefill_and_decode_with_the_cache(save_model, phrase_
 @pytest.mark.parametrize("damage", ["model.bin", "vanilla_transformer/config.json", "tokenizer.json"])
 def test_damaged_export_is_a_one_line_error(save_model, tmp_path, capsys, monkeypatch, damage):
     _, folder = save_model()
-    export_ctranslate2(folder, tmp_path / "export")
+    export_model(folder, tmp_path / "export", "ctranslate2")
     content = (tmp_path / "export" / damage).read_bytes()
     (tmp_path / "export" / damage).write_bytes(content[: len(content) // 2])
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n")))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from .console import UsageError
 
 if TYPE_CHECKING:
-    from ..data.jobs import Runner
+    from ..corpus.runner import Runner
 
 
 def make_runner(args: argparse.Namespace, use_gpus: bool = False) -> "Runner":
@@ -18,7 +18,7 @@ def make_runner(args: argparse.Namespace, use_gpus: bool = False) -> "Runner":
     Raises:
         UsageError: if the flags contradict each other.
     """
-    from ..data.jobs import Runner
+    from ..corpus.runner import Runner
 
     if (args.task is None) != (args.tasks is None):
         raise UsageError("--task and --tasks belong together: --task I --tasks N, with I from 0 to N - 1.")

@@ -1,9 +1,9 @@
-"""Cut a text into sentences and what lies between them, with sentencex (the extra `serve`)."""
+"""Cut a text into sentences and what lies between them, with sentencex."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..files import import_extra
+import sentencex
 
 
 class Segment(NamedTuple):
@@ -20,9 +20,6 @@ def segments(text: str, language: str) -> list[Segment]:
 
     Args:
         language: the language of the text, an ISO 639-1 code; for unknown ones, general rules apply.
-
-    Raises:
-        ImportError: if sentencex is not installed.
     """
     return [
         Segment(part, not part.isspace()) for line in text.splitlines(keepends=True) for part in _cut(line, language)
@@ -31,7 +28,7 @@ def segments(text: str, language: str) -> list[Segment]:
 
 def _cut(line: str, language: str) -> Iterator[str]:
     """Yield the sentences of a line and the white space around them."""
-    sentences = import_extra("sentencex", "serve").segment(language, line)
+    sentences = sentencex.segment(language, line)
     if "".join(sentences) != line:  # sentencex promises this; losing text would be worse than one long sentence
         sentences = [line]
     for sentence in sentences:

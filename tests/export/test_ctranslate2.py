@@ -5,17 +5,17 @@ import torch
 from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.inference.ctranslate2_runtime import CTranslate2Model
+from hf_vanilla_transformer.export.ctranslate2 import CTranslate2Model
+from hf_vanilla_transformer.export.registry import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
 from hf_vanilla_transformer.inference.translation import translate_ids, translate_nbest
-from hf_vanilla_transformer.sharing.export import export_ctranslate2, load_export
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path, name, num_beams):
     model, folder = save_model(length_normalization="length", **VARIANTS[name])
-    export_ctranslate2(folder, tmp_path / "export")
+    export_model(folder, tmp_path / "export", "ctranslate2")
     exported = CTranslate2Model(tmp_path / "export", device="cpu")
     sources = phrase_tokenizer(PHRASES)["input_ids"]
     settings = {"num_beams": num_beams, "max_new_tokens": 15}
@@ -87,7 +87,7 @@ def test_export_of_a_trained_model_translates_the_same_and_int8_costs_little_ble
     sources = tokenizer(sentences)["input_ids"]
     bleu = {}
     for quantization in ("float32", "int8"):
-        export_ctranslate2(folder, tmp_path / quantization, quantization)
+        export_model(folder, tmp_path / quantization, "ctranslate2", quantization)
         exported = CTranslate2Model(tmp_path / quantization, device="cpu")
         texts = translate(exported, tokenizer, sentences)
         bleu[quantization] = evaluate_translations(texts, references, "none")["bleu"]

@@ -16,12 +16,16 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
+from ..data import cleaning, readers
+from ..data.cleaning import all_dropped
+from ..data.formats import DataError, Row
+from ..data.readers import check_languages, names_and_stamps, text_files
+from ..data.shards import MANIFEST, read_manifest
+from ..data.tokenizer import fingerprint, train_tokenizer
 from ..files import read_json
-from . import cleaning, readers
-from .cleaning import all_dropped
 from .deduplication import number_of_ranges
-from .formats import DataError, Row
-from .jobs import (
+from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
+from .runner import (
     SHARED_DISK_DELAY,
     Runner,
     check_settings,
@@ -31,10 +35,6 @@ from .jobs import (
     wait_for,
     write_json,
 )
-from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
-from .readers import check_languages, names_and_stamps, text_files
-from .shards import MANIFEST, read_manifest
-from .tokenizer import fingerprint, train_tokenizer
 
 SAMPLE_PAIRS = 1_000_000  # number of pairs on which a tokenizer is trained
 VERSION = readers.VERSION + cleaning.VERSION  # version of the code that reads and cleans text

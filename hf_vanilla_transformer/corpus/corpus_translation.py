@@ -17,7 +17,13 @@ from transformers import AutoConfig, set_seed
 from transformers.utils import logging
 
 from ..data.formats import DataError
-from ..data.jobs import (
+from ..data.readers import names_and_stamps, read_translation_manifest
+from ..export.registry import identify
+from ..files import CORPUS_MANIFEST, read_json, replacing
+from ..inference.translation import Hypothesis, translate, translate_nbest
+from ..model.loading import load
+from ..version import __version__
+from .runner import (
     SHARED_DISK_DELAY,
     Runner,
     check_settings,
@@ -27,19 +33,8 @@ from ..data.jobs import (
     wait_for,
     write_json,
 )
-from ..data.readers import names_and_stamps, read_translation_manifest
-from ..data.spans import Span, check_language, cut, read_span
-from ..files import CORPUS_MANIFEST, WEIGHT_FILES, checksum, read_json, replacing
-from ..model.loading import load
-from ..version import __version__
-from .exports import CONFIG_FOLDER
-from .translation import Hypothesis, translate, translate_nbest
+from .spans import Span, check_language, cut, read_span
 
-# What decides the translations: settings, tokenizer and weights, also those of CTranslate2 and ONNX exports
-_MODEL_FILES = (
-    *("*config.json", f"{CONFIG_FOLDER}/*config.json", "tokenizer*", "*vocab*"),
-    *(WEIGHT_FILES, "adapter_model*", "model.bin", "*.onnx", "*.onnx.data"),
-)
 _MAX_PROBLEMS = 5  # messages on unusable lines that are kept per task
 _NOTES = "tasks"
 Loader = Callable[[Sequence[str], str, str | None], tuple[Any, Any]]
@@ -258,5 +253,4 @@ def _identify(model: str) -> dict[str, str]:
     folder = Path(model)
     if not folder.is_dir():
         return {"name": model, "revision": str(load(AutoConfig, model)._commit_hash)}
-    files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern)}
-    return {"name": folder.resolve().name, **{str(file.relative_to(folder)): checksum(file) for file in sorted(files)}}
+    return {"name": folder.resolve().name, **identify(folder)}

@@ -9,10 +9,10 @@ from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.jobs import call
-from hf_vanilla_transformer.inference.onnx_runtime import OnnxModel
+from hf_vanilla_transformer.corpus.runner import call
+from hf_vanilla_transformer.export.onnx import OnnxModel
+from hf_vanilla_transformer.export.registry import export_model
 from hf_vanilla_transformer.inference.translation import translate_ids
-from hf_vanilla_transformer.sharing.export import export_onnx
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("name", ["paper", "learned positions"])
 def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path, name):
     model, folder = save_model(**VARIANTS[name])
-    export_onnx(folder, tmp_path / "onnx")
+    export_model(folder, tmp_path / "onnx", "onnx")
     exported = OnnxModel(tmp_path / "onnx")
     sources = phrase_tokenizer(PHRASES)["input_ids"]
     for settings in ({"num_beams": 1}, {"num_beams": 4}, {"num_beams": 2, "length_penalty": 1.5}):
@@ -31,7 +31,7 @@ def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path,
 
 def test_threads_are_those_of_torch_and_too_long_text_is_a_clear_error(save_model, tmp_path):
     model, folder = save_model()
-    export_onnx(folder, tmp_path / "onnx")
+    export_model(folder, tmp_path / "onnx", "onnx")
     started = {}
     for threads in (1, 3):
         others = psutil.Process().num_threads()

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..data.cleaning import DROP_REASONS, Cleaning, clean_batch
+from ..data.formats import Row, read_lines
+from ..data.readers import read_rows
 from ..files import checksum, read_json, replacing
 from ..model.loading import load
-from .cleaning import DROP_REASONS, Cleaning, clean_batch
 from .deduplication import digest, duplicates_of, find_duplicates, write_digests
-from .formats import Row, read_lines
-from .jobs import write_json
-from .readers import read_rows
+from .runner import write_json
 
 _IDS = pa.list_(pa.int32())
 _TOKENS = pa.schema({"input_ids": _IDS, "labels": _IDS, "source_length": pa.int32(), "target_length": pa.int32()})

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from hf_vanilla_transformer.corpus.pieces import Preparation
+from hf_vanilla_transformer.corpus.preparation import prepare
+from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
-from hf_vanilla_transformer.data.jobs import Runner
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.pieces import Preparation
-from hf_vanilla_transformer.data.preparation import prepare
 
 PAIRS = [(phrase.en, phrase.de) for phrase in splits()["train"][:300]]
 PAIRS[10:12] = [("", "nichts"), ("a <b>tag</b>", "ein Tag")]

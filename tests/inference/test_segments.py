@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.serving.segments import segments
+from hf_vanilla_transformer.inference.segments import segments
 
 _TEXTS = st.lists(
     st.sampled_from(

@@ -1,6 +1,12 @@
-"""Run an ONNX export with ONNX Runtime, through the `generate` method of transformers."""
+"""ONNX: runs on most platforms. Write its graphs, and run them with ONNX Runtime through transformers' `generate`."""
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
+from io import StringIO
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,9 +18,19 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..files import import_extra
 from ..model.cache_vanilla_transformer import accept_past_key_values
-from ..model.loading import load
+from ..model.loading import load, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .exports import num_positions
+from .format import Format, num_positions
+
+_MANIFEST = "export.json"  # written by transformers next to the graphs
+_USAGE = """Any build of ONNX Runtime can run the graphs. Run `encoder.onnx` once per sentence (tokenised with
+`tokenizer.json`, ending with `</s>`), `prefill.onnx` for the first output token, which also returns the attention keys
+and values, and `decode.onnx` for each further token, which takes and returns them. `export.json` lists all inputs and
+outputs. In Python, `transformers.exporters` runs the graphs:
+
+    from transformers.exporters import ExportedModel
+    exported = ExportedModel.from_pretrained("THIS_FOLDER", trust_remote_code=True)  # for its config class
+    exported.runners["encoder"](input_ids=..., attention_mask=...)"""
 
 
 def import_exporters() -> ModuleType:
@@ -36,11 +52,13 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     The torch modules are on the meta device and have no weights.
 
     Args:
-        folder: a folder written by `export_onnx`.
+        folder: a folder written by `registry.export_model`.
 
     Raises:
         ImportError: if ONNX Runtime is not installed.
     """
+
+    returns_scores = False
 
     def __init__(self, folder: str):
         exporters, options = import_exporters(), import_module("onnxruntime").SessionOptions()
@@ -112,3 +130,58 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     def _run(self, name: str, **inputs: Any) -> Any:
         runner = self.runners[name]
         return runner(**{key: value for key, value in inputs.items() if key in runner.metadata.kwargs})
+
+
+def _write(folder: str, target: Path, quantization: str | None) -> None:
+    """Export the graphs of the model in `folder`, with its tokenizer, to `target`."""
+    exporters = import_exporters()
+    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+
+    model = load_model(folder).eval()
+    tokenizer = load(AutoTokenizer, folder)
+    for stack in (model.get_encoder(), model.get_decoder()):
+        stack.embed_positions(0, num_positions(model.config))  # extends a table of sinusoids to this length
+    exporter = OnnxExporter()
+    config = OnnxConfig(dynamic=True)
+    sample: dict[str, Any] = {"input_ids": torch.tensor([[4, 5, 6, 2], [4, 5, 2, 0]])}
+    sample["attention_mask"] = sample["input_ids"].ne(0).long()
+
+    with _silence_tracing():
+        encoder = exporter.export(model.get_encoder(), sample, config)
+        # tracing would turn a length of 1 into a constant
+        sample["decoder_input_ids"] = torch.tensor([[1, 4, 5], [1, 6, 7]])
+        # return_dict_in_generate selects the decoding loop of transformers instead of the fast search
+        search = type(model.generation_config)(num_beams=1, return_dict_in_generate=True)
+        steps = exporter.export_for_generation(model, sample, config, generation_config=search)
+        exporters.ExportedModel(
+            {"encoder": encoder.components["model"], **steps.components},
+            "onnx",
+            config=model.config,
+            generation_config=model.generation_config,
+        ).save_pretrained(target)
+        tokenizer.save_pretrained(target)
+
+
+@contextmanager
+def _silence_tracing() -> Iterator[None]:
+    """Suppress the warnings and messages that torch and transformers print for developers during tracing."""
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+FORMAT = Format(
+    name="onnx",
+    title="ONNX",
+    files=("*.onnx", "*.onnx.data"),
+    usage=_USAGE,
+    quantizations=(),
+    check=import_exporters,
+    recognises=lambda folder: (folder / _MANIFEST).is_file(),
+    write=_write,
+    load=OnnxModel,
+)

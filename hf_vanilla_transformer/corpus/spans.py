@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .formats import COMPRESSIONS, MAX_LINE_BYTES, DataError, decode_line, json_object, json_texts, open_text
+from ..data.formats import COMPRESSIONS, MAX_LINE_BYTES, DataError, decode_line, json_object, json_texts, open_text
 
 _BLOCK = 1 << 20
 _ONLY_PAIRS = (".tsv", ".csv")  # formats of parallel text that cannot be cut at line ends

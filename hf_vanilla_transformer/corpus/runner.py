@@ -20,6 +20,7 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..data.cleaning import available_cores
 from ..files import import_extra, read_json, write_whole
 
 Task = TypeVar("Task")
@@ -159,11 +160,6 @@ class Runner:
 def _nodes(ray: Any) -> list[dict[str, float]]:
     """Return the resources of the nodes that are alive."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def available_cores() -> int:
-    """Return the number of cores this process may use, which a scheduler such as Slurm can limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result:

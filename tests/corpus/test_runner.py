@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 
-from hf_vanilla_transformer.data.jobs import Runner, available_cores, remove_leftovers, write_json
+from hf_vanilla_transformer.corpus.runner import Runner, available_cores, remove_leftovers, write_json
 
 
 def square(number: int) -> tuple[int, int, int]:
@@ -79,7 +79,7 @@ def test_workers_end_when_their_parent_is_killed():
         "import os, time, sys\n"
         "sys.path.insert(0, 'tests/data')\n"
         "from test_jobs import never, report_and_wait\n"
-        "from hf_vanilla_transformer.data.jobs import Runner\n"
+        "from hf_vanilla_transformer.corpus.runner import Runner\n"
         "if __name__ == '__main__': list(Runner(2).run(report_and_wait, range(2), never))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

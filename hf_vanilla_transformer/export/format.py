@@ -1,0 +1,81 @@
+"""What a format of exports provides, and the interface that every runtime shares with a model in torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+
+
+class Runtime(Protocol):
+    """Whatever generates token ids: a model in torch, an ensemble, or an export.
+
+    Attributes:
+        config: the configuration of the model.
+        generation_config: the decoding settings saved with it.
+        device: the device of the input and output ids.
+        training: whether dropout is active; false for exports.
+        returns_scores: whether `generate` can return n-best lists and scores.
+    """
+
+    config: VanillaTransformerConfig
+    generation_config: GenerationConfig
+    training: bool
+    returns_scores: bool
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def eval(self) -> "Runtime": ...
+
+    def train(self, mode: bool = True) -> "Runtime": ...
+
+    @property
+    def generate(self) -> Callable[..., torch.Tensor | GenerateBeamEncoderDecoderOutput]:
+        """Return the method that generates ids for `input_ids`, as `VanillaTransformerGenerationMixin.generate`."""
+
+
+class ExportedModel(Runtime, Protocol):
+    """A runtime that was loaded from the folder of an export, with the tokenizer saved there."""
+
+    tokenizer: PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of exports.
+
+    Args:
+        name: its name on the command line.
+        title: the name of its runtime.
+        files: patterns of the files that determine its translations, besides configuration and tokenizer.
+        usage: how other programs use an export, for its README.
+        quantizations: number formats of the weights, the default last; none if there is no choice.
+        check: raises an `ImportError` if the packages that write an export are not installed.
+        recognises: returns whether a folder is such an export.
+        write: writes the graphs or weights of the model in the first folder, or on the Hub, to the second.
+        load: loads an export.
+    """
+
+    name: str
+    title: str
+    files: tuple[str, ...]
+    usage: str
+    quantizations: tuple[str, ...]
+    check: Callable[[], object]
+    recognises: Callable[[Path], bool]
+    write: Callable[[str, Path, str | None], None]
+    load: Callable[[str], ExportedModel]
+
+
+def num_positions(config: VanillaTransformerConfig) -> int:
+    """Return the number of positions in an export.
+
+    It is `max_position_embeddings`, doubled for sinusoids, which can be computed beyond the length seen in training.
+    """
+    return config.max_position_embeddings * (2 if config.position_embedding == "sinusoidal" else 1)

@@ -1,0 +1,106 @@
+"""The formats of exports: recognise, write, load and identify them by name."""
+
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..files import CARD, WEIGHT_FILES, checksum, new_folder
+
+if TYPE_CHECKING:  # it imports torch, and the command line needs only the names
+    from .format import ExportedModel, Format
+
+FORMATS = ("ctranslate2", "onnx")  # each has a file of its name here
+
+_SHARED_FILES = ("*config.json", "tokenizer*", "*vocab*")  # what decides the translations in every format
+_MODEL_FILES = (WEIGHT_FILES, "adapter_model*")  # and in a saved model
+
+_README = """# {title} export of a Transformer
+
+Exported by hf-vanilla-transformer from {name}{details}. To run it:
+
+    pip install "hf-vanilla-transformer[export]"
+    vanilla-transformer translate THIS_FOLDER --backend {format} < in.txt > out.txt
+
+{usage}
+"""
+
+
+def find_format(name: str) -> "Format":
+    """Return the format called `name`, one of `FORMATS`."""
+    return import_module(f".{name}", __package__).FORMAT
+
+
+def recognise(folder: str) -> "Format | None":
+    """Return the format of the export in `folder`, or None if it is not an export."""
+    formats = map(find_format, FORMATS)
+    return next((format for format in formats if format.recognises(Path(folder))), None)
+
+
+def export_model(folder: str, output_dir: str, format_name: str, quantization: str | None = None) -> None:
+    """Export the model saved in `folder`, with its tokenizer, into the new folder `output_dir`.
+
+    Args:
+        folder: the folder of a saved model, or its name on the Hub.
+        format_name: one of `FORMATS`.
+        quantization: number format of the stored weights, for formats that have several.
+
+    Raises:
+        ImportError: if the packages of the format are not installed.
+        OSError: if the model cannot be loaded.
+        ValueError: if the format does not support the model or the quantisation, or `output_dir` already exists and is
+            not an empty folder.
+    """
+    format = find_format(format_name)
+    format.check()
+    if quantization and quantization not in format.quantizations:
+        known = ", ".join(format.quantizations) or "none"
+        raise ValueError(f"Unknown quantisation {quantization!r} for {format.title}; choose one of {known}.")
+    quantization = quantization or (format.quantizations[-1] if format.quantizations else None)
+
+    with new_folder(output_dir) as target:
+        format.write(str(folder), target, quantization)
+        readme = _README.format(
+            title=format.title,
+            format=format.name,
+            # not the path on this machine
+            name=Path(folder).resolve().name if Path(folder).exists() else folder,
+            details=f", quantisation {quantization}" if quantization else "",
+            usage=format.usage,
+        )
+        (target / CARD).write_text(readme, encoding="utf-8")
+
+
+def load_export(folder: str, format_name: str) -> "ExportedModel":
+    """Load an export; export a saved model to a temporary folder first.
+
+    Args:
+        folder: an export, or the folder or Hub name of a saved model.
+        format_name: one of `FORMATS`.
+
+    Raises:
+        ImportError: if the runtime is not installed.
+        OSError: if the export or the model cannot be loaded.
+        ValueError: if the export has the other format, or the format does not support the model.
+    """
+    from ..model.loading import loading_errors  # slow to import
+
+    format = find_format(format_name)
+    found = recognise(folder)
+    if found == format:
+        with loading_errors(folder):
+            return format.load(folder)
+    if found:
+        raise ValueError(f"{folder} is an export for {found.name}, not for {format.name}; use --backend {found.name}.")
+    with tempfile.TemporaryDirectory() as temporary:
+        exported = str(Path(temporary, "export"))
+        export_model(folder, exported, format_name)
+        return format.load(exported)
+
+
+def identify(folder: Path) -> dict[str, str]:
+    """Return the checksums of the files that decide what a saved model or an export translates, by relative path."""
+    format = recognise(str(folder))
+    patterns = (*_SHARED_FILES, *(format.files if format else _MODEL_FILES))
+    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    return {str(file.relative_to(folder)): checksum(file) for file in sorted(files)}
