@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..model.text_rules_vanilla_transformer import Directions
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -14,20 +16,8 @@ LANGUAGE_TAG = "<2"  # start of the tags of target languages
 _TAG = re.compile(r"<[^\s<>]+>")
 
 
-def parse_language_pair(pair: str) -> tuple[str, str]:
-    """Return source and target language of a pair such as "en-de".
-
-    Raises:
-        ValueError: if it is not of this form, or the languages are the same.
-    """
-    source, _, target = pair.partition("-")
-    if not source or not target or "-" in target or source == target:
-        raise ValueError(f"{pair!r} is not a language pair: give two different languages, such as en-de.")
-    return source, target
-
-
 def language_tag(target_lang: str) -> str:
-    """Return the tag for a target language, as `VanillaTransformerConfig.language_tag` does."""
+    """Return the tag for a target language, as `Directions.tag` does."""
     return f"<2{target_lang}>"
 
 
@@ -78,8 +68,7 @@ def prefix_ids(
     Raises:
         ValueError: if the model lacks the target language or the tag.
     """
-    find = getattr(config, "language_tag", None)
-    tags = [find(source_lang, target_lang) if find else None, tag]
+    tags = [Directions(config).tag(source_lang, target_lang), tag]
     known = special_tokens(tokenizer)
     named = _named_tokens(tokenizer)
     for given in filter(None, tags):

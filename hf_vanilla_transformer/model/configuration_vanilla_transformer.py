@@ -1,14 +1,11 @@
 """Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762)."""
 
-import logging
 from copy import deepcopy
-from functools import cache
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
-logger = logging.getLogger(__name__)
 IGNORED_LABEL = -100  # label of positions that the loss ignores, as in torch and transformers
 
 # Where transformers finds the code of a saved model if this package is not installed. Saving a model copies these
@@ -25,12 +22,6 @@ _CUSTOM_PIPELINES = {
         "type": "text",
     }
 }
-
-
-@cache
-def _warn_once(message: str) -> None:
-    """Log a warning, the same one only once per process."""
-    logger.warning(message)
 
 
 @strict
@@ -161,31 +152,6 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, got {self.d_model}.")
-
-    def language_tag(self, source_lang: str | None = None, target_lang: str | None = None) -> str | None:
-        """Return the tag with which a source to translate into `target_lang` starts; None for a single direction.
-
-        The target language may be omitted if there is only one. A direction that was not trained gets a warning.
-
-        Raises:
-            ValueError: If the model has no tag for the target language, or has several and none is given.
-        """
-        if not self.language_pairs:
-            if target_lang is not None and self.target_lang is not None and target_lang != self.target_lang:
-                _warn_once(f"This model translates into {self.target_lang} only, whatever the target language given.")
-            return None
-        targets = dict.fromkeys(pair.split("-")[1] for pair in self.language_pairs)
-        if target_lang is None and len(targets) > 1:
-            raise ValueError(f"This model translates into {', '.join(targets)}: choose one as the target language.")
-        target_lang = target_lang or next(iter(targets))
-        if target_lang not in targets:
-            raise ValueError(f"This model has no tag for the language {target_lang!r}; it has {', '.join(targets)}.")
-        if source_lang is not None and f"{source_lang}-{target_lang}" not in self.language_pairs:
-            _warn_once(
-                f"This model was not trained to translate from {source_lang} to {target_lang}, only "
-                f"{', '.join(self.language_pairs)}; the quality may be low."
-            )
-        return f"<2{target_lang}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields to save, including where to find the pipeline's code."""

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers.pipelines.base import Pipeline
 
+from .text_rules_vanilla_transformer import Directions
+
 logger = logging.getLogger(__name__)
 _N_BEST_SETTINGS = ("num_return_sequences", "num_beams")  # n-best lists with scores are returned if both exceed 1
 
@@ -68,8 +70,7 @@ class TranslationPipeline(Pipeline):
         self, text: str, src_lang: str | None = None, tgt_lang: str | None = None
     ) -> dict[str, Any]:
         _check_text(text)
-        language_tag = getattr(self.model.config, "language_tag", None)
-        tag = language_tag(src_lang, tgt_lang) if language_tag else None
+        tag = Directions(self.model.config).tag(src_lang, tgt_lang)
         limit = self._max_source_tokens() - (tag is not None)
         inputs = self.tokenizer(text, return_tensors="pt", verbose=False)
         length = inputs["input_ids"].shape[1]

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..data.language_filter import probabilities
-from ..data.tags import parse_language_pair, prefix_ids
+from ..data.tags import prefix_ids
 from ..export.onnx import OnnxModel
 from ..files import import_extra
 from ..inference.segments import segments
 from ..inference.translation import translate_ids, translate_ids_nbest
+from ..model.text_rules_vanilla_transformer import parse_language_pair
 from .batcher import Batcher, Sentence
 from .monitoring import Metrics
 

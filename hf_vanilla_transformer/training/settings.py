@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
-from ..data.tags import parse_language_pair
 from ..files import SETTINGS, write_whole
 from ..model.loading import load_config
+from ..model.text_rules_vanilla_transformer import parse_language_pair
 from .arguments import NEVER_RECORDED, NOAM, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from .presets import paper_config
 

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from ..data.formats import names_languages
 from ..data.shards import is_prepared
-from ..data.tags import LANGUAGE_TAG, language_tag, parse_language_pair
+from ..data.tags import LANGUAGE_TAG, language_tag
+from ..model.text_rules_vanilla_transformer import parse_language_pair
 from .arguments import DataArguments
 
 _Value = TypeVar("_Value")

@@ -19,9 +19,10 @@ from ..data.phrases import splits
 from ..data.readers import load_directed_pairs, load_pairs
 from ..data.sampling import temperature_weights
 from ..data.shards import ShardStream, check_prepared_languages, is_prepared, load_shards, read_manifest
-from ..data.tags import add_tags, parse_language_pair, prefix_ids
+from ..data.tags import add_tags, prefix_ids
 from ..data.tokenizer import adapt_tokenizer, train_tokenizer
 from ..model.loading import load
+from ..model.text_rules_vanilla_transformer import parse_language_pair
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from .sources import Languages, TextSource, all_tags, language_pairs, text_sources
 

@@ -151,7 +151,7 @@ def test_a_model_of_two_directions_translates_both(bidirectional, texts, tmp_pat
     assert translator(text)[0]["translation_text"] == expected
     assert translator([text, text], batch_size=2) == [{"translation_text": expected}] * 2
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-    with pytest.raises(ValueError, match="it has de, en"):
+    with pytest.raises(ValueError, match="translates into de, en, not into"):
         translator(text, tgt_lang="fr")
     capsys.readouterr()
     main(

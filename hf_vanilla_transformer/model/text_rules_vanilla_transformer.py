@@ -1,0 +1,132 @@
+"""Which text a model can translate: its directions, its limit on length, and blank text.
+
+`inference.translator.Translator` follows these rules, and so does the pipeline, which travels with a saved model and
+cannot import the package.
+"""
+
+import logging
+from functools import cache
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+Pair = tuple[str, str]  # source and target language
+
+_DEFAULT_MAX_TOKENS = 1024  # for models of other classes that do not name a limit
+_NO_LIMIT = 10**9  # transformers' tokenizers without a limit have a `model_max_length` of 10^30
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Log a warning, the same one only once per process."""
+    logger.warning(message)
+
+
+def parse_language_pair(pair: str) -> Pair:
+    """Return source and target language of a pair such as "en-de".
+
+    Raises:
+        ValueError: if it is not of this form, or the languages are the same.
+    """
+    source, _, target = pair.partition("-")
+    if not source or not target or "-" in target or source == target:
+        raise ValueError(f"{pair!r} is not a language pair: give two different languages, such as en-de.")
+    return source, target
+
+
+def is_blank(text: str) -> bool:
+    """Return whether there is nothing to translate in a text; its translation is empty."""
+    return not text.strip()
+
+
+def max_source_tokens(config: Any, tokenizer: Any) -> int:
+    """Return the largest number of source tokens that a model translates, tags and `</s>` included.
+
+    It is `max_position_embeddings`, for sinusoids too: they have encodings for more positions, but the model has never
+    seen them in training. A tokenizer may set a lower limit.
+    """
+    limit = getattr(config, "max_position_embeddings", None)
+    own_limit = tokenizer.model_max_length
+    if own_limit < _NO_LIMIT:
+        return own_limit if limit is None else min(limit, own_limit)
+    return limit or _DEFAULT_MAX_TOKENS
+
+
+class Directions:
+    """The directions in which a model translates; nothing else reads languages out of a configuration.
+
+    Args:
+        config: the configuration of a model of any class. Those of other classes do not name their directions.
+
+    Attributes:
+        pairs: source and target language of each known direction.
+        has_tags: whether a source starts with a tag of its target language (Johnson et al. 2017).
+        source_lang, target_lang: the language of a side, None if it is unknown or there are several.
+    """
+
+    def __init__(self, config: Any):
+        pairs = getattr(config, "language_pairs", None) or ()
+        self.has_tags = bool(pairs)
+        self.source_lang: str | None = getattr(config, "source_lang", None)
+        self.target_lang: str | None = getattr(config, "target_lang", None)
+        self.pairs: list[Pair] = [parse_language_pair(pair) for pair in pairs]
+        if not pairs and self.source_lang and self.target_lang:
+            self.pairs = [(self.source_lang, self.target_lang)]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{source}-{target}" for source, target in self.pairs) or "unknown languages"
+
+    @property
+    def sources(self) -> list[str]:
+        """Return the known source languages."""
+        return list(dict.fromkeys(source for source, _ in self.pairs)) or _known(self.source_lang)
+
+    @property
+    def targets(self) -> list[str]:
+        """Return the known target languages."""
+        return list(dict.fromkeys(target for _, target in self.pairs)) or _known(self.target_lang)
+
+    def resolve(self, source_lang: str | None = None, target_lang: str | None = None) -> tuple[str | None, str | None]:
+        """Return the languages given, or the model's own where there is only one; None for one that is unknown.
+
+        Languages that a multilingual model knows, but not in this combination, get a warning.
+
+        Raises:
+            ValueError: if the model does not have a language, or has several targets and none is given.
+        """
+        for language, known, side in ((source_lang, self.sources, "from"), (target_lang, self.targets, "into")):
+            if language is not None and known and language not in known:
+                raise ValueError(f"This model translates {side} {', '.join(known)}, not {side} {language!r}.")
+        if target_lang is None and self.has_tags and len(self.targets) > 1:
+            raise ValueError(
+                f"This model translates into {', '.join(self.targets)}: choose one as the target language."
+            )
+
+        source_lang = source_lang or _only(self.sources)
+        target_lang = target_lang or _only(self.targets)
+        if source_lang and target_lang and self.pairs and (source_lang, target_lang) not in self.pairs:
+            _warn_once(
+                f"This model was not trained to translate from {source_lang} to {target_lang}, only {self}; the "
+                "quality may be low."
+            )
+        return source_lang, target_lang
+
+    def tag(self, source_lang: str | None = None, target_lang: str | None = None) -> str | None:
+        """Return the tag with which a source to translate into `target_lang` starts, None for models without tags.
+
+        Raises:
+            ValueError: as `resolve`.
+        """
+        _, target_lang = self.resolve(source_lang, target_lang)
+        return f"<2{target_lang}>" if self.has_tags else None
+
+
+def _known(language: str | None) -> list[str]:
+    return [language] if language else []
+
+
+def _only(languages: list[str]) -> str | None:
+    return languages[0] if len(languages) == 1 else None
+
+
+__all__ = ["Directions", "is_blank", "max_source_tokens", "parse_language_pair"]
