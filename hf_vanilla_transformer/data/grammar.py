@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from .alignment import MARK, align, mark, new_mark, unmarked
 from .lexicon import Noun, Text, Verb, add_s, join_words
 
 MODALS = {
@@ -93,25 +94,36 @@ class Clause(NamedTuple):
             order: position of the German finite verb: "first", "second" or "last".
             inverted: whether the English clause has the word order of a question.
         """
-        return Text(self._english(inverted), self._german(order))
+        subject, *objects = (
+            item._replace(**align(Text(*item[:2]))._asdict()) for item in (self.subject, *self.objects)
+        )
+        aligned = {name: align(getattr(self, name)) for name in ("adverb", "time", "complement", "place")}
+        clause = self._replace(subject=subject, objects=objects, **aligned)
+        finite, main = new_mark(), new_mark()
+        if self.tense == "present" or self.verb.frame == "be":
+            main = finite
+        return Text(clause._english(inverted, finite, main), clause._german(order, finite, main))
 
-    def _english(self, inverted: bool) -> str:
+    def _english(self, inverted: bool, finite_mark: str, main_mark: str) -> str:
         verb, tense, person = self.verb, self.tense, self.subject.person
         word, rest = ("want", f"to {verb.lemma}") if tense == "want" else (verb.en, verb.particle)
         if verb.frame == "be":
-            auxiliary, main = BE[tense][person], ""
+            auxiliary, main = mark(BE[tense][person], finite_mark), ""
         elif tense in MODALS and tense != "want":
-            auxiliary, main = tense, verb.lemma
-        elif inverted or self.adverb.en == "not":
-            auxiliary, main = "did" if tense == "past" else "does" if person == 2 else "do", join_words(word, rest)
+            auxiliary, main = mark(tense, finite_mark), mark(verb.lemma, main_mark)
+        elif inverted or unmarked(self.adverb.en) == "not":
+            auxiliary = mark("did" if tense == "past" else "does" if person == 2 else "do", finite_mark)
+            word = mark(word, finite_mark if tense == "want" else main_mark)
+            main = join_words(word, mark(rest, main_mark))
         else:
             word = verb.past if tense == "past" else add_s(word) if person == 2 else word
-            auxiliary, main = "", join_words(word, rest)
+            marks = {"want": (finite_mark,), "present": (main_mark,), "past": (finite_mark, main_mark)}[tense]
+            auxiliary, main = "", join_words(mark(word, *marks), mark(rest, main_mark))
         start = (auxiliary, self.subject.en) if inverted else (self.subject.en, auxiliary)
         end = (*(item.en for item in self.objects), self.complement.en, self.place.en, self.time.en)
-        return join_words(*start, self.adverb.en, main, *end).replace("can not", "cannot")
+        return re.sub(f"can({MARK}+) not\\b", r"cannot\1", join_words(*start, self.adverb.en, main, *end))
 
-    def _german(self, order: str) -> str:
+    def _german(self, order: str, finite_mark: str, main_mark: str) -> str:
         verb, tense, person = self.verb, self.tense, self.subject.person
         if verb.frame == "be":
             finite, closing = SEIN[tense][person], ""
@@ -122,6 +134,7 @@ class Clause(NamedTuple):
             closing = verb.participle
         else:
             finite, closing = conjugate(*MODALS[tense], person), verb.prefix + verb.infinitive
+        finite, closing = mark(finite, finite_mark), mark(closing, main_mark)
         # Definite objects come before "nicht" and "oft", indefinite ones after; pronouns come first of all.
         pronouns = (item.de for item in self.objects if item.pronoun)
         definite = (item.de for item in self.objects if item.definite and not item.pronoun)
@@ -130,7 +143,7 @@ class Clause(NamedTuple):
         middle = join_words(*objects, self.complement.de, self.place.de)
         if order == "last":
             # A separable prefix rejoins its verb.
-            verbs = closing + finite if tense == "present" else join_words(closing, finite)
+            verbs = unmarked(closing) + finite if tense == "present" else join_words(closing, finite)
             return join_words(self.subject.de, middle, verbs)
         start = (finite, self.subject.de) if order == "first" else (self.subject.de, finite)
         return join_words(*start, middle, closing)
@@ -144,6 +157,9 @@ def prepositional_phrase(words: str, item: Nominal) -> Text:
         item: noun phrase in that case.
     """
     *en, de, _ = words.split()
+    item = item._replace(**align(Text(*item[:2]))._asdict())
+    own = new_mark()
     first, *others = item.de.split(" ")
-    start = f"{de} {first}"
-    return Text(join_words(*en, item.en), join_words(CONTRACTIONS.get(start, start), *others))
+    contraction = CONTRACTIONS.get(f"{de} {unmarked(first)}")
+    start = contraction + own + "".join(re.findall(MARK, first)) if contraction else f"{de}{own} {first}"
+    return Text(join_words(mark(" ".join(en), own), item.en), join_words(start, *others))

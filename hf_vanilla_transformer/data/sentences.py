@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
+from .alignment import MARK, align, new_mark, read_alignment, unmarked
 from .grammar import (
     BE,
     DER,
@@ -70,6 +71,7 @@ class Phrase(NamedTuple):
     en: str
     de: str
     combinations: frozenset[tuple[str, str]]  # its adjective-noun and verb-object pairs, as English lemmas
+    alignment: tuple[tuple[int, int], ...]  # indices of an English and a German word that translate each other
     unseen: bool = False  # whether one of the combinations does not occur in the training split
 
 
@@ -91,17 +93,19 @@ class SentenceWriter:
         kinds = (*[(self.statement, ".")] * 6, *[(self.question, "?")] * 4, (self.compound, "."), (self.reported, "."))
         write, mark = self.choose(kinds)
         en, de = write()
-        en = re.sub(r"\ba (?=[aeiou])", "an ", en) + mark
+        en = re.sub(rf"\ba({MARK}*) (?=[aeiou])", r"an\1 ", en) + mark
         de = de.rstrip(",") + mark  # a relative clause at the end of the sentence leaves a trailing comma
-        return Phrase(en[0].upper() + en[1:], de[0].upper() + de[1:], frozenset(self.combinations))
+        alignment = read_alignment(Text(en, de))
+        en, de = unmarked(en), unmarked(de)
+        return Phrase(en[0].upper() + en[1:], de[0].upper() + de[1:], frozenset(self.combinations), alignment)
 
     def statement(self) -> Text:
         clause = self.clause(self.tense(), mode="rich")
         if self.chance(0.35) or clause.verb.frame == "be" or not (clause.time.en or clause.place.en):
             return clause.text("second")
         if clause.time.en:
-            return join_texts(clause.time, clause._replace(time=Text()).text("first"))
-        return join_texts(clause.place, clause._replace(place=Text()).text("first"))
+            return join_texts(align(clause.time), clause._replace(time=Text()).text("first"))
+        return join_texts(align(clause.place), clause._replace(place=Text()).text("first"))
 
     def question(self) -> Text:
         word, tense = self.choose(("", "", "", "", "who", "what", "what", "where", "when", "why")), self.tense()
@@ -120,7 +124,7 @@ class SentenceWriter:
             front = Text(word, {"when": "wann", "why": "warum"}[word])
         else:
             clause, front = self.clause(tense, mode="plain"), Text()
-        return join_texts(front, clause.text("first", inverted=True))
+        return join_texts(align(front), clause.text("first", inverted=True))
 
     def question_object(self, verb: Verb) -> Text:
         """Return the object that a question asks about."""
@@ -140,10 +144,10 @@ class SentenceWriter:
         # "While he is old" and "before he does not come" would be odd.
         pool = find_verbs(COMMON_FRAMES) if word.en in ("before", "while") else ()
         if word.en != "before" and self.chance(0.25):
-            subordinate = join_texts(word, self.choose(word_pairs(WEATHER[tense])))
+            subordinate = join_texts(align(word), align(self.choose(word_pairs(WEATHER[tense]))))
         else:
             mode = "plain" if word.en == "before" else ""
-            subordinate = join_texts(word, self.clause(tense, pool, mode=mode).text("last"))
+            subordinate = join_texts(align(word), self.clause(tense, pool, mode=mode).text("last"))
         if self.chance(0.5):
             en, de = self.clause(tense, pool).text("second")
             return Text(f"{en} {subordinate.en}", f"{de}, {subordinate.de}")
@@ -156,7 +160,7 @@ class SentenceWriter:
         main = self.clause(tense, find_verbs("that"))
         uses_whether = main.verb.en == "ask" or main.adverb.en == "not"
         word = Text("whether", "ob") if uses_whether else Text("that", "dass")
-        subordinate, (en, de) = join_texts(word, self.clause(tense).text("last")), main.text("second")
+        subordinate, (en, de) = join_texts(align(word), self.clause(tense).text("last")), main.text("second")
         return Text(f"{en} {subordinate.en}", f"{de}, {subordinate.de}")
 
     def tense(self) -> str:
@@ -200,7 +204,11 @@ class SentenceWriter:
             case, determiner = "dat" if frame == "dat" else "acc", NOT_A if negated else None
             item = self.participant(case, noun, verb.lemma, determiner, definite, with_relative, subject=subject)
             objects.append(item)
-            adverb = Text("not") if negated else adverb
+            if negated:
+                own = new_mark()  # "not a" is "kein"
+                first, *others = item.de.split(" ")
+                objects[-1] = item._replace(de=join_words(first + own, *others))
+                adverb = Text("not" + own)
             can_have_place = frame == "acc" and not with_relative and noun.kind not in PLACE_PREPOSITIONS
             if can_have_place and mode != "placeless" and self.chance(0.2):
                 place = self.location(find_nouns("in at on"))
@@ -285,6 +293,8 @@ class SentenceWriter:
             determiner = determiner._replace(en="any") if determiner is NOT_A else NO_DETERMINER
         ending = case_ending(determiner.endings, gender, case)
         en, de = "these" if plural and determiner is THIS else determiner.en, determiner.de + ending
+        if not genitive:  # "the king's dog" is "der Hund des Königs", where the article has no counterpart
+            en, de = align(Text(en, de))
         if partner:
             self.combinations.add((partner, noun.en))
         if self.chance(0.45) and not (case == "nom" and partner):
@@ -292,10 +302,12 @@ class SentenceWriter:
             adjective = min(choices, key=lambda item: len(item.nouns))  # balances their frequencies
             self.combinations.add((adjective.en, noun.en))
             endings = STRONG if determiner.strong_adjectives or not ending else WEAK
-            en, de = join_words(en, adjective.en), join_words(de, adjective.stem + case_ending(endings, gender, case))
+            pair = align(Text(adjective.en, adjective.stem + case_ending(endings, gender, case)))
+            en, de = join_words(en, pair.en), join_words(de, pair.de)
         relative_clause = self.relative_clause(noun, gender) if with_relative and not genitive else Text()
-        en = join_words(en, noun.en_plural if plural else noun.en, relative_clause.en)
-        de = join_words(de, decline(noun, gender, case), genitive) + relative_clause.de
+        own = align(Text(noun.en_plural if plural else noun.en, decline(noun, gender, case)))
+        en = join_words(en, own.en, relative_clause.en)
+        de = join_words(de, own.de, genitive) + relative_clause.de
         return Nominal(en, de, 3 if plural else 2, determiner.definite)
 
     def determiner(self, noun: Noun, plural: bool, definite: bool, case: str) -> Determiner:
@@ -324,7 +336,7 @@ class SentenceWriter:
             self.combinations.add((clause.verb.lemma, noun.en))
             case = clause.verb.frame
             pronoun = "denen" if gender == "p" and case == "dat" else "d" + case_ending(DER, gender, case)
-            subordinate = join_texts(Text("whom" if person else "that", pronoun), clause.text("last"))
+            subordinate = join_texts(align(Text("whom" if person else "that", pronoun)), clause.text("last"))
         else:
             return Text()
         return Text(subordinate.en, f", {subordinate.de},")
