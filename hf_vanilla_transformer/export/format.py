@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -36,7 +35,7 @@ class Runtime(Protocol):
     def train(self, mode: bool = True) -> "Runtime": ...
 
     @property
-    def generate(self) -> Callable[..., torch.Tensor | GenerateBeamEncoderDecoderOutput]:
+    def generate(self) -> Callable[..., Any]:
         """Return the method that generates ids for `input_ids`, as `VanillaTransformerGenerationMixin.generate`."""
 
 

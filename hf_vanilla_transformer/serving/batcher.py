@@ -28,7 +28,7 @@ class Sentence(NamedTuple):
     """A sentence to translate.
 
     Args:
-        translate: returns the best hypotheses of each source, at least as many as the number given if there are.
+        translate: returns the best hypotheses of each source, at least the number given, if that many exist.
             Sentences with the same function are translated together.
         ids: token ids.
         nbest: number of hypotheses wanted.
@@ -106,7 +106,7 @@ class Batcher:
         return [item.answer for item in waiting]
 
     def run(self, function: Callable[[], _Result]) -> _Result:
-        """Call a function in the thread of the models, when it is its turn, and return the result.
+        """Call a function on the model thread, queued with the sentences, and return its result.
 
         Raises:
             QueueFullError: if too many sentences wait.
