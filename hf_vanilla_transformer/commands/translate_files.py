@@ -57,16 +57,17 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
 
     from ..corpus.corpus_translation import CorpusJob, CorpusTranslation
     from ..corpus.spans import find_files
+    from ..export.registry import find_format
     from ..inference.precision import default_device, resolve_dtype
 
-    runner = make_runner(args, use_gpus=args.backend != "onnx")
-    if args.backend == "onnx" and (args.scores or args.nbest > 1):
-        raise UsageError("--scores and --nbest require --backend torch or ctranslate2.")
+    runner = make_runner(args, use_gpus=args.backend == "torch" or find_format(args.backend).uses_gpus)
     if args.scores and args.output_format == "txt":
         raise UsageError("--scores requires --output_format jsonl.")
     files = find_files(args.input_files)
     models = [str(Path(name).resolve()) if Path(name).is_dir() else name for name in args.model]
     translator = load_translator(models, args.backend, args.dtype)  # to check it before any task starts
+    if not translator.model.returns_scores and (args.scores or args.nbest > 1):
+        raise UsageError(f"--backend {args.backend} has neither --scores nor --nbest.")
     source_lang, target_lang = resolve_languages(translator, args)
     if not (source_lang and target_lang):
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")

@@ -169,7 +169,7 @@ class Translator:
         scores: bool = False,
         max_tokens: int = MAX_TOKENS,
         progress: Progress | None = None,
-        **generate_kwargs: Any,
+        **generate_kwargs: object,
     ) -> list[Output]:
         """Return the output for each source, in order.
 
@@ -243,7 +243,7 @@ class Translator:
         split_sentences: bool = False,
         max_tokens: int = MAX_TOKENS,
         progress: Progress | None = None,
-        **generate_kwargs: Any,
+        **generate_kwargs: object,
     ) -> list[Translation]:
         """Return the translation of each sentence, in the same order.
 

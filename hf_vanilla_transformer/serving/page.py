@@ -227,7 +227,7 @@ def _build_one(gr: ModuleType, explorer: Explorer) -> Any:
         gr.Markdown(_INTRODUCTION.format(title=explorer.name))
         with gr.Row():
             with gr.Column():
-                label = f"Source ({config.source_lang or 'any language'})"
+                label = f"Source ({explorer.translator.directions.source_lang or 'any language'})"
                 source = gr.Textbox(label=label, lines=3, max_lines=8, max_length=explorer.max_characters)
                 num_beams = gr.Slider(1, 10, defaults.num_beams or 1, step=1, label="Beam size (translations shown)")
                 value = DEFAULT_LENGTH_PENALTY if defaults.length_penalty is None else defaults.length_penalty
@@ -236,7 +236,9 @@ def _build_one(gr: ModuleType, explorer: Explorer) -> Any:
                 target_lang = gr.Dropdown(targets, label="Target language", visible=len(targets) > 1)
                 button = gr.Button("Translate", variant="primary")
             with gr.Column():
-                best = gr.Textbox(label=f"Translation ({config.target_lang or 'any language'})", lines=3)
+                best = gr.Textbox(
+                    label=f"Translation ({explorer.translator.directions.target_lang or 'any language'})", lines=3
+                )
                 table = gr.HTML()
         gr.Markdown(
             "## Attention\n\nEach row shows how one token distributes its attention over the columns. A target row is "

@@ -117,7 +117,7 @@ class TranslationService:
                     names = f"{other.translator.name} and {model.translator.name}"
                     raise ValueError(f"{names} both translate from {' to '.join(direction)}.")
 
-    def languages(self) -> list[dict[str, Any]]:
+    def languages(self) -> list[dict[str, str | list[str]]]:
         """Return every language with its code, its English name, and the languages into which it is translated."""
         codes = dict.fromkeys(language for direction in self.directions for language in direction)
         targets = {code: [target for source, target in self.directions if source == code] for code in codes}

@@ -130,7 +130,7 @@ def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
         (("--task", "0"), "--task and --tasks belong together"),
         (("--task", "2", "--tasks", "2"), "--task must be from 0 to 1"),
         (("--ray", "auto"), "--ray cannot be combined with --workers"),
-        (("--backend", "onnx", "--nbest", "2"), "--scores and --nbest require --backend torch or ctranslate2"),
+        (("--backend", "onnx", "--nbest", "2"), "--backend onnx has neither --scores nor --nbest"),
         (("--tag", "<bt>"), "This model has no tag <bt>"),
         (("--target_lang", "fr"), "This model translates into de, not into 'fr'"),
     ):
