@@ -32,15 +32,17 @@ def read_text(args: argparse.Namespace, languages: tuple[str | None, str | None]
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
     if not (args.test_file or args.dataset_name):
         return _built_in_phrases(source_lang, target_lang)
-    from ..data.hub_datasets import load_hub_pairs
-    from ..data.readers import load_pairs
+    from ..data.source import HubDataset, source_at
 
+    direction = (source_lang, target_lang)
     if args.test_file:
-        pairs, name = load_pairs(args.test_file, source_lang, target_lang), Path(args.test_file).name
+        source = source_at(args.test_file, direction)
+        name = Path(args.test_file).name
     else:
         dataset, split = args.dataset_name, args.split
+        source = HubDataset(direction, dataset, args.dataset_config_name, split)
         name = f"{Path(dataset).name if Path(dataset).exists() else dataset}, {split}"
-        pairs = load_hub_pairs(dataset, args.dataset_config_name, source_lang, target_lang, (split,))[split]
+    pairs = source.pairs()
     sources, references = ([text or "" for text in pairs[side]] for side in ("source", "target"))
     return ReferenceText(name, sources, references, f"{source_lang}-{target_lang}", [])
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.cleaning import DROP_REASONS, Cleaning, clean_batch
-from ..data.formats import Row, read_lines
-from ..data.readers import read_rows
+from ..data.formats import read_lines
+from ..data.source import Source
 from ..files import checksum, read_json, replacing
 from ..model.loading import load
 from .deduplication import digest, duplicates_of, find_duplicates, write_digests
@@ -82,13 +82,10 @@ class PieceTasks(NamedTuple):
         """Return the shard that a piece becomes."""
         return self.folder / f"shard-{piece.number:05}.arrow"
 
-    def read(self, source: tuple[int, str]) -> int:
-        """Read a file or Moses prefix, the source of the given number, into pieces."""
-        return self.read_from(source[0], read_rows(source[1], *self.preparation.languages)[0])
-
-    def read_from(self, number: int, rows: Iterable[Row]) -> int:
-        """Read pairs, the source of the given number, into pieces."""
-        iterator = iter(rows)
+    def read(self, numbered: tuple[int, Source]) -> int:
+        """Read a source, with its number, into pieces."""
+        number, source = numbered
+        iterator = iter(source)
         counts: list[int] = []
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         while piece := list(islice(iterator, self.preparation.shard_pairs)):

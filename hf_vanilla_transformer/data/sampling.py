@@ -91,8 +91,8 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
 
     def __init__(
         self,
-        source_lengths: Sequence[int],
-        target_lengths: Sequence[int],
+        source_lengths: Sequence[int] | np.ndarray,
+        target_lengths: Sequence[int] | np.ndarray,
         max_tokens: int,
         sizes: Sequence[int],
         weights: Sequence[float],
@@ -122,7 +122,7 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         source, target = (
             np.concatenate([getattr(draws, side) for draws in self._draws]) for side in ("source", "target")
         )
-        super().__init__(source.tolist(), target.tolist(), max_tokens, seed)
+        super().__init__(source, target, max_tokens, seed)
 
     def __iter__(self):
         parts = [start + draws.of_epoch(self.epoch) for start, draws in zip(self.offsets, self._draws, strict=True)]

@@ -32,8 +32,7 @@ from .settings import (
     run_settings,
     write_settings,
 )
-from .sources import all_tags, text_sources
-from .text import tokenize_text
+from .text import all_tags, prepared_folder, tokenize_text
 from .trainer import VanillaTransformerTrainer
 
 # Settings that decide which pairs form which batch, and those of the optimizer that its saved state restores
@@ -138,7 +137,7 @@ class _Run:
     def _build_trainer(self, checkpoint: str | None, resumes: bool) -> VanillaTransformerTrainer:
         """Read the text, build or load the model, and record the run in its folder."""
         data, args, pretrained = self.data, self.args, self.model.model_name_or_path
-        prepared = next((source.file for source in text_sources(data) if source.is_prepared), None)
+        prepared = prepared_folder(data)
         if data.streaming and not prepared:
             raise ValueError("--streaming reads a folder made by `prepare`; give one as --train_file.")
         given = prepared or self.model.tokenizer_name or pretrained
@@ -223,7 +222,7 @@ class _Run:
     def _add_embeddings(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         """Add rows to the embedding matrix of a pretrained model for the tags that it lacks."""
         size, vocabulary = model.config.vocab_size, tokenizer.get_vocab()
-        new = [tag for tag in all_tags(self.config, text_sources(self.data)) if vocabulary[tag] >= size]
+        new = [tag for tag in all_tags(self.config, self.data) if vocabulary[tag] >= size]
         if new and len(tokenizer) == size + len(new):
             model.resize_token_embeddings(len(tokenizer))
             self.config.vocab_size = len(tokenizer)
