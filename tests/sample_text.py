@@ -10,7 +10,7 @@ from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.source import Mixture, Text, TextFile
+from hf_vanilla_transformer.data.source import Source, Text, TextFile
 
 PAIRS = [(phrase.en, phrase.de) for phrase in splits()["train"][:300]]
 PAIRS[10:12] = [("", "nichts"), ("a <b>tag</b>", "ein Tag")]
@@ -49,7 +49,7 @@ def prepare_sample(folder: Path, tokenizer, name: str = "prepared", **settings) 
     `settings` are fields of `Preparation` and arguments of `prepare`.
     """
     files = [TextFile(LANGUAGES, str(folder / name)) for name in ("first", "second")]
-    source = settings.pop("source", Mixture(files))
+    source = settings.pop("source", Source(files))
     runner = Runner(settings.pop("workers", 1), share=settings.pop("share", (0, 1)))
     watched = {"watch": settings.pop("watch")} if "watch" in settings else {}
     preparation = Preparation(LANGUAGES, **{"cleaning": CLEANING, "shard_pairs": 64, **settings})

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     from ..corpus.preparation import prepare
     from ..data.cleaning import Cleaning
     from ..data.language_filter import check_known
-    from ..data.source import HubDataset, Mixture, Source, source_at
+    from ..data.source import HubDataset, Source, TextFile
     from ..data.tokenizer import adapt_tokenizer
     from ..model.loading import load
 
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> None:
     )
     source: Source = HubDataset(languages, args.dataset_name, args.dataset_config_name)
     if args.files:
-        source = Mixture([source_at(os.path.abspath(file), languages) for file in args.files])
+        source = Source([TextFile(languages, os.path.abspath(file)) for file in args.files])
     tokenizer = load(AutoTokenizer, args.tokenizer_name) if args.tokenizer_name else None
     if tokenizer:
         adapt_tokenizer(tokenizer, args.tokenizer_name)

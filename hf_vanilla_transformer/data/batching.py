@@ -149,7 +149,7 @@ class Rows(TorchDataset):
 
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the number of source tokens and of target tokens of each pair (n,)."""
+        """Return the number of source tokens and of target tokens of each pair, (n,) each."""
         raise NotImplementedError
 
     def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> "MaxTokensBatchSampler | None":
@@ -179,6 +179,10 @@ class GivenRows(Rows):
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         return self.dataset[index]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        several = getattr(self.dataset, "__getitems__", None)  # a Dataset of `datasets` reads them all at once
+        return several(indices) if several else [self.dataset[index] for index in indices]
 
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:

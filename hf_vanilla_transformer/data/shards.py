@@ -5,6 +5,7 @@ Such a folder contains `shard-00000.arrow` ..., the tokenizer, and `manifest.jso
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     raise DataError(f"{file} is damaged; {PREPARE_AGAIN}.")
 
 
-def _checked_manifest(folder: str) -> dict[str, Any]:
+def finished_manifest(folder: str) -> dict[str, Any]:
     """Return the manifest of a finished folder, after checking that every shard exists and has the right size."""
     manifest = read_manifest(folder)
     if not manifest["whole"]:
@@ -62,32 +63,17 @@ def _checked_manifest(folder: str) -> dict[str, Any]:
     return manifest
 
 
-def check_prepared_languages(folder: str, languages: tuple[str, str]) -> dict[str, Any]:
-    """Check that the text of a finished folder has the given source and target language, and return its manifest.
-
-    Raises:
-        DataError: if its languages differ, or as `load_shards`.
-    """
-    manifest = _checked_manifest(folder)
-    source, target = (manifest["settings"].get(name) for name in ("source_lang", "target_lang"))
-    if (source, target) != languages:
-        raise DataError(
-            f"{folder} contains text from {source} to {target}, not from {languages[0]} to {languages[1]}; use "
-            f"--source_lang {source} --target_lang {target}."
-        )
-    return manifest
-
-
 def load_shards(folder: str) -> Dataset:
     """Return the pairs of a folder of shards as a memory-mapped dataset, of which only the pages in use occupy memory.
 
     Raises:
         DataError: if the folder is not finished, or a shard is missing or damaged (the message names it).
     """
-    names = _checked_manifest(folder)["shards"]
+    names = finished_manifest(folder)["shards"]
     return concatenate_datasets([Dataset.from_file(str(Path(folder, name))) for name in names])
 
 
+@dataclass(eq=False)
 class ShardStream(Rows, IterableDataset):
     """Batches from a folder of shards that is read sequentially, pass after pass without end, in constant memory.
 
@@ -108,30 +94,24 @@ class ShardStream(Rows, IterableDataset):
             become missing or damaged.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        max_tokens: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        buffer_pairs: int = 50_000,
-    ):
-        self.shards = {name: shard["pairs"] for name, shard in _checked_manifest(folder)["shards"].items()}
-        self.folder = folder
-        self.max_tokens = max_tokens
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.buffer_pairs = buffer_pairs
-        table = load_shards(folder).data
+    folder: str
+    max_tokens: int
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    buffer_pairs: int = 50_000
+
+    def __post_init__(self):
+        shards = finished_manifest(self.folder)["shards"]
+        self.shards = {name: shard["pairs"] for name, shard in shards.items()}
+        table = load_shards(self.folder).data
         longest = max(pc.max(table[f"{side}_length"]).as_py() for side in ("source", "target"))
-        if longest > max_tokens:
+        if longest > self.max_tokens:
             raise DataError(
-                f"{folder} has pairs of up to {longest} tokens, which exceeds --max_tokens {max_tokens}; raise "
-                "--max_tokens, or prepare the text again with a lower --max_sentence_tokens."
+                f"{self.folder} has pairs of up to {longest} tokens, which exceeds --max_tokens {self.max_tokens}; "
+                "raise --max_tokens, or prepare the text again with a lower --max_sentence_tokens."
             )
-        self.sampler(max_tokens, seed, 1, False)
+        self.sampler(self.max_tokens, self.seed, readers=1, progress=False)
 
     def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> None:
         """Check that a shard has at least one pair for each of `readers` workers on every process.

@@ -4,14 +4,13 @@ Whoever needs text asks a `Source`, and never what class it has.
 """
 
 import os
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -26,11 +25,11 @@ from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
-from .formats import READERS, DataError, Row, check_languages, find_files
+from .formats import READERS, DataError, Row, check_languages, find_files, json_texts
 from .mixture import MixedRows
-from .phrases import Phrase, splits
+from .phrases import splits
 from .sampling import temperature_weights
-from .shards import MANIFEST, ShardStream, check_prepared_languages, is_prepared, load_shards
+from .shards import MANIFEST, ShardStream, finished_manifest, load_shards
 from .tags import prefix_ids
 
 VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))  # in cache keys: changed code reads text again
@@ -95,107 +94,73 @@ class Tokenization:
         return min(self.max_tokens, self.config.max_position_embeddings) if learned else self.max_tokens
 
 
-class Source(ABC):
-    """Parallel text of one origin, or a mixture of several.
+class Source:
+    """Parallel text of any origin. A mixture of sources is one as well, and behaves as written here.
+
+    Args:
+        sources: the sources of a mixture, which may be mixtures.
+        temperature: if given, decides the weights of the sources, as in `temperature_weights`.
 
     Attributes:
-        needs_network: whether only a process with access to the network can read it.
+        parts: the sources of one direction that it consists of.
     """
 
-    needs_network = False
+    parts: Sequence["Text"]
+
+    def __init__(self, sources: Sequence["Source"], temperature: float | None = None):
+        self.parts = [part for source in sources for part in source.parts]
+        self.temperature = temperature
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """Return how messages and the model card call it, without its folder."""
-
-    @property
-    @abstractmethod
-    def parts(self) -> "Sequence[Text]":
-        """Return the sources of one direction that it consists of."""
-
-    @property
-    @abstractmethod
-    def counts(self) -> Counts:
-        """Return how many pairs were read, used and dropped when it was tokenised."""
-
-    @abstractmethod
-    def pairs(self) -> Dataset:
-        """Return the text, in the columns "source" and "target", cached on disk.
-
-        Raises:
-            DataError: if it cannot be read; the message says where and why.
-        """
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[Row]:
-        """Yield the pairs in constant memory; raises as `pairs` does."""
-
-    @abstractmethod
-    def identity(self) -> list[Any]:
-        """Return what determines the pairs, in types of JSON.
-
-        Raises:
-            DataError: if a file is missing, or a dataset cannot be read.
-        """
-
-    @abstractmethod
-    def tokenize(self, how: Tokenization, label: str) -> Rows:
-        """Return the pairs as token ids that start with their tags, and report the counts after `label`.
-
-        Raises:
-            ValueError: if the text does not fit the settings, or every pair was dropped.
-        """
+        return ", ".join(part.name for part in self.parts)
 
     @property
     def directions(self) -> list[Languages]:
         """Return the different directions of its parts, in order."""
         return list(dict.fromkeys(part.languages for part in self.parts))
 
-
-class Mixture(Source):
-    """Several sources as one.
-
-    Args:
-        sources: the sources, which may be mixtures.
-        temperature: if given, decides the weights of the sources, as in `temperature_weights`.
-    """
-
-    def __init__(self, sources: Sequence[Source], temperature: float | None = None):
-        self._parts = [part for source in sources for part in source.parts]
-        self.temperature = temperature
-
-    @property
-    def name(self) -> str:
-        return ", ".join(part.name for part in self.parts)
-
-    @property
-    def parts(self) -> "Sequence[Text]":
-        return self._parts
-
     @property
     def counts(self) -> Counts:
+        """Return how many pairs were read, used and dropped when it was tokenised."""
         reads, used, drops = zip(*(part.counts for part in self.parts), strict=True)
-        dropped = sum(map(Counter, drops), Counter[str]())
-        return Counts(None if None in reads else sum(reads), sum(used), dropped)
+        return Counts(None if None in reads else sum(reads), sum(used), sum(map(Counter, drops), Counter()))
+
+    def identity(self) -> list[Any]:
+        """Return what determines the pairs, in types of JSON.
+
+        Raises:
+            DataError: if a file is missing, or a dataset cannot be read.
+        """
+        return [each for part in self.parts for each in part.identity()]
 
     def pairs(self) -> Dataset:
+        """Return the text, in the columns "source" and "target", cached on disk.
+
+        Raises:
+            DataError: if it cannot be read; the message says where and why.
+        """
         return concatenate_datasets([part.pairs() for part in self.parts])
 
     def __iter__(self) -> Iterator[Row]:
+        """Yield the pairs in constant memory; raises as `pairs` does."""
         for part in self.parts:
             yield from part
 
-    def identity(self) -> list[Any]:
-        return [each for part in self.parts for each in part.identity()]
-
     def tokenize(self, how: Tokenization, label: str) -> Rows:
+        """Return the pairs as token ids that start with their tags, and report the counts after `label`.
+
+        Raises:
+            ValueError: if the text does not fit the settings, or every pair was dropped.
+        """
         several = len(self.parts) > 1
         rows = [part.tokenize(how, f"{label}, {part.description}" if several else label) for part in self.parts]
         if self.temperature:
             weights = temperature_weights([part.counts.used for part in self.parts], self.temperature)
             for part, weight in zip(self.parts, weights, strict=True):
                 part.weight = weight
+
         weights = [part.weight or 1.0 for part in self.parts]
         if weights == [1.0] and not how.bpe_dropout:
             return rows[0]
@@ -211,26 +176,24 @@ class Text(Source):
         languages: source and target language, named as in the text.
         tag: tag at the start of every source sentence, or None.
         weight: number of times that each pair is used per epoch, on average; None if the sizes decide.
+
+    Attributes:
+        needs_network: whether only a process with access to the network can read it.
     """
 
+    needs_network: ClassVar[bool] = False
     languages: Languages
     tag: str | None = field(default=None, kw_only=True)
     weight: float | None = field(default=1.0, kw_only=True)
     counts: Counts = field(default=Counts(None, 0, {}), init=False)
 
-    @property
-    def parts(self) -> "Sequence[Text]":
-        return [self]
+    def __post_init__(self):
+        self.parts = [self]
 
     @property
     def description(self) -> str:
         """Return name, direction and tag."""
         return " ".join(filter(None, [self.name, "-".join(self.languages), self.tag]))
-
-    @property
-    def tokenizer_folder(self) -> str | None:
-        """Return the folder of the tokenizer that has tokenised the text already, if one has."""
-        return None
 
     def validation(self) -> "Text | None":
         """Return the validation text of the same origin, or None."""
@@ -246,11 +209,11 @@ class Text(Source):
         return prefix_ids(how.config, how.tokenizer, *self.languages, self.tag)
 
     def tokenize(self, how: Tokenization, label: str) -> Rows:
+        pairs = self.pairs()
         prefix = self.prefix(how)
         cleaning = how.cleaning
         if cleaning and how.filter_language:
             cleaning = replace(cleaning, languages=self.languages)
-        pairs = self.pairs()
         tokens, drops = tokenize_pairs(pairs, how.tokenizer, how.longest - len(prefix), cleaning)
         self.counts = Counts(len(pairs), len(tokens), drops)
         how.report(f"{label}: {len(tokens):,} of {len(pairs):,} pairs; dropped: {describe_drops(drops)}")
@@ -271,6 +234,9 @@ class TextFile(Text):
     def name(self) -> str:
         return Path(os.path.abspath(self.path)).name
 
+    def identity(self) -> list[Any]:
+        return named_identities(find_files(self.path, self.languages)[1])
+
     def pairs(self) -> Dataset:
         format, files = find_files(self.path, self.languages)
         if format == ".parquet":
@@ -281,9 +247,6 @@ class TextFile(Text):
         format, files = find_files(self.path, self.languages)
         return super().__iter__() if format == ".parquet" else READERS[format](files, self.languages)
 
-    def identity(self) -> list[Any]:
-        return named_identities(find_files(self.path, self.languages)[1])
-
 
 @dataclass(eq=False)
 class DirectedLines(TextFile):
@@ -293,7 +256,8 @@ class DirectedLines(TextFile):
         expected: the directions that may occur, such as "en-de".
     """
 
-    expected: tuple[str, ...] = ()
+    expected: tuple[str, ...]
+    __iter__ = Text.__iter__
 
     def pairs(self) -> Dataset:
         _, files = find_files(self.path, self.languages)
@@ -302,17 +266,48 @@ class DirectedLines(TextFile):
         found = pc.and_(*(pc.equal(rows.data.column(side), language) for side, language in sides))
         return rows.select_columns(["source", "target"]).select(np.flatnonzero(found.to_numpy()))
 
-    __iter__ = Text.__iter__
+
+@dataclass(eq=False)
+class PreparedFolder(TextFile):
+    """A folder of tokenised shards that `prepare` has written, from which the text itself cannot be read.
+
+    Args:
+        path: the folder.
+        streamed: whether to read it sequentially instead of memory-mapping it.
+    """
+
+    streamed: bool = False
+
+    def identity(self) -> list[Any]:
+        return named_identities([str(Path(self.path, MANIFEST))])
+
+    def tokenize(self, how: Tokenization, label: str) -> Rows:
+        manifest = finished_manifest(self.path)
+        source, target = (manifest["settings"].get(name) for name in ("source_lang", "target_lang"))
+        if (source, target) != self.languages:
+            wanted = " to ".join(self.languages)
+            advice = f"use --source_lang {source} --target_lang {target}"
+            raise DataError(f"{self.path} contains text from {source} to {target}, not from {wanted}; {advice}.")
+        if how.filter_language:
+            raise ValueError(f"{self.path} is already cleaned: give --filter_language to `prepare` instead.")
+        if not load(AutoTokenizer, self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
+            advice = "prepare it with this run's tokenizer"
+            raise ValueError(f"{self.path} was prepared with another vocabulary; {advice}.")
+        self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
+        how.report(f"{label}: {self.counts.used:,} prepared pairs")
+        if self.streamed:
+            return ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
+        return TokenRows(load_shards(self.path), self.prefix(how))
 
 
 @dataclass(eq=False)
 class HubDataset(Text):
     """A split of a dataset on the Hub, such as ("wmt/wmt14", "de-en"), or of a local folder with the same layout."""
 
+    needs_network = True
     dataset: str
     config_name: str | None = None
     split: str = "train"
-    needs_network = True
 
     @property
     def name(self) -> str:
@@ -332,31 +327,6 @@ class HubDataset(Text):
         with _reading_errors(self._origin):
             return load_dataset(self.dataset, self.config_name, split=self.split, streaming=True)
 
-    def pairs(self) -> Dataset:
-        if self.split not in self._splits:
-            raise DataError(f"{self._origin} has no split {self.split}; its splits are {', '.join(self._splits)}.")
-        return _select_languages(self._splits[self.split], f"{self._origin}, {self.split},", self.languages)
-
-    def validation(self) -> Text | None:
-        split = "validation"
-        return HubDataset(self.languages, self.dataset, self.config_name, split) if split in self._splits else None
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        with _reading_errors(self._origin):
-            yield from self._stream
-
-    def __iter__(self) -> Iterator[Row]:
-        for number, row in enumerate(self._rows(), start=1):
-            texts = row.get("translation", row) or dict.fromkeys(self.languages)  # a row may be null
-            for language in self.languages:
-                if language not in texts:
-                    raise DataError(f"{self._origin} has no column {language!r}; its columns are {', '.join(texts)}.")
-                if not isinstance(texts[language], str | None):
-                    kind = type(texts[language]).__name__
-                    raise DataError(f"{self._origin}, row {number}: {language!r} is not text but {kind}.")
-            source, target = (texts[language] or "" for language in self.languages)
-            yield {"source": source, "target": target}
-
     def identity(self) -> list[Any]:
         _ = self._stream  # raises if the dataset cannot be read
         folder = Path(self.dataset)
@@ -366,75 +336,42 @@ class HubDataset(Text):
         files = sorted(str(file) for file in folder.rglob("*") if file.is_file())
         return [folder.resolve().name, self.config_name, *map(file_identity, files)]
 
+    def pairs(self) -> Dataset:
+        if self.split not in self._splits:
+            raise DataError(f"{self._origin} has no split {self.split}; its splits are {', '.join(self._splits)}.")
+        return _select_languages(self._splits[self.split], f"{self._origin}, {self.split},", self.languages)
+
+    def validation(self) -> Text | None:
+        split = "validation"
+        return HubDataset(self.languages, self.dataset, self.config_name, split) if split in self._splits else None
+
+    def __iter__(self) -> Iterator[Row]:
+        with _reading_errors(self._origin):
+            for number, row in enumerate(self._stream, start=1):
+                texts = row if row.get("translation", row) else dict.fromkeys(self.languages)  # a row may be null
+                source, target = json_texts(f"{self._origin}, row {number}", texts, self.languages)
+                yield {"source": source, "target": target}
+
 
 @dataclass(eq=False)
 class BuiltInPhrases(Text):
     """A split of the built-in English-German phrases."""
 
-    split: str = "train"
     name = "the built-in phrases"
-
-    @cached_property
-    def _phrases(self) -> list[Phrase]:
-        return splits()[self.split]
-
-    def pairs(self) -> Dataset:
-        if sorted(self.languages) != ["de", "en"]:
-            raise DataError("The built-in phrases are English and German (en, de); other languages need --train_file.")
-        source, target = ([getattr(phrase, language) for phrase in self._phrases] for language in self.languages)
-        return Dataset.from_dict({"source": source, "target": target})
-
-    def validation(self) -> Text | None:
-        return BuiltInPhrases(self.languages, "validation")
+    split: str = "train"
 
     def identity(self) -> list[Any]:
         return [self.name, self.split]
 
-
-@dataclass(eq=False)
-class PreparedFolder(Text):
-    """A folder of tokenised shards that `prepare` has written.
-
-    Args:
-        path: the folder.
-        streamed: whether to read it sequentially instead of memory-mapping it.
-    """
-
-    path: str
-    streamed: bool = False
-
-    @property
-    def name(self) -> str:
-        return Path(os.path.abspath(self.path)).name
-
-    @property
-    def tokenizer_folder(self) -> str | None:
-        return self.path
-
     def pairs(self) -> Dataset:
-        raise DataError(f"{self.path} is a prepared folder, which holds token ids: give the text itself.")
+        if sorted(self.languages) != ["de", "en"]:
+            raise DataError("The built-in phrases are English and German (en, de); other languages need --train_file.")
+        phrases = splits()[self.split]
+        source, target = ([getattr(phrase, language) for phrase in phrases] for language in self.languages)
+        return Dataset.from_dict({"source": source, "target": target})
 
-    def identity(self) -> list[Any]:
-        return named_identities([str(Path(self.path, MANIFEST))])
-
-    def tokenize(self, how: Tokenization, label: str) -> Rows:
-        manifest = check_prepared_languages(self.path, self.languages)
-        if how.filter_language:
-            raise ValueError(f"{self.path} is already cleaned: give --filter_language to `prepare` instead.")
-        if not load(AutoTokenizer, self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
-            message = "was prepared with another vocabulary; prepare it with this run's tokenizer."
-            raise ValueError(f"{self.path} {message}")
-        self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
-        rows: Rows = TokenRows(load_shards(self.path), self.prefix(how))
-        if self.streamed:
-            rows = ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
-        how.report(f"{label}: {self.counts.used:,} prepared pairs")
-        return rows
-
-
-def source_at(path: str, languages: Languages) -> Text:
-    """Return the source in a file or folder, or with the prefix of a Moses pair."""
-    return PreparedFolder(languages, path) if is_prepared(path) else TextFile(languages, path)
+    def validation(self) -> Text | None:
+        return BuiltInPhrases(self.languages, "validation")
 
 
 def _read_rows(

@@ -1,6 +1,6 @@
 """The text of a run: from its flags to sources, and from these to rows of token ids and a vocabulary."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -16,8 +16,8 @@ from ..data.source import (
     DirectedLines,
     HubDataset,
     Languages,
-    Mixture,
     PreparedFolder,
+    Source,
     Text,
     TextFile,
     Tokenization,
@@ -78,15 +78,21 @@ def _directions(data: DataArguments) -> list[Languages]:
     return [(data.source_lang, data.target_lang)]
 
 
-def _source_languages(data: DataArguments, files: Sequence[str], count: int) -> list[Languages | None]:
+def _origins(data: DataArguments) -> list[str]:
+    """Return the files and datasets with training text, or "" for the built-in phrases."""
+    return [*(data.train_file or ()), *(data.dataset_name or ())] or [""]
+
+
+def _source_languages(data: DataArguments) -> list[Languages | None]:
     """Return the languages of each source, None for JSON lines that name their own."""
+    origins = _origins(data)
     if not data.language_pairs:
-        return [*_directions(data)] * count
+        return [*_directions(data)] * len(origins)
     pairs = [parse_language_pair(pair) for pair in data.language_pairs]
-    directed = [names_languages(file) for file in files] + [False] * (count - len(files))
-    if len(pairs) not in (1, count) and all(directed):
-        return [None] * count
-    languages = _for_each("language_pairs", pairs, count, pairs[0])
+    directed = [names_languages(origin) for origin in origins]
+    if len(pairs) not in (1, len(origins)) and all(directed):
+        return [None] * len(origins)
+    languages = _for_each("language_pairs", pairs, len(origins), pairs[0])
     return [None if own else pair for own, pair in zip(directed, languages, strict=True)]
 
 
@@ -110,30 +116,30 @@ def training_sources(data: DataArguments) -> list[Text]:
         ValueError: if the number of weights, tags, languages or configurations does not fit the sources, or if these
             cannot be streamed.
     """
-    files = data.train_file or []
-    names = data.dataset_name or []
-    count = max(1, len(files) + len(names))
+    origins = _origins(data)
+    count = len(origins)
     if data.train_weights and len(data.train_weights) != count:
         raise ValueError(f"--train_weights takes one value per source ({count}), but has {len(data.train_weights)}.")
-    given: list[float | None] = [*(data.train_weights or ())]
-    weights = given or [None if data.sampling_temperature else 1.0] * count
+    weights: list[float | None] = [*(data.train_weights or ())] or [None if data.sampling_temperature else 1.0] * count
     tags = _for_each("source_tag", data.source_tag, count, "")
-    configs = _for_each("dataset_config_name", data.dataset_config_name, len(names), None)
-    languages = _source_languages(data, files, count)
+    datasets = len(data.dataset_name or ())
+    configs = _for_each("dataset_config_name", data.dataset_config_name, datasets, None)
 
-    found = [_sources_in(file, pair, data) for file, pair in zip(files, languages, strict=False)]
-    if count > len(files) + len(names):
-        found = [[BuiltInPhrases(_directions(data)[0])]]
-    for name, config, pair in zip(names, configs, languages[len(files) :], strict=False):
-        assert pair is not None  # only a file can name its languages
-        found.append([HubDataset(pair, name, config)])
-    for sources, tag, weight in zip(found, tags, weights, strict=True):
-        for source in sources:
-            source.tag = tag or None
-            source.weight = weight
+    sources: list[Text] = []
+    for i, (origin, languages) in enumerate(zip(origins, _source_languages(data), strict=True)):
+        if i < len(data.train_file or ()):
+            found = _sources_in(origin, languages, data)
+        else:
+            assert languages is not None  # only a file can name its languages
+            config_name = configs[i - count] if origin else None
+            found = [HubDataset(languages, origin, config_name) if origin else BuiltInPhrases(languages)]
+        for source in found:
+            source.tag = tags[i] or None
+            source.weight = weights[i]
+        sources += found
     if data.streaming and (count > 1 or any(tags) or weights != [1.0] or data.language_pairs or data.bpe_dropout):
         raise ValueError("--streaming reads a single prepared folder, without tags, weights or BPE dropout.")
-    return [source for sources in found for source in sources]
+    return sources
 
 
 def validation_sources(data: DataArguments, training: Sequence[Text] = ()) -> list[Text]:
@@ -145,24 +151,15 @@ def validation_sources(data: DataArguments, training: Sequence[Text] = ()) -> li
     files = data.validation_file
     if not files:
         return [text for source in training if (text := source.validation()) is not None]
-    train_files = data.train_file or []
-    count = max(1, len(train_files) + len(data.dataset_name or []))
+    for file in filter(is_prepared, files):
+        raise ValueError(f"--validation_file {file}: a prepared folder cannot be used for validation.")
     if len(files) == 1:
         languages: list[Languages | None] = [None] if names_languages(files[0]) else [*_directions(data)]
         files = files * len(languages)
-    elif len(files) == count:
-        languages = _source_languages(data, train_files, count)
     else:
-        raise ValueError(
-            f"--validation_file takes one value per source ({count}), or one for all, but has {len(files)}."
-        )
-    sources = [text for file, pair in zip(files, languages, strict=True) for text in _sources_in(file, pair, data)]
-    for source in sources:
-        if source.tokenizer_folder:
-            raise ValueError(
-                f"--validation_file {source.tokenizer_folder}: a prepared folder cannot be used for validation."
-            )
-    return sources
+        languages = _source_languages(data)
+        files = _for_each("validation_file", files, len(languages), "")
+    return [source for file, pair in zip(files, languages, strict=True) for source in _sources_in(file, pair, data)]
 
 
 def all_tags(config: PreTrainedConfig, data: DataArguments) -> list[str]:
@@ -198,11 +195,11 @@ def tokenize_text(
     if data.bpe_dropout and model.tokenizer_model != "bpe":
         raise ValueError("--bpe_dropout needs --tokenizer_model bpe.")
     with args.main_process_first(desc="reading the text"):
-        training = Mixture(training_sources(data), data.sampling_temperature)
+        training = Source(training_sources(data), data.sampling_temperature)
         validation = validation_sources(data, training.parts)
-        texts = [source for source in (*training.parts, *validation) if not source.tokenizer_folder]
-        for source in texts:  # so that every problem in the text is found before a vocabulary is learned
-            source.pairs()
+        if not prepared_folder(data):
+            for source in (*training.parts, *validation):
+                source.pairs()  # so that every problem in the text is found before a vocabulary is learned
         if data.filter_language:
             check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:
@@ -276,7 +273,10 @@ def _learn_tokenizer(
     """
     size = config.vocab_size
     report(f"Learning a joint vocabulary of {size:,} tokens ...")
-    learned = train_tokenizer(_sentences(sources), size - len(tags), model.tokenizer_model, model.normalization)
+    batches = (batch for source in sources for batch in source.pairs().iter(1000))
+    columns = (batch[column] for batch in batches for column in ("source", "target"))
+    sentences = (sentence for column in columns for sentence in column if sentence)
+    learned = train_tokenizer(sentences, size - len(tags), model.tokenizer_model, model.normalization)
     add_tags(learned, tags)
     if len(learned) < size:
         message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"
@@ -284,10 +284,3 @@ def _learn_tokenizer(
             raise ValueError(f"{message}; set --vocab_size to at most {len(learned)}.")
         report(f"{message} as in the preset.")
     return learned
-
-
-def _sentences(sources: Sequence[Text]) -> Iterator[str]:
-    for source in sources:
-        for batch in source.pairs().iter(1000):
-            for column in ("source", "target"):
-                yield from (sentence for sentence in batch[column] if sentence)

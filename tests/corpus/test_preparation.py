@@ -22,7 +22,7 @@ from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.shards import load_shards
-from hf_vanilla_transformer.data.source import HubDataset, Mixture, TextFile
+from hf_vanilla_transformer.data.source import HubDataset, Source, TextFile
 
 COMMAND = [sys.executable, "-m", "hf_vanilla_transformer", "prepare"]
 LANGUAGE_FLAGS = ["--source_lang", "en", "--target_lang", "de"]
@@ -107,7 +107,7 @@ def test_the_elements_of_an_array_write_the_same_shards_step_by_step(sample_fold
 def test_duplicates_are_found_across_files_and_shards_and_the_first_is_kept(sample_folder, sample_tokenizer):
     repeated = [*PAIRS[200:260], ("new", "neu"), *PAIRS[20:50], ("new", "neu")]
     write_moses(sample_folder / "third", en=[en for en, _ in repeated], de=[de for _, de in repeated])
-    files = Mixture([TextFile(LANGUAGES, str(sample_folder / name)) for name in ("first", "second", "third")])
+    files = Source([TextFile(LANGUAGES, str(sample_folder / name)) for name in ("first", "second", "third")])
     folder, manifest = prepare_sample(sample_folder, sample_tokenizer, source=files)
     assert manifest["drops"]["duplicate"] == 1 + len(repeated) - 1
     kept = load_shards(str(folder))

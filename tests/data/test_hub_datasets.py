@@ -48,11 +48,11 @@ def test_a_null_row_of_a_stream_is_blank(tmp_path):
 
 
 def test_a_stream_without_the_language_or_with_numbers_is_reported(hub_dataset, tmp_path):
-    with pytest.raises(DataError, match=r"\(de-en\) has no column 'fr'; its columns are de, en"):
+    with pytest.raises(DataError, match=r"\(de-en\), row 1: no 'fr' among the keys \(de, en\)"):
         list(HubDataset(("en", "fr"), hub_dataset, "de-en"))
     (tmp_path / "numbers").mkdir()
     Dataset.from_dict({"en": ["a", "b"], "de": [1, 2]}).to_parquet(tmp_path / "numbers" / "train.parquet")
-    with pytest.raises(DataError, match="row 1: 'de' is not text but int"):
+    with pytest.raises(DataError, match="row 1: the value of 'de' is not a string"):
         list(HubDataset(LANGUAGES, str(tmp_path / "numbers")))
 
 
