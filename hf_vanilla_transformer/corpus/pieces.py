@@ -114,7 +114,9 @@ class PieceTasks(NamedTuple):
 
     def clean(self, piece: Piece) -> int:
         """Tokenise a piece, drop what cleaning drops, and write the tokens and digests of the rest."""
-        tokenizer, drops, digests = load_tokenizer(self.folder), Counter[str](), []
+        tokenizer = load_tokenizer(self.folder)
+        drops = Counter[str]()
+        digests = []
         excluded = load_excluded(self.preparation.exclude)
         with _arrow_writer(self.file("tokens", piece.number), _TOKENS) as writer:
             for batch in _arrow_batches(self.file("text", piece.source, piece.part)):
@@ -147,7 +149,9 @@ class PieceTasks(NamedTuple):
         drops = Counter(read_json(self.file("tokens", piece.number, ending="json"))["drops"])
         if len(duplicates):
             drops["duplicate"] = len(duplicates)
-        shard, counts, start = self.shard(piece), Counter[str](read=piece.pairs), 0
+        shard = self.shard(piece)
+        counts = Counter[str](read=piece.pairs)
+        start = 0
         with _arrow_writer(shard, _TOKENS) as writer:
             for batch in _arrow_batches(self.file("tokens", piece.number)):
                 kept = np.ones(batch.num_rows, bool)

@@ -78,7 +78,8 @@ def prepare(
         OSError: as `Runner.run`.
     """
     check_languages(preparation.languages)
-    folder, runner = Path(output_dir).resolve(), runner or Runner()
+    folder = Path(output_dir).resolve()
+    runner = runner or Runner()
     settings = _settings(source, preparation, tokenizer)
     earlier = _earlier_manifest(folder, settings)
     if earlier is not None and earlier["whole"]:
@@ -119,7 +120,9 @@ class _Steps:
     """The steps of a preparation, each of which runs the tasks that are not done."""
 
     def __init__(self, tasks: PieceTasks, runner: Runner, watch: Watch):
-        self.tasks, self.runner, self.watch = tasks, runner, watch
+        self.tasks = tasks
+        self.runner = runner
+        self.watch = watch
 
     def run(
         self,
@@ -161,7 +164,8 @@ class _Steps:
 
     def make_tokenizer(self, tokenizer: PreTrainedTokenizerBase | None, pieces: list[Piece]) -> None:
         """Save the given tokenizer, or train one."""
-        done, preparation = self.tasks.file("tokenizer", ending="json"), self.tasks.preparation
+        done = self.tasks.file("tokenizer", ending="json")
+        preparation = self.tasks.preparation
         if not done.is_file():
             self._check_first()
             if tokenizer is None:
@@ -180,7 +184,8 @@ class _Steps:
 
     def write(self, pieces: list[Piece]) -> dict[str, dict[str, Any]]:
         """Clean the pieces, find duplicates and write the shards; return the counts of the shards by name."""
-        tasks, pairs = self.tasks, sum(piece.pairs for piece in pieces)
+        tasks = self.tasks
+        pairs = sum(piece.pairs for piece in pieces)
         self.run(
             "Tokenising",
             tasks.clean,

@@ -63,11 +63,14 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         seed: int = 0,
         shuffle: bool = True,
     ):
-        source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
+        source = np.asarray(source_lengths, dtype=np.int64)
+        target = np.asarray(target_lengths, dtype=np.int64)
         if source.shape != target.shape:
             raise ValueError(f"There are {len(source)} source lengths but {len(target)} target lengths.")
         check_fits(np.maximum(source, target), max_tokens)
-        self.seed, self.epoch, self.shuffle = seed, 0, shuffle
+        self.seed = seed
+        self.epoch = 0
+        self.shuffle = shuffle
         self._order, self._buckets, longest = self._sort(source, target, max_tokens)
         self._starts = self._batch_starts(longest, max_tokens)
 
@@ -79,7 +82,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
             The order of the pairs; and in this order, a number that is equal for pairs of equal rounded lengths, and
             the longer rounded length.
         """
-        source, target = np.minimum(_round_up(source), max_tokens), np.minimum(_round_up(target), max_tokens)
+        source = np.minimum(_round_up(source), max_tokens)
+        target = np.minimum(_round_up(target), max_tokens)
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
         # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
         longest = np.maximum(source, target)
@@ -108,7 +112,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         return len(self._starts)
 
     def __iter__(self) -> Iterator[list[int]]:
-        order, batches = self._order, np.arange(len(self))
+        order = self._order
+        batches = np.arange(len(self))
         if self.shuffle:
             generator = np.random.default_rng((self.seed, self.epoch))
             # Shuffle within each run of equal buckets: sort by the number of the run, with random tie-breaking.
@@ -127,9 +132,11 @@ def batches_by_length(
 
     A pair longer than `max_tokens` forms a batch of its own, at the end; the other batches are unaffected.
     """
-    source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
+    source = np.asarray(source_lengths, dtype=np.int64)
+    target = np.asarray(target_lengths, dtype=np.int64)
     longest = np.maximum(source, target)
-    fitting, too_long = np.flatnonzero(longest <= max_tokens), np.flatnonzero(longest > max_tokens)
+    fitting = np.flatnonzero(longest <= max_tokens)
+    too_long = np.flatnonzero(longest > max_tokens)
     sampler = MaxTokensBatchSampler(source[fitting], target[fitting], max_tokens, shuffle=False)
     singles = too_long[np.argsort(longest[too_long])]
     return [*(fitting[batch].tolist() for batch in sampler), *([int(i)] for i in singles)]
@@ -282,8 +289,10 @@ class Seq2SeqCollator:
         self.decoder_start_token_id = decoder_start_token_id
 
     def __call__(self, pairs: Sequence[Mapping[str, Sequence[int] | np.ndarray]]) -> dict[str, torch.Tensor]:
-        sources, targets = [pair["input_ids"] for pair in pairs], [pair["labels"] for pair in pairs]
-        input_ids, labels = pad(sources, self.pad_token_id), pad(targets, IGNORED_LABEL)
+        sources = [pair["input_ids"] for pair in pairs]
+        targets = [pair["labels"] for pair in pairs]
+        input_ids = pad(sources, self.pad_token_id)
+        labels = pad(targets, IGNORED_LABEL)
         shifted = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
         lengths = torch.tensor([len(source) for source in sources])[:, None]
         return {

@@ -179,9 +179,11 @@ class Text(Source):
 
     Attributes:
         needs_network: whether only a process with access to the network can read it.
+        has_text: whether `pairs` returns the text, which a prepared folder no longer has.
     """
 
     needs_network: ClassVar[bool] = False
+    has_text: ClassVar[bool] = True
     languages: Languages
     tag: str | None = field(default=None, kw_only=True)
     weight: float | None = field(default=1.0, kw_only=True)
@@ -269,13 +271,14 @@ class DirectedLines(TextFile):
 
 @dataclass(eq=False)
 class PreparedFolder(TextFile):
-    """A folder of tokenised shards that `prepare` has written, from which the text itself cannot be read.
+    """A folder of tokenised shards that `prepare` has written.
 
     Args:
         path: the folder.
         streamed: whether to read it sequentially instead of memory-mapping it.
     """
 
+    has_text = False
     streamed: bool = False
 
     def identity(self) -> list[Any]:
@@ -294,10 +297,11 @@ class PreparedFolder(TextFile):
             advice = "prepare it with this run's tokenizer"
             raise ValueError(f"{self.path} was prepared with another vocabulary; {advice}.")
         self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
-        how.report(f"{label}: {self.counts.used:,} prepared pairs")
+        rows: Rows = TokenRows(load_shards(self.path), self.prefix(how))
         if self.streamed:
-            return ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
-        return TokenRows(load_shards(self.path), self.prefix(how))
+            rows = ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
+        how.report(f"{label}: {self.counts.used:,} prepared pairs")
+        return rows
 
 
 @dataclass(eq=False)

@@ -72,7 +72,8 @@ class Experiment:
         args: VanillaTransformerTrainingArguments,
         report: Callable[[str], None],
     ):
-        self.args, self.report = args, report
+        self.args = args
+        self.report = report
         assert args.metric_for_best_model is not None  # set by the arguments' __post_init__
         self.measure = args.metric_for_best_model.removeprefix("eval_")
         self.config, data = resolve_config(model, data)
@@ -89,7 +90,9 @@ class Experiment:
             report(
                 f"Training ends during the warm-up of {args.warmup_steps:g} updates: pass a smaller --warmup_steps."
             )
-        args.save_strategy, args.load_best_model_at_end, args.early_stopping_patience = "no", False, None
+        args.save_strategy = "no"
+        args.load_best_model_at_end = False
+        args.early_stopping_patience = None
 
     def model(self, trial: "Trial | None" = None) -> VanillaTransformerForConditionalGeneration:
         """Return an untrained model with the same initial weights as in `train` with this seed."""

@@ -197,8 +197,8 @@ def tokenize_text(
     with args.main_process_first(desc="reading the text"):
         training = Source(training_sources(data), data.sampling_temperature)
         validation = validation_sources(data, training.parts)
-        if not prepared_folder(data):
-            for source in (*training.parts, *validation):
+        for source in (*training.parts, *validation):
+            if source.has_text:
                 source.pairs()  # so that every problem in the text is found before a vocabulary is learned
         if data.filter_language:
             check_known(*(language for source in training.parts for language in source.languages))

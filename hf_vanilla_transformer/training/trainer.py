@@ -207,8 +207,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         processes, so that one batch of 8 pairs and 8 accumulated batches of 1 have the same gradient. With R-Drop, the
         model runs twice with different dropout.
         """
-        labels, inputs = inputs["labels"], {name: value for name, value in inputs.items() if name != "labels"}
-        smoothing, r_drop = self.args.label_smoothing_factor, self.args.r_drop_alpha
+        labels = inputs["labels"]
+        inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        smoothing = self.args.label_smoothing_factor
+        r_drop = self.args.r_drop_alpha
         pad_token_id = self.model.config.pad_token_id
         if not model.training:
             smoothing = r_drop = 0.0
@@ -281,8 +283,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         The best checkpoint is kept in addition to the newest `save_total_limit`, so that these can all be averaged.
         """
         self.safeguards.report()
-        folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
-        unfinished, best = folder / UNFINISHED / name, self.state.best_global_step
+        folder = Path(self._get_output_dir(trial))
+        name = f"checkpoint-{self.state.global_step}"
+        unfinished = folder / UNFINISHED / name
+        best = self.state.best_global_step
         self._saving = True
         try:
             super()._save_checkpoint(model, trial)
