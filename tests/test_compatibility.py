@@ -29,6 +29,7 @@ from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.corpus.pieces import Preparation
 from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.corpus.runner import Runner
+from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.training.settings import check_same_run
 
 SAVED = Path(__file__).parent / "fixtures" / "commit_937b408"
@@ -75,13 +76,14 @@ def test_settings_recorded_in_another_form_do_not_prevent_resuming(tmp_path, set
 
 
 def test_an_old_prepared_folder_is_not_prepared_again(tmp_path):
-    sources, folder = [str(SAVED / "text")], tmp_path / "prepared"
+    source = TextFile(("en", "de"), str(SAVED / "text"))
+    folder = tmp_path / "prepared"
     preparation = Preparation(("en", "de"), vocab_size=300)
-    manifest = prepare(sources, preparation, str(folder), runner=Runner(1))
+    manifest = prepare(source, preparation, str(folder), runner=Runner(1))
     for name in ("dataset", "tokenizer", "vocab_size", "version"):  # not recorded by that commit
         del manifest["settings"][name]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert prepare(sources, preparation, str(folder), runner=Runner(1)) == manifest
+    assert prepare(source, preparation, str(folder), runner=Runner(1)) == manifest
 
 
 def test_an_old_interrupted_run_resumes_and_finishes_with_the_same_weights(tmp_path, monkeypatch, capsys):

@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> None:
     from ..corpus.pieces import Preparation
     from ..corpus.preparation import prepare
     from ..data.cleaning import Cleaning
-    from ..data.hub_datasets import HubRows
     from ..data.language_filter import check_known
+    from ..data.source import HubDataset, Source, TextFile
     from ..data.tokenizer import adapt_tokenizer
     from ..model.loading import load
 
@@ -123,12 +123,14 @@ def run(args: argparse.Namespace) -> None:
         args.normalization,
         tuple(map(_text_file, args.exclude)),
     )
-    sources = args.files or HubRows(args.dataset_name, args.dataset_config_name, languages)
+    source: Source = HubDataset(languages, args.dataset_name, args.dataset_config_name)
+    if args.files:
+        source = Source([TextFile(languages, os.path.abspath(file)) for file in args.files])
     tokenizer = load(AutoTokenizer, args.tokenizer_name) if args.tokenizer_name else None
     if tokenizer:
         adapt_tokenizer(tokenizer, args.tokenizer_name)
     say(f"Preparing with {runner.describe()}")
-    manifest = prepare(sources, preparation, args.output_dir, tokenizer, runner, _show)
+    manifest = prepare(source, preparation, args.output_dir, tokenizer, runner, _show)
     if manifest["whole"]:
         summary = {name: value for name, value in manifest.items() if name not in ("settings", "shards")}
         print(json.dumps(summary, indent=2))

@@ -7,7 +7,7 @@ from datasets import Dataset
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.readers import load_pairs
+from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.inference.metrics import Bleu
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ class Text:
     def __init__(self) -> None:
         if MULTI30K.is_dir():
             self.name = "Multi30k"
-            pairs = load_pairs(str(MULTI30K / "train"), "en", "de")
+            pairs = TextFile(("en", "de"), str(MULTI30K / "train")).pairs()
             test = MULTI30K / "test_2016_flickr.en"
             self.test = test.read_text(encoding="utf-8").splitlines()
             self.references = test.with_suffix(".de").read_text(encoding="utf-8").splitlines()

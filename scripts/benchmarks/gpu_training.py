@@ -24,7 +24,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
-from hf_vanilla_transformer.data.readers import load_pairs
+from hf_vanilla_transformer.data.source import TextFile
 
 PAPER = {"vocab_size": 37_000}  # section 5.1; the sample of text uses only a part of it
 # the model of --small
@@ -56,7 +56,7 @@ def flops_per_token(model: VanillaTransformerForConditionalGeneration) -> float:
 
 def measure_training(setup: Setup, results: Results) -> None:
     """Add one row for each variant of training `base` and `big`."""
-    pairs = load_pairs(str(setup.text / "wmt" / "train"), "en", "de")
+    pairs = TextFile(("en", "de"), str(setup.text / "wmt" / "train")).pairs()
     texts = [text for side in ("source", "target") for text in pairs[side] if text]
     tokenizer = train_tokenizer(texts, SMALL["vocab_size"] if setup.small else 16_000)
     rows, _ = tokenize_pairs(pairs, tokenizer, 256, None)

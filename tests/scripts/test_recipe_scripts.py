@@ -12,7 +12,7 @@ from corpora import ROOT
 from small import model_flags, write_moses, write_phrases
 
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.readers import load_pairs
+from hf_vanilla_transformer.data.source import TextFile
 
 FLAGS = [
     *model_flags(),
@@ -43,7 +43,7 @@ def test_back_translation_and_distillation_train_on_pairs_and_translations(tmp_p
     write_moses(tmp_path / "monolingual", de=sides["de"][60:])
     back, distilled = tmp_path / "back", tmp_path / "distilled"
     run_recipe("back_translation", tmp_path / "pairs", tmp_path / "monolingual.de", "en", "de", back, *FLAGS)
-    assert load_pairs(str(back / "synthetic"), "en", "de")["target"][:] == sides["de"][60:]
+    assert TextFile(("en", "de"), str(back / "synthetic")).pairs()["target"][:] == sides["de"][60:]
     sources = json.loads((back / "model" / "training.json").read_text())["sources"]
     assert [(source["name"], source["tag"]) for source in sources] == [("pairs", None), ("synthetic", "<bt>")]
     directions = {
@@ -54,7 +54,7 @@ def test_back_translation_and_distillation_train_on_pairs_and_translations(tmp_p
     teachers = f"{back / 'model'} {back / 'model'}"
     run_recipe("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *FLAGS)
     run_recipe("distillation", teachers, tmp_path / "pairs", "en", "de", distilled, *FLAGS)  # finished: does nothing
-    translated = load_pairs(str(distilled / "translated"), "en", "de")
+    translated = TextFile(("en", "de"), str(distilled / "translated")).pairs()
     assert translated["source"][:] == sides["en"][:60]
     assert source_names(distilled / "model") == ["pairs", "translated"]
     assert json.loads((distilled / "model" / "trainer_state.json").read_text())["global_step"] == 3
@@ -67,9 +67,9 @@ def test_diversification_trains_on_the_translations_of_three_models(tmp_path):
     recipe = tmp_path / "small.yaml"
     recipe.write_text("seed: 7\nlabel_smoothing_factor: 0.2\n")
     run_recipe("diversification", pairs, "en", "de", out, recipe, *FLAGS)
-    given = load_pairs(str(pairs), "en", "de")
-    by_both = load_pairs(str(out / "by-both"), "en", "de")
-    by_backward = load_pairs(str(out / "by-backward"), "en", "de")
+    given = TextFile(("en", "de"), str(pairs)).pairs()
+    by_both = TextFile(("en", "de"), str(out / "by-both")).pairs()
+    by_backward = TextFile(("en", "de"), str(out / "by-backward")).pairs()
     assert by_both["source"][:] == given["source"][:]
     assert by_backward["target"][:] == given["target"][:]
     assert by_backward["source"][:] != given["source"][:]
@@ -98,9 +98,9 @@ def test_the_best_multi30k_model_learns_from_translations_by_others(tmp_path):
     assert json.loads((out / "backward" / "config.json").read_text())["source_lang"] == "de"
     bases = [json.loads((out / name / "training.json").read_text())["base_model"] for name in ("student", "model")]
     assert bases == ["first", "student"]
-    given = load_pairs(str(text / "train"), "en", "de")
-    assert load_pairs(str(out / "forward"), "en", "de")["source"][:] == given["source"][:]
-    assert load_pairs(str(out / "back"), "en", "de")["target"][:] == given["target"][:]
+    given = TextFile(("en", "de"), str(text / "train")).pairs()
+    assert TextFile(("en", "de"), str(out / "forward")).pairs()["source"][:] == given["source"][:]
+    assert TextFile(("en", "de"), str(out / "back")).pairs()["target"][:] == given["target"][:]
     teachers = json.loads((out / "forward" / "translation.json").read_text())["settings"]["models"]
     assert [model["name"] for model in teachers] == ["first", "second"]
     settings = [yaml.safe_load((out / name / "settings.yaml").read_text()) for name in names]

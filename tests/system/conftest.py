@@ -21,6 +21,7 @@ from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
 from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.source import TextFile
 
 
 def pytest_collection_modifyitems(items):
@@ -41,7 +42,7 @@ def prepared(text, tmp_path_factory) -> Path:
     """The text as a folder of shards."""
     folder = tmp_path_factory.mktemp("prepared") / "shards"
     preparation = Preparation(("en", "de"), vocab_size=500, cleaning=Cleaning(256, 4.0), shard_pairs=100)
-    prepare([str(text)], preparation, str(folder), runner=Runner(1))
+    prepare(TextFile(("en", "de"), str(text)), preparation, str(folder), runner=Runner(1))
     return folder
 
 
