@@ -83,7 +83,7 @@ def _masks(args: argparse.Namespace) -> "Figure":
 
 
 def _attention(args: argparse.Namespace) -> "Figure":
-    from ..serving.page import Explorer
+    from ..serving.explorer import Explorer
     from ..study.plots import attention_heads
 
     explorer = Explorer.load(args.model)
