@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -159,6 +160,25 @@ def test_exports_are_served(model, backend, tmp_path):
         assert "<title>Translate</title>" in request(process.port, "GET", "/").body
     expected = [" ".join(text.splitlines()) for text in translate(*model[:2], PHRASES[:5], num_beams=1)]
     assert answer.body == {"translatedText": expected, "alternatives": [[]] * 5}
+
+
+WITHOUT_GRADIO = """
+import sys
+sys.modules.update(gradio=None, matplotlib=None)  # as if they were not installed
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.serving import process
+process.serve_until_stopped = lambda app, *_: print(*(route.path for route in app.routes))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_server_and_its_page_need_neither_gradio_nor_matplotlib(model):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", WITHOUT_GRADIO, "serve", str(model[2]), "--port", str(port)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {"/", "/translate"} <= set(done.stdout.split())
 
 
 def test_an_address_in_use_and_an_empty_file_of_keys_are_one_line(server, model, tmp_path):
