@@ -85,33 +85,6 @@ class Language(BaseModel):
     targets: list[str]
 
 
-class LanguageName(BaseModel):
-    """A language."""
-
-    code: str
-    name: str
-
-
-class DefaultLanguages(BaseModel):
-    """The languages that a page offers first."""
-
-    source: LanguageName
-    target: LanguageName
-
-
-class FrontendSettings(BaseModel):
-    """What a page or an app needs to know of the server."""
-
-    apiKeys: bool  # noqa: N815
-    charLimit: int = Field(description="maximum number of characters of a request")  # noqa: N815
-    filesTranslation: bool = False  # noqa: N815
-    frontendTimeout: int = Field(default=500, description="milliseconds to wait after a key before translating")  # noqa: N815
-    keyRequired: bool  # noqa: N815
-    language: DefaultLanguages
-    suggestions: bool = False
-    supportedFilesFormat: list[str] = []  # noqa: N815
-
-
 class Health(BaseModel):
     """The state of the server."""
 
@@ -175,7 +148,7 @@ class Server:
             "/detect", response_model=list[DetectedLanguage], responses=errors, openapi_extra=_body(DetectRequest)
         )(self.detect)
         app.get("/languages", response_model=list[Language])(self.languages)
-        app.get("/frontend/settings", response_model=FrontendSettings)(self.frontend_settings)
+        app.get("/frontend/settings")(self.frontend_settings)
         app.get("/health", response_model=Health)(self.health)
         app.head("/health", include_in_schema=False)(self.health)
         app.get("/metrics", response_class=Response)(self.render_metrics)
@@ -219,24 +192,25 @@ class Server:
         """Return the languages, and into which others each is translated."""
         return self.service.languages()
 
-    async def frontend_settings(self) -> FrontendSettings:
-        """Return what a page or an app needs to know before it sends a request."""
-        languages = [Language.model_validate(each) for each in self.service.languages()]
-        names = {each.code: each.name for each in languages}
-        sources = [each for each in languages if each.targets]
+    async def frontend_settings(self) -> dict[str, object]:
+        """Return what a page or an app needs to know before it sends a request, as LibreTranslate does."""
+        languages = self.service.languages()
+        names = {each["code"]: each["name"] for each in languages}
+        first, *others = [each for each in languages if each["targets"]]
+        target = first["targets"][0]
 
         # With one source language there is nothing to detect.
-        source = LanguageName(code=AUTO, name="Auto Detect")
-        if len(sources) == 1:
-            source = LanguageName(code=sources[0].code, name=sources[0].name)
-        target = sources[0].targets[0]
-
-        return FrontendSettings(
-            apiKeys=bool(self._api_keys),
-            charLimit=self._max_characters,
-            keyRequired=bool(self._api_keys),
-            language=DefaultLanguages(source=source, target=LanguageName(code=target, name=names[target])),
-        )
+        source = {"code": AUTO, "name": "Auto Detect"} if others else {"code": first["code"], "name": first["name"]}
+        return {
+            "apiKeys": bool(self._api_keys),
+            "charLimit": self._max_characters,
+            "filesTranslation": False,
+            "frontendTimeout": 500,  # milliseconds after a key, for pages that translate while somebody types
+            "keyRequired": bool(self._api_keys),
+            "language": {"source": source, "target": {"code": target, "name": names[target]}},
+            "suggestions": False,
+            "supportedFilesFormat": [],
+        }
 
     async def health(self) -> Health:
         """Return 200 while the server is running."""

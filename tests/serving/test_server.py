@@ -129,20 +129,20 @@ def test_frontend_settings_are_those_of_libretranslate(serve, model, save_model)
 
 def test_keys_are_required_and_nothing_that_clients_write_is_logged(serve, caplog):
     caplog.set_level(logging.DEBUG)
-    send = serve(api_keys=["topsecret", "other"])
+    send = serve(api_keys=["topsecret", "confidential"])
     assert send("POST", "/translate", text("private", api_key="guess"))[:2] == (403, {"error": "Invalid API key"})
     assert send("POST", "/translate", text("private", api_key=None)).status == 403
     assert send("POST", "/detect", {"q": "private"}).status == 403
     assert send("GET", "/languages").status == 200
     for answer in (
         send("POST", "/translate", text("private", api_key="topsecret")),
-        send("POST", "/translate?api_key=other", text("private"), form=True),
-        send("POST", "/detect", {"q": "private", "api_key": "other"}),
+        send("POST", "/translate?api_key=confidential", text("private"), form=True),
+        send("POST", "/detect", {"q": "private", "api_key": "confidential"}),
     ):
         assert answer.status == 200
     send("GET", "/private?q=private")
     assert "/translate: 200 in" in caplog.text
-    for secret in ("topsecret", "other", "guess", "private"):
+    for secret in ("topsecret", "confidential", "guess", "private"):
         assert secret not in caplog.text
 
 
