@@ -19,7 +19,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C."""
-    from ..serving.page import Explorer, build_page
+    from ..serving.explorer import Explorer, build_page
 
     listen(args.host, args.port).close()  # Gradio would try for most of a minute
     page = build_page(Explorer.load(args.model, args.dtype or "float32"))

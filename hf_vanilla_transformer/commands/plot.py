@@ -36,7 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _attention(args: argparse.Namespace) -> "Figure":
-    from ..serving.page import Explorer
+    from ..serving.explorer import Explorer
     from ..study.plots import attention_heads
 
     explorer = Explorer.load(args.model)
