@@ -9,7 +9,10 @@ from corpora import ROOT
 from guide_pages import GUIDE, commands
 
 REQUESTS = [
-    command for page in (ROOT / "README.md", GUIDE / "serving.md") for command in commands(page) if command[:4] == "curl"
+    command
+    for page in (ROOT / "README.md", GUIDE / "serving.md")
+    for command in commands(page)
+    if command[:4] == "curl"
 ]
 
 
