@@ -1,20 +1,18 @@
 """Models of several directions translate alike with every runtime."""
 
 import pytest
-import transformers
-from export_models import PHRASES
-from packaging.version import Version
+from export_models import NEEDS_ONNX, PHRASES
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.commands.models import common_languages
 from hf_vanilla_transformer.data.tags import add_tags
 from hf_vanilla_transformer.export.registry import load_export
+from hf_vanilla_transformer.inference.translator import check_same_directions
+from hf_vanilla_transformer.model.text_rules_vanilla_transformer import Directions
 from hf_vanilla_transformer.serving.page import Explorer
 from hf_vanilla_transformer.study.comparison import score_translations
 
 PAIRS = ["en-de", "en-fr"]
-NEEDS_ONNX = pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="too old for ONNX exports")
 
 
 @pytest.fixture
@@ -69,5 +67,5 @@ def test_the_page_translates_in_the_chosen_direction(multilingual):
 
 def test_models_of_different_directions_are_not_compared(multilingual, save_model):
     single, _ = save_model(source_lang=None, target_lang=None)
-    with pytest.raises(ValueError, match="different directions: A: en-de, en-fr; B: a single direction"):
-        common_languages({"A": multilingual[0], "B": single})
+    with pytest.raises(ValueError, match="different directions: A: en-de, en-fr; B: unknown languages"):
+        check_same_directions({"A": Directions(multilingual[0].config), "B": Directions(single.config)})
