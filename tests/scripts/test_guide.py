@@ -15,6 +15,7 @@ from corpora import ROOT
 from guide_pages import PAGES, blocks, commands, prose, split_commands
 from small import SIZES, as_flags, write_moses
 
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.cli import main
 
 # One sentence per combination of a subject and an object, in each language
@@ -152,7 +153,7 @@ def prepared_files(tmp_path_factory):
 def sandbox(prepared_files, tmp_path, monkeypatch):
     """A function that copies these files, except those that a page's commands write, and enters the copy."""
 
-    def enter(page: Path) -> Path:
+    def enter(page: Path) -> None:
         written = re.findall(r"--output_dir (\S+)", page.read_text(encoding="utf-8"))
         folder = tmp_path / "sandbox"
         shutil.copytree(prepared_files, folder)
@@ -160,7 +161,6 @@ def sandbox(prepared_files, tmp_path, monkeypatch):
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "scripts").symlink_to(ROOT / "scripts")
         monkeypatch.chdir(folder)
-        return folder
 
     return enter
 
@@ -175,10 +175,10 @@ def names_for_code() -> dict[str, object]:
     return {"english": EN, "german": DE, "sentences": EN[:4], "transformer": transformer, "embedding": embedding}
 
 
+# from peft, and from torch, because the pages do not say use_cpu
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning", "ignore:'pin_memory' argument")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_and_code_of_a_page_run(page, sandbox, monkeypatch, capsys):
-    from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
-
+def test_commands_and_code_of_a_page_run(page, sandbox, monkeypatch):
     sandbox(page)
     names = names_for_code()
     names["model"] = VanillaTransformerForConditionalGeneration.from_pretrained("my-other-model")

@@ -8,16 +8,12 @@ import pytest
 from corpora import ROOT
 from guide_pages import GUIDE, commands
 
-REQUESTS = [
-    command
-    for page in (ROOT / "README.md", GUIDE / "serving.md")
-    for command in commands(page)
-    if command[:4] == "curl"
-]
+PAGES = [ROOT / "README.md", GUIDE / "serving.md"]
+REQUESTS = {command for page in PAGES for command in commands(page) if command.startswith("curl")}
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-@pytest.mark.parametrize("command", REQUESTS)
+@pytest.mark.parametrize("command", sorted(REQUESTS))
 def test_the_server_answers_the_requests_of_the_pages(command, server):
     words = shlex.split(command.replace(":5000", f":{server.port}"))
     answer = subprocess.run([*words, "--silent", "--noproxy", "*"], capture_output=True, text=True)
