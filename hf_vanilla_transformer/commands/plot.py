@@ -2,26 +2,16 @@
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .console import say
-from .flags import add_model, positive
+from .flags import add_model
 from .models import labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HELP = "plot masks, attention, training curves and more to a PNG or SVG file"
-
-
-def _curve(text: str) -> tuple[int, int]:
-    """Parse d_model and warm-up, as in 512:4000."""
-    width, _, warmup = text.partition(":")
-    try:
-        return positive(width), positive(warmup)
-    except (ValueError, argparse.ArgumentTypeError):
-        raise argparse.ArgumentTypeError(f"must have the form 512:4000, got {text!r}") from None
+HELP = "plot the attention of a model or the curves of training runs to a PNG or SVG file"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -34,23 +24,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         flags.set_defaults(draw=draw)
         return flags
 
-    flags = add("positions", _positions, "sinusoidal positions and their dot products by distance")
-    flags.add_argument("--d_model", type=positive, default=512, help="width of the model (default: 512)")
-    flags.add_argument("--positions", type=positive, default=100, help="number of positions (default: 100)")
-    flags = add("noam", _noam, "learning rate of the noam schedule by update")
-    flags.add_argument(
-        "--curves",
-        nargs="+",
-        type=_curve,
-        metavar="WIDTH:WARMUP",
-        default=[(512, 4000), (512, 8000), (256, 4000), (1024, 4000)],
-        help="d_model and warm-up updates of each curve (default: 512:4000 512:8000 256:4000 1024:4000)",
-    )
-    flags.add_argument("--steps", type=positive, default=20_000, help="number of updates (default: 20000)")
-    flags = add("masks", _masks, "padding, causal and combined masks")
-    flags.add_argument(
-        "--lengths", nargs="+", type=positive, default=[8, 5, 3], help="lengths of the sentences (default: 8 5 3)"
-    )
     flags = add("attention", _attention, "all attention heads of one layer for one sentence")
     add_model(flags)
     flags.add_argument("--sentence", required=True, help="sentence to translate")
@@ -60,26 +33,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     flags = add("training", _training, "loss, perplexity and BLEU of training runs, from their logs")
     flags.add_argument("runs", metavar="RUN", nargs="+", help="output folder of a training run")
-    flags = add("table3", _table3, "rows of Table 3, measured by scripts/study/ablate.py")
-    flags.add_argument("results", metavar="FILE", help="the ablation.json that the script writes")
-
-
-def _positions(args: argparse.Namespace) -> "Figure":
-    from ..study.plots import positions
-
-    return positions(args.d_model, args.positions)
-
-
-def _noam(args: argparse.Namespace) -> "Figure":
-    from ..study.plots import noam_curves
-
-    return noam_curves(args.curves, args.steps)
-
-
-def _masks(args: argparse.Namespace) -> "Figure":
-    from ..study.plots import masks
-
-    return masks(args.lengths)
 
 
 def _attention(args: argparse.Namespace) -> "Figure":
@@ -95,13 +48,6 @@ def _training(args: argparse.Namespace) -> "Figure":
     from ..study.plots import read_log, training_curves
 
     return training_curves({name: read_log(run) for name, run in zip(labels(args.runs), args.runs, strict=True)})
-
-
-def _table3(args: argparse.Namespace) -> "Figure":
-    from ..files import read_json
-    from ..study.plots import ablation
-
-    return ablation(read_json(Path(args.results)))
 
 
 def run(args: argparse.Namespace) -> None:

@@ -11,9 +11,10 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from benchmark_text import Text
 from measuring import Report, log, peak_memory_increase, time_interleaved
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -30,9 +31,6 @@ from hf_vanilla_transformer import (
     paper_config,
 )
 from hf_vanilla_transformer.training.presets import preset
-
-if TYPE_CHECKING:
-    from benchmark import Text
 
 VOCAB_SIZE, BATCH_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 16_000, 32, 35, 30  # of the measurements at base size
 SEARCHES = {"beam 4": 4, "greedy": 1}  # names and numbers of beams
@@ -165,7 +163,7 @@ def measure_base_decoding(report: Report, repeats: int) -> None:
         report.add_agreement(f"base, {name}", *outputs)
 
 
-def train_tiny(text: "Text", updates: int) -> VanillaTransformerForConditionalGeneration:
+def train_tiny(text: Text, updates: int) -> VanillaTransformerForConditionalGeneration:
     """Return a `tiny` model trained on the training text."""
     log(f"Training `tiny` for {updates} updates ...")
     torch.manual_seed(0)
@@ -180,7 +178,7 @@ def train_tiny(text: "Text", updates: int) -> VanillaTransformerForConditionalGe
     return model
 
 
-def measure_tiny_decoding(report: Report, text: "Text", folder: str | None, updates: int, repeats: int) -> None:
+def measure_tiny_decoding(report: Report, text: Text, folder: str | None, updates: int, repeats: int) -> None:
     """Measure decoding of the test sentences, in the same length-sorted batches for every peer.
 
     The model is the one saved in `folder`, or a `tiny` trained for `updates` updates.

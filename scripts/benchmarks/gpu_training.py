@@ -3,11 +3,11 @@
 import gc
 import tempfile
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from datasets import concatenate_datasets
-from gpu_results import MissingError, OutOfTimeError, Results
+from gpu_results import MissingError, OutOfTimeError, Results, Setup
 from measuring import describe_machine, synchronize, time_interleaved
 from torch.utils.flop_counter import FlopCounterMode
 from training import OurBatchesTrainer, Throughput
@@ -25,9 +25,6 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.readers import load_pairs
-
-if TYPE_CHECKING:
-    from gpu import Setup
 
 PAPER = {"vocab_size": 37_000}  # section 5.1; the sample of text uses only a part of it
 # the model of --small
@@ -57,7 +54,7 @@ def flops_per_token(model: VanillaTransformerForConditionalGeneration) -> float:
     return counter.get_total_flops() / tokens.numel()
 
 
-def measure_training(setup: "Setup", results: Results) -> None:
+def measure_training(setup: Setup, results: Results) -> None:
     """Add one row for each variant of training `base` and `big`."""
     pairs = load_pairs(str(setup.text / "wmt" / "train"), "en", "de")
     texts = [text for side in ("source", "target") for text in pairs[side] if text]
@@ -85,7 +82,7 @@ def measure_training(setup: "Setup", results: Results) -> None:
             results.measure(f"training {name}", variant, run, seconds=150 if slow and not setup.small else 30)
 
 
-def _train(setup: "Setup", results: Results, name: str, rows: Any, settings: dict[str, Any]) -> dict[str, Any]:
+def _train(setup: Setup, results: Results, name: str, rows: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the speed and the peak memory of some updates."""
     settings = dict(settings)
     ceiling = results.tables["machine"][describe_machine()]["bf16 TFLOP/s"]

@@ -112,3 +112,13 @@ def test_each_measured_layer_has_the_named_type(complexity, kind):
     assert tuple(states.shape) == expected.get(kind, (32, 24, 64))
     with torch.inference_mode():
         assert complexity.measure_seconds(kind, 8, 16) > 0
+
+
+def test_layer_costs_are_plotted_by_length(complexity):
+    times = {"self-attention": [1e-3, 4e-3], "LSTM": [2e-3, 4e-3]}
+    (axes,) = complexity.plot_times([64, 128], times, 64).axes
+    curves = {line.get_label(): [list(line.get_xdata()), list(line.get_ydata())] for line in axes.lines}
+    assert {name: curves[name] for name in times} == {
+        "self-attention": [[64, 128], [1, 4]],  # milliseconds
+        "LSTM": [[64, 128], [2, 4]],
+    }
