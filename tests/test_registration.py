@@ -5,12 +5,13 @@ import sys
 
 import pytest
 
-# One order for each way in which the import hook can meet the modules of transformers: each costs a process of seconds
+AUTO = "from transformers import AutoConfig, AutoModelForSeq2SeqLM"
+# one order for each way in which the import hook meets transformers; each costs a process that starts for seconds
 IMPORT_ORDERS = [
-    "from hf_vanilla_transformer import noam; from transformers import AutoConfig, AutoModelForSeq2SeqLM",
-    "from transformers import AutoConfig, AutoModelForSeq2SeqLM; import hf_vanilla_transformer",
-    "from transformers import AutoConfig; import hf_vanilla_transformer; from transformers import AutoModelForSeq2SeqLM",
-    "from hf_vanilla_transformer import TranslationPipeline; from transformers import AutoConfig, AutoModelForSeq2SeqLM",
+    f"from hf_vanilla_transformer import noam; {AUTO}",
+    f"{AUTO}; import hf_vanilla_transformer",
+    f"from transformers import AutoConfig; import hf_vanilla_transformer; {AUTO}",
+    f"from hf_vanilla_transformer import TranslationPipeline; {AUTO}",
 ]
 
 
