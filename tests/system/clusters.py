@@ -120,25 +120,13 @@ class RayNodes:
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().split()[-1]
 
-        self.has_two_nodes = True
-
     def remove_node(self) -> None:
         """Remove the second node, with everything that runs on it."""
-        self._tell("remove")
-        self.has_two_nodes = False
-
-    def complete(self) -> None:
-        """Add the second node again if it has been removed."""
-        if not self.has_two_nodes:
-            self._tell("add")
-            self.has_two_nodes = True
-
-    def _tell(self, command: str) -> None:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.write("remove\n")
         self.process.stdin.flush()
-        assert self.process.stdout.readline().split() == ["done"]
+        assert self.process.stdout.readline().split() == ["removed"]
 
     def stop(self) -> None:
         """Stop the cluster."""

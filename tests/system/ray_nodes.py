@@ -1,7 +1,4 @@
-"""Run a Ray cluster of two nodes until told to stop: prints its address, then reads commands from stdin.
-
-"remove" removes the second node, "add" adds it again, "stop" ends the cluster; each but the last is answered.
-"""
+"""Run a Ray cluster of two nodes until told to stop: prints its address, reads "remove" or "stop" from stdin."""
 
 import sys
 
@@ -13,12 +10,8 @@ cluster = Cluster(initialize_head=True, head_node_args={**MEMORY, "include_dashb
 node = cluster.add_node(**MEMORY)
 print("address", cluster.address, flush=True)
 for line in sys.stdin:
-    command = line.strip()
-    if command == "stop":
+    if line.strip() == "stop":
         break
-    if command == "add":
-        node = cluster.add_node(**MEMORY)
-    else:
-        cluster.remove_node(node, allow_graceful=False)
-    print("done", flush=True)
+    cluster.remove_node(node, allow_graceful=False)
+    print("removed", flush=True)
 cluster.shutdown()

@@ -12,18 +12,12 @@ from training_runs import descendants, send_signal
 pytestmark = pytest.mark.timeout(600)  # seconds; on two idle cores, each test takes less than a minute
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayNodes]:
+@pytest.fixture
+def nodes() -> Iterator[RayNodes]:
+    """A Ray cluster of two nodes, for one test: after the loss of a node, it is slow for a minute."""
     cluster = RayNodes()
     yield cluster
     cluster.stop()
-
-
-@pytest.fixture
-def nodes(cluster) -> RayNodes:
-    """A Ray cluster of two nodes."""
-    cluster.complete()
-    return cluster
 
 
 def pool_workers(parent: int) -> list[int]:
