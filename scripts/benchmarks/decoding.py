@@ -36,6 +36,7 @@ VOCAB_SIZE, BATCH_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 16_000, 32, 35, 30  # of 
 SEARCHES = {"beam 4": 4, "greedy": 1}  # names and numbers of beams
 CTRANSLATE2_DTYPES = ("float32", "bfloat16", "int8")
 OURS = {"ours": "", "ours bfloat16": "bfloat16, "}  # the two rows of ours for each peer, and their names in the table
+PLANNED_PAIRS = 4_500_000  # as many as WMT 2014 English-German has
 DEFAULT_SIZE = {"source length": 100, "batch": 8, "beam": 4}  # of the growth table
 
 
@@ -244,9 +245,9 @@ def print_memory(task: str) -> None:
     The tasks are beam search at base size ("ours", "MarianMT") and "planning" the batches of 4.5 million pairs.
     """
     if task == "planning":
-        lengths = torch.randint(5, 60, (4_500_000,)).tolist()
+        lengths = torch.randint(5, 60, (PLANNED_PAIRS,)).tolist()
         targets = [
-            max(1, length + int(noise)) for length, noise in zip(lengths, torch.randn(4_500_000) * 4, strict=True)
+            max(1, length + int(noise)) for length, noise in zip(lengths, torch.randn(PLANNED_PAIRS) * 4, strict=True)
         ]
         start = time.perf_counter()
 

@@ -26,9 +26,10 @@ from hf_vanilla_transformer import convert
 
 def measure_decoding(setup: Setup, results: Results) -> None:
     """Add one row for each model, search, batch size and dtype."""
-    sizes, default_size = ((1, 2), 2) if setup.small else ((1, 64, 256), 64)
-    cases = [(size, torch.bfloat16) for size in sizes]
-    cases += [(default_size, torch.float16), (default_size, torch.float32)]
+    cases = [(size, torch.bfloat16) for size in (1, 64, 256)]
+    cases += [(64, torch.float16), (64, torch.float32)]
+    if setup.small:
+        cases = [(1, torch.bfloat16), (2, torch.float32)]
     for name in setup.models:
         for search, beams in SEARCHES.items():
             for size, dtype in cases:
