@@ -5,6 +5,7 @@ too slow for `import hf_vanilla_transformer` and `vanilla-transformer --help`. I
 soon as the modules of transformers and of this package are imported, in either order.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -52,7 +53,19 @@ def _register() -> None:
             # later releases reject the names of removed tasks before checking the registry
             getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
             model = import_module(_AUTO_MODEL).AutoModelForSeq2SeqLM
-            pipelines.PIPELINE_REGISTRY.register_pipeline("translation", translation, pt_model=model, type="text")
+            registry = pipelines.PIPELINE_REGISTRY
+            registry.register_pipeline("translation", translation, pt_model=model, type="text")
+            registry.task_aliases = _TaskAliases(registry.task_aliases)
+
+
+class _TaskAliases(dict[str, str]):
+    """Aliases of pipeline tasks, among them "translation_xx_to_yy" for any two languages."""
+
+    def __contains__(self, task: object) -> bool:
+        return super().__contains__(task) or bool(re.fullmatch("translation_[^_]+_to_[^_]+", str(task)))
+
+    def __missing__(self, task: str) -> str:
+        return "translation"
 
 
 class _RegisterAfterImport(MetaPathFinder):
