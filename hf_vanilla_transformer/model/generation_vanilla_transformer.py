@@ -58,7 +58,7 @@ class _SearchRecord:
 
 _current_record: ContextVar[_SearchRecord | None] = ContextVar("vanilla_transformer_record", default=None)
 
-_HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
+HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 # Unlike `head_mask`, which the encoder has applied by then, these change the decoder
 _UNKNOWN_TO_FAST_SEARCH = (
     "decoder_attention_mask",
@@ -207,7 +207,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _expand_inputs_for_generation(self, *args, **model_kwargs):
         """Repeat the inputs for every beam as transformers does, but not the head masks, which have no batch."""
-        masks = {name: model_kwargs.pop(name) for name in _HEAD_MASKS if name in model_kwargs}
+        masks = {name: model_kwargs.pop(name) for name in HEAD_MASKS if name in model_kwargs}
         input_ids, model_kwargs = super()._expand_inputs_for_generation(*args, **model_kwargs)
         return input_ids, {**model_kwargs, **masks}
 
@@ -271,7 +271,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             start = prefix_length - prefix_mask.shape[1]
             padding = (start, length - 1 - prefix_length)
             arguments["decoder_attention_mask"] = nn.functional.pad(prefix_mask, padding, value=1)
-        return arguments | {name: kwargs[name] for name in _HEAD_MASKS if name in kwargs}
+        return arguments | {name: kwargs[name] for name in HEAD_MASKS if name in kwargs}
 
     def _given_settings(self, generation_config: GenerationConfig | None, kwargs: dict) -> dict[str, Any]:
         """Return the settings that the arguments, `generation_config` or else the model's own set to a value."""
