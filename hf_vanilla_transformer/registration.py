@@ -6,6 +6,7 @@ plugins. So an import hook registers as soon as the modules of transformers and 
 order.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -66,7 +67,19 @@ def _register_pipeline(pipelines: ModuleType) -> None:
     # later releases reject the names of removed tasks before checking the registry
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
     model = import_module(_AUTO_MODEL).AutoModelForSeq2SeqLM
-    pipelines.PIPELINE_REGISTRY.register_pipeline("translation", TranslationPipeline, pt_model=model, type="text")
+    registry = pipelines.PIPELINE_REGISTRY
+    registry.register_pipeline("translation", TranslationPipeline, pt_model=model, type="text")
+    registry.task_aliases = _TaskAliases(registry.task_aliases)
+
+
+class _TaskAliases(dict[str, str]):
+    """Aliases of pipeline tasks, among them "translation_xx_to_yy" for any two languages."""
+
+    def __contains__(self, task: object) -> bool:
+        return super().__contains__(task) or bool(re.fullmatch("translation_[^_]+_to_[^_]+", str(task)))
+
+    def __missing__(self, task: str) -> str:
+        return "translation"
 
 
 class _RegisterAfterImport(MetaPathFinder):

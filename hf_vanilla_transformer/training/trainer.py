@@ -29,7 +29,7 @@ from .loss import r_drop_loss
 from .resumed_state import ResumedState
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
-from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name, share_embeddings
+from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
 from .validation import ValidatingTrainer
 
 logger = logging.getLogger(__name__)
@@ -94,10 +94,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             self.accelerator.dataloader_config.non_blocking = True  # otherwise each batch waits for the last update
         if self.is_fsdp_enabled:
             check_saved_form(self.accelerator.state.fsdp_plugin)
-        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
-            share_embeddings(self.model)
-            if self.args.bf16:
-                keep_in_float32(self.accelerator.state.fsdp_plugin)
+        if self.is_fsdp_enabled and self.accelerator.is_fsdp2 and self.args.bf16:
+            keep_in_float32(self.accelerator.state.fsdp_plugin)
         if self.args.torch_compile:  # the shapes of batches change, so compile once for all of them
             self.accelerator.state.dynamo_plugin.dynamic = True
         self._saving = False
