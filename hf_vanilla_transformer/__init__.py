@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .data.batching import MaxTokensBatchSampler
     from .data.tokenizer import train_tokenizer
     from .inference.ensemble import Ensemble
-    from .inference.translation import translate
+    from .inference.translator import Translator, translate
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig
     from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .model.pipeline_vanilla_transformer import TranslationPipeline
@@ -40,13 +40,15 @@ _LAZY = {
     "noam": "training.schedule",
     "paper_config": "training.presets",
     "train_tokenizer": "data.tokenizer",
-    "translate": "inference.translation",
+    "Translator": "inference.translator",
+    "translate": "inference.translator",
 }
 
 __all__ = [
     "Ensemble",
     "MaxTokensBatchSampler",
     "TranslationPipeline",
+    "Translator",
     "VanillaTransformerConfig",
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerModel",

@@ -5,13 +5,12 @@ The GPU's kernels are not all deterministic and sum in another order, hence the 
 
 import pytest
 import torch
-from search_models import with_varied_lengths
+from search_models import translate_ids, with_varied_lengths
 from transformers import TrainerCallback, pipeline
 from unequal_pairs import pairs
 
 from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
-from hf_vanilla_transformer.inference.translation import translate_ids
 from hf_vanilla_transformer.serving.batcher import Batcher
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .flags import add_bleu, add_decoding, add_dtype, add_text
-from .models import common_languages, load_models, translate_sentences
+from .models import load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import read_text
 
 HELP = "compare two models on a test text: confidence intervals, significance, examples"
@@ -24,22 +24,31 @@ def run(args: argparse.Namespace) -> None:
     """Print the comparison to stdout as one JSON object."""
     from ..data.formats import read_lines
     from ..inference.metrics import check_tokenization
+    from ..inference.translator import check_same_directions
     from ..study.comparison import compare_translations
 
     check_tokenization(args.bleu_tokenize)
     systems = (args.a, args.b)
     files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
-    models = {name: load_models([name], dtype=args.dtype) for name in systems if name not in files}
+    translators = {name: load_translator([name], dtype=args.dtype) for name in systems if name not in files}
     languages: tuple[str | None, str | None] = (args.source_lang, args.target_lang)
     if not all(languages):  # otherwise models of one direction and of several can be compared
-        languages = common_languages({name: model for name, (model, _) in models.items()})
+        check_same_directions({name: each.directions for name, each in translators.items()})
+    for translator in translators.values():
+        languages = resolve_languages(translator, args)
     text = read_text(args, languages)
     for name, lines in files.items():  # checked before the slow translation
         if len(lines) != len(text.sources):
             raise ValueError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")
     translations: dict[str, Sequence[str]] = {}
+    untranslated: dict[str, int] = {}
     for side, name in zip("AB", systems, strict=True):
-        lines = files[name] if name in files else translate_sentences(*models[name], text.sources, args)
-        translations[f"{side}: {name}"] = lines
+        if name in files:
+            translations[f"{side}: {name}"] = files[name]
+            continue
+        found = translate_sentences(translators[name], text.sources, args)
+        if number := report_problems(found, name):
+            untranslated[side] = number
+        translations[f"{side}: {name}"] = [translation.text for translation in found]
     result = compare_translations(text.sources, text.references, translations, args.bleu_tokenize)
-    print(json.dumps(result, indent=2))
+    print(json.dumps({**result, "untranslated": untranslated} if untranslated else result, indent=2))

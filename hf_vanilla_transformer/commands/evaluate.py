@@ -4,11 +4,14 @@ import argparse
 import json
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .flags import add_backend, add_bleu, add_decoding, add_dtype, add_models, add_text
-from .models import languages_of, load_models, translate_sentences
+from .models import load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import ReferenceText, read_text
+
+if TYPE_CHECKING:
+    from ..inference.translator import Translator
 
 HELP = "evaluate a model on test texts: BLEU, chrF, chrF++ and TER as JSON"
 
@@ -25,21 +28,24 @@ def run(args: argparse.Namespace) -> None:
     from ..inference.metrics import check_tokenization
 
     check_tokenization(args.bleu_tokenize)
-    model, tokenizer = load_models(args.model, args.backend, args.dtype)
+    translator = load_translator(args.model, args.backend, args.dtype)
+    languages = resolve_languages(translator, args)
     files = args.test_file or [None]
-    texts = [read_text(argparse.Namespace(**{**vars(args), "test_file": file}), languages_of(model)) for file in files]
+    texts = [read_text(argparse.Namespace(**{**vars(args), "test_file": file}), languages) for file in files]
     for text in texts:  # all were read before the slow translation
-        result = _evaluate(model, tokenizer, text, args)
+        result = _evaluate(translator, text, args)
         print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
 
 
-def _evaluate(model: Any, tokenizer: Any, text: ReferenceText, args: argparse.Namespace) -> dict[str, Any]:
+def _evaluate(translator: "Translator", text: ReferenceText, args: argparse.Namespace) -> dict[str, Any]:
     """Return the scores of a model on a text."""
     from ..inference.metrics import evaluate_translations
 
     start = time.perf_counter()
-    translations = translate_sentences(model, tokenizer, text.sources, args)
+    found = translate_sentences(translator, text.sources, args)
     seconds = time.perf_counter() - start
+    untranslated = report_problems(found, text.name)
+    translations = [translation.text for translation in found]
 
     def score(indices: Iterable[int]) -> dict[str, Any]:
         predictions, references = zip(*((translations[i], text.references[i]) for i in indices), strict=True)
@@ -48,6 +54,8 @@ def _evaluate(model: Any, tokenizer: Any, text: ReferenceText, args: argparse.Na
 
     about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
     result = {**score(range(len(translations))), **about}
+    if untranslated:
+        result["untranslated"] = untranslated
     if text.unseen:
         result["unseen_combinations"] = score(text.unseen)
     return result

@@ -2,54 +2,30 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .console import UsageError
+from .console import UsageError, say
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from ..inference.translator import Translation, Translator
 
 
-def load_models(
-    names: Sequence[str], backend: str = "torch", dtype: str | None = None
-) -> tuple[Any, "PreTrainedTokenizerBase"]:
+def load_translator(names: Sequence[str], backend: str = "torch", dtype: str | None = None) -> "Translator":
     """Load a model and its tokenizer from a folder or the Hub; several names form an ensemble.
 
     Raises:
-        OSError, ValueError: if a model cannot be loaded, or the models have different vocabularies or languages.
-        UsageError: if several models are used with a backend other than torch.
+        OSError, ValueError: as `Translator.load`.
+        UsageError: if an ensemble or a number format is requested with a backend other than torch.
     """
-    if len(names) == 1:
-        return _load_one(names[0], backend, dtype)
-    from ..inference.ensemble import Ensemble
+    from ..inference.translator import Translator
 
-    if backend != "torch":
+    if backend != "torch" and len(names) > 1:
         raise UsageError("An ensemble requires --backend torch.")
-    models, tokenizers = zip(*(_load_one(name, backend, dtype) for name in names), strict=True)
-    for name, tokenizer in zip(names, tokenizers, strict=True):
-        if tokenizer.get_vocab() != tokenizers[0].get_vocab():
-            raise ValueError(
-                f"{names[0]} and {name} have different vocabularies, but the models of an ensemble must share one."
-            )
-    common_languages(dict(zip(names, models, strict=True)))
-    return Ensemble(models), tokenizers[0]
-
-
-def _load_one(name: str, backend: str, dtype: str | None) -> tuple[Any, "PreTrainedTokenizerBase"]:
-    """Load a model, on the accelerator if one is available, and its tokenizer."""
-    from ..inference.loading import load_with_tokenizer
-
-    if backend != "torch":
-        if dtype is not None:
-            raise UsageError("--dtype requires --backend torch; export a model with --quantization instead.")
-        from ..export.registry import load_export
-
-        exported = load_export(name, backend)
-        return exported, exported.tokenizer
-
-    return load_with_tokenizer(name, dtype or "float32")
+    if backend != "torch" and dtype is not None:
+        raise UsageError("--dtype requires --backend torch; export a model with --quantization instead.")
+    return Translator.load(names, backend, dtype)
 
 
 def labels(names: Sequence[str]) -> list[str]:
@@ -58,55 +34,46 @@ def labels(names: Sequence[str]) -> list[str]:
     return short if len(set(short)) == len(short) else list(names)
 
 
-def languages_of(model: Any) -> tuple[str | None, str | None]:
-    """Return the source and target language of a model, each None if unknown."""
-    return model.config.source_lang, model.config.target_lang
-
-
-def common_languages(models: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Return the source and target language that all models share, each None if unknown or if there are no models.
-
-    Args:
-        models: maps names, for the error message, to models.
-
-    Raises:
-        ValueError: if the models have different languages.
-    """
-    languages = {name: languages_of(model) for name, model in models.items()}
-    if len(set(languages.values())) > 1:
-        directions = "; ".join(f"{name}: {source} to {target}" for name, (source, target) in languages.items())
-        raise ValueError(f"The models have different languages: {directions}.")
-    pairs = {name: ", ".join(getattr(model.config, "language_pairs", None) or ()) for name, model in models.items()}
-    if len(set(pairs.values())) > 1:
-        directions = "; ".join(f"{name}: {known or 'a single direction'}" for name, known in pairs.items())
-        raise ValueError(f"The models have different directions: {directions}.")
-    return next(iter(languages.values()), (None, None))
-
-
 def decoding_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Return the beam search settings that were given as flags."""
     names = ("num_beams", "length_penalty")
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
 
 
-def direction(model: Any, args: argparse.Namespace) -> dict[str, str | None]:
-    """Return the languages and the tag with which a model translates, from the flags and the model itself."""
-    source_lang, target_lang = languages_of(model)
-    return {
-        "source_lang": args.source_lang or source_lang,
-        "target_lang": args.target_lang or target_lang,
-        "tag": args.tag,
-    }
+def resolve_languages(translator: "Translator", args: argparse.Namespace) -> tuple[str | None, str | None]:
+    """Return the languages given as flags, or the model's own; None for one that is unknown.
+
+    Raises:
+        UsageError: if the model does not have them, or has several targets and none is given.
+    """
+    try:
+        return translator.directions.resolve(args.source_lang, args.target_lang)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
-def translate_sentences(
-    model: Any, tokenizer: "PreTrainedTokenizerBase", sources: list[str], args: argparse.Namespace
-) -> list[str]:
+def direction(args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the languages and the tag given as flags, as arguments of `Translator.translate`."""
+    return {"source_lang": args.source_lang, "target_lang": args.target_lang, "tag": args.tag}
+
+
+def translate_sentences(translator: "Translator", sources: list[str], args: argparse.Namespace) -> list["Translation"]:
     """Translate `sources` with the settings in `args`, and show a progress bar."""
     from tqdm import tqdm
 
-    from ..inference.translation import translate
-
     with tqdm(total=len(sources), desc="Translating", unit=" sentences", file=sys.stderr) as bar:
-        settings = {**direction(model, args), **decoding_settings(args)}
-        return translate(model, tokenizer, sources, args.max_tokens, progress=bar.update, **settings)
+        settings = {**direction(args), **decoding_settings(args)}
+        return translator.translate(sources, max_tokens=args.max_tokens, progress=bar.update, **settings)
+
+
+def report_problems(translations: Iterable["Translation"], where: str, first: int = 1) -> int:
+    """Name the lines that have no translation on stderr, and return their number.
+
+    Args:
+        where: what the lines belong to, such as "standard input".
+        first: number of the first line.
+    """
+    problems = [(number, each.problem) for number, each in enumerate(translations, first) if each.problem]
+    for number, problem in problems:
+        say(f"{where}, line {number}: not translated: {problem}")
+    return len(problems)

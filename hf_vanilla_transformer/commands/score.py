@@ -6,7 +6,7 @@ import sys
 
 from .console import say
 from .flags import add_batches, add_dtype, add_models, add_text
-from .models import direction, languages_of, load_models
+from .models import direction, load_translator, resolve_languages
 from .reference_text import read_text
 
 HELP = "compute the log-probability and perplexity of given translations"
@@ -25,17 +25,17 @@ def run(args: argparse.Namespace) -> None:
     from ..inference.metrics import perplexity
     from ..study.comparison import score_translations
 
-    model, tokenizer = load_models(args.model, dtype=args.dtype)
-    text = read_text(args, languages_of(model))
+    translator = load_translator(args.model, dtype=args.dtype)
+    text = read_text(args, resolve_languages(translator, args))
     with tqdm(total=len(text.sources), desc="Scoring", unit=" pairs", file=sys.stderr) as bar:
         results = score_translations(
-            model,
-            tokenizer,
+            translator.model,
+            translator.tokenizer,
             text.sources,
             text.references,
             args.max_tokens,
             progress=bar.update,
-            **direction(model, args),
+            **direction(args),
         )
     for log_probability, tokens in results:
         row = {

@@ -10,7 +10,7 @@ from ..files import import_extra
 from .console import UsageError, say
 from .demo import listen
 from .flags import add_backend, add_decoding, add_dtype, add_host, positive, positive_number
-from .models import decoding_settings, labels, load_models
+from .models import decoding_settings, labels, load_translator
 
 HELP = "serve translations over HTTP, with LibreTranslate's API, and a page to try the models"
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     from ..serving.monitoring import Metrics
     from ..serving.process import mount_page, serve_until_stopped
     from ..serving.server import Server
-    from ..serving.service import TranslationService, Translator
+    from ..serving.service import ServedModel, TranslationService
 
     if args.backend != "torch" and not args.no_page:
         raise UsageError(f"The page needs --backend torch; with {args.backend}, add --no_page.")
@@ -69,17 +69,20 @@ def run(args: argparse.Namespace) -> None:
     sock = listen(args.host, args.port)
     metrics, batcher = Metrics(), Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)
     metrics.watch_queue(batcher.queue_length)
-    translators = []
+    models = []
     names = list(dict.fromkeys(args.model))
     for name, label in zip(names, labels(names), strict=True):
-        model, tokenizer = batcher.run(partial(load_models, [name], args.backend, args.dtype))
-        translators.append(Translator(label, model, tokenizer, decoding_settings(args), metrics))
-    service = TranslationService(translators, batcher)
+        translator = batcher.run(partial(load_translator, [name], args.backend, args.dtype))
+        translator.name = label
+        models.append(ServedModel(translator, decoding_settings(args), metrics))
+    service = TranslationService(models, batcher)
     server = Server(service, metrics, keys, args.max_characters, args.timeout)
     app = server.app(args.cors_origin)
     stop_page = None
     if not args.no_page:
-        stop_page = mount_page(app, translators, batcher, args.max_characters, server.is_key if keys else None)
+        stop_page = mount_page(
+            app, [each.translator for each in models], batcher, args.max_characters, server.is_key if keys else None
+        )
     logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("hf_vanilla_transformer", "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)

@@ -9,9 +9,9 @@ from threading import Thread
 from typing import Any, BinaryIO
 
 from . import translate_files
-from .console import UsageError
+from .console import UsageError, say
 from .flags import add_backend, add_decoding, add_direction, add_dtype, add_models, positive
-from .models import decoding_settings, direction, load_models
+from .models import decoding_settings, direction, load_translator, report_problems, resolve_languages
 
 HELP = "translate stdin to stdout line by line, or files into a folder"
 MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
@@ -24,6 +24,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--do_sample", action="store_true", help="sample tokens instead of searching for the best")
     parser.add_argument("--top_k", type=positive, help="sample only from this many tokens (default: all)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the sampling (default: 42)")
+    parser.add_argument(
+        "--split_sentences", action="store_true", help="cut each line into sentences, for paragraphs and long lines"
+    )
     translate_files.add_flags(parser)
 
 
@@ -40,23 +43,29 @@ def _translate_standard_input(args: argparse.Namespace) -> None:
     from transformers import set_seed
 
     from ..data.formats import decode_lines
-    from ..inference.translation import translate
 
     if sys.stdin is None:
         raise OSError("Standard input is closed: redirect the text to it with < FILE.")
     sampling = _sampling(args)
     if args.do_sample:
         set_seed(args.seed)
-    model, tokenizer = load_models(args.model, args.backend, args.dtype)
-    settings = {**direction(model, args), **decoding_settings(args), **sampling}
+    translator = load_translator(args.model, args.backend, args.dtype)
+    settings = {**direction(args), **decoding_settings(args), **sampling, "split_sentences": args.split_sentences}
+    resolve_languages(translator, args)  # before stdin is read
+    lines_read = untranslated = 0
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # the terminal's encoding may lack characters
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
         for lines in _chunks(decode_lines(_standard_input(), "standard input"), wait=args.do_sample):
-            translations = translate(model, tokenizer, lines, args.max_tokens, progress=bar.update, **settings)
+            translations = translator.translate(lines, max_tokens=args.max_tokens, progress=bar.update, **settings)
             for translation in translations:
-                print(" ".join(translation.splitlines()))  # one line of output per line of input
+                print(" ".join(translation.text.splitlines()))  # one line of output per line of input
             sys.stdout.flush()
+            untranslated += report_problems(translations, "standard input", lines_read + 1)
+            lines_read += len(lines)
+    if untranslated:
+        whole_or_part = "in part" if args.split_sentences else "and left blank"
+        say(f"{untranslated:,} of {lines_read:,} lines were not translated, {whole_or_part}")
 
 
 def _sampling(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .console import UsageError, say
 from .flags import add_runner, positive
-from .models import decoding_settings, direction, load_models
+from .models import decoding_settings, direction, load_translator, resolve_languages
 from .runner_flags import make_runner
 
 
@@ -57,38 +57,44 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
 
     from ..corpus.corpus_translation import CorpusJob, CorpusTranslation
     from ..corpus.spans import find_files
-    from ..data.tags import prefix_ids
+    from ..export.registry import find_format
+    from ..inference.precision import default_device, resolve_dtype
 
-    runner = make_runner(args, use_gpus=args.backend != "onnx")
-    if args.backend == "onnx" and (args.scores or args.nbest > 1):
-        raise UsageError("--scores and --nbest require --backend torch or ctranslate2.")
+    runner = make_runner(args, use_gpus=args.backend == "torch" or find_format(args.backend).uses_gpus)
     if args.scores and args.output_format == "txt":
         raise UsageError("--scores requires --output_format jsonl.")
     files = find_files(args.input_files)
     models = [str(Path(name).resolve()) if Path(name).is_dir() else name for name in args.model]
-    model, tokenizer = load_models(models, args.backend, args.dtype)  # to check it before any task starts
-    languages = direction(model, args)
-    if not (languages["source_lang"] and languages["target_lang"]):
+    translator = load_translator(models, args.backend, args.dtype)  # to check it before any task starts
+    if not translator.model.returns_scores and (args.scores or args.nbest > 1):
+        raise UsageError(f"--backend {args.backend} has neither --scores nor --nbest.")
+    source_lang, target_lang = resolve_languages(translator, args)
+    if not (source_lang and target_lang):
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
-    _check_direction(model.config, languages["source_lang"], languages["target_lang"])
-    prefix_ids(model.config, tokenizer, **languages)
-    beams = decoding_settings(args).get("num_beams") or sampling.get("num_beams") or model.generation_config.num_beams
-    beams = beams or 1
+    languages = {**direction(args), "source_lang": source_lang, "target_lang": target_lang}
+    translator.encode([""], **languages)  # checks the tag
+    beams = translator.num_hypotheses(args.num_beams or sampling.get("num_beams"))
     if args.nbest > beams and not (args.do_sample and beams == 1):  # without beams, samples are independent
         raise UsageError(f"--nbest {args.nbest} exceeds the beam size, {beams}: raise --num_beams.")
     translation = CorpusTranslation(
-        load_models,
         tuple(models),
         args.backend,
-        str(model.dtype).removeprefix("torch.") if args.dtype else None,  # all workers resolve "auto" alike
-        (languages["source_lang"], languages["target_lang"]),
+        # all workers resolve "auto" alike
+        str(resolve_dtype(args.dtype, default_device())).removeprefix("torch.") if args.dtype else None,
+        (source_lang, target_lang),
         args.output_format,
         args.nbest,
         args.scores,
         args.seed if args.do_sample else None,
-        {**languages, "max_tokens": args.max_tokens, **decoding_settings(args), **sampling},
+        {
+            **languages,
+            "max_tokens": args.max_tokens,
+            **({"split_sentences": True} if args.split_sentences else {}),
+            **decoding_settings(args),
+            **sampling,
+        },
     )
-    del model
+    del translator
     job = CorpusJob(translation, files, args.output_dir, args.shard_lines)
     missing = runner.missing(job.tasks, job.is_done)
     lines = sum(task.span.lines for task in missing)
@@ -97,19 +103,6 @@ def run(args: argparse.Namespace, sampling: dict[str, Any]) -> None:
         for finished in job.run(runner):
             bar.update(finished)
     _report(job.finish(), args.output_dir)
-
-
-def _check_direction(config: Any, source_lang: str, target_lang: str) -> None:
-    """Check that a model was trained for a direction, as far as it is known.
-
-    Raises:
-        ValueError: if not.
-    """
-    known = config.language_pairs or []
-    if not known and config.source_lang and config.target_lang:
-        known = [f"{config.source_lang}-{config.target_lang}"]
-    if known and f"{source_lang}-{target_lang}" not in known:
-        raise ValueError(f"This model translates {', '.join(known)}, not {source_lang}-{target_lang}.")
 
 
 def _report(manifest: dict[str, Any], output_dir: str) -> None:

@@ -7,7 +7,7 @@ every task is done, the totals.
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..data.formats import DataError
 from ..data.readers import names_and_stamps, read_translation_manifest
 from ..export.registry import identify
 from ..files import CORPUS_MANIFEST, read_json, replacing
-from ..inference.translation import Hypothesis, translate, translate_nbest
+from ..inference.translator import Hypothesis, Translation, Translator
 from ..model.loading import load
 from ..version import __version__
 from .runner import (
@@ -37,7 +37,6 @@ from .spans import Span, check_language, cut, read_span
 
 _MAX_PROBLEMS = 5  # messages on unusable lines that are kept per task
 _NOTES = "tasks"
-Loader = Callable[[Sequence[str], str, str | None], tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -45,18 +44,16 @@ class CorpusTranslation:
     """Settings of the translation of a corpus.
 
     Args:
-        load: returns the model and the tokenizer for `models`, `backend` and `dtype`; a function that can be pickled.
         models: folder of the model or its name on the Hub; several form an ensemble.
-        backend, dtype: runtime and number format of the model.
+        backend, dtype: as for `Translator.load`.
         languages: source and target language: the keys of the output and, in JSON lines and Parquet, of the input.
         format: "jsonl" for objects with the source and the translation, or "txt" for translations only.
         nbest: number of hypotheses of each line, which are consecutive lines of the output.
-        scores: whether the objects have the key "score", as `translation.Hypothesis`.
+        scores: whether the objects have the key "score", as `translator.Hypothesis`.
         seed: seed of the sampling, if tokens are sampled.
-        options: arguments of `translation.translate`.
+        options: arguments of `Translator.translate`.
     """
 
-    load: Loader
     models: tuple[str, ...]
     backend: str
     dtype: str | None
@@ -67,46 +64,35 @@ class CorpusTranslation:
     seed: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, sentences: list[str], number: int) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each sentence of task `number`, which decides what is sampled."""
-        model, tokenizer = _load(self.load, self.models, self.backend, self.dtype)
+    def run(self, sentences: list[str], number: int) -> list[Translation]:
+        """Return the translation of each sentence of task `number`, which decides what is sampled."""
+        translator = _load(self.models, self.backend, self.dtype)
         if self.seed is not None:
             set_seed(self.seed + number)
-        if self.scores or self.nbest > 1:
-            return translate_nbest(model, tokenizer, sentences, self.nbest, **self.options)
-        return [[Hypothesis(text, 0.0)] for text in translate(model, tokenizer, sentences, **self.options)]
+        return translator.translate(sentences, nbest=self.nbest, scores=self.scores, **self.options)
 
-    def blank_long(self, sentences: list[str], span: Span) -> list[str]:
-        """Make sentences empty that have more tokens than the model has positions; return a message for each."""
-        model, tokenizer = _load(self.load, self.models, self.backend, self.dtype)
-        limit, problems = model.config.max_position_embeddings - 2, []  # leaves room for two tags
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        lengthens = backend is None or backend.normalizer is not None  # NFKC can replace a character by many
-        for i, sentence in enumerate(sentences):
-            if not lengthens and len(sentence.encode()) < limit:  # a token has at least a byte
+    def lines(self, sentence: str, translation: Translation) -> Iterator[str]:
+        """Yield the lines of the output for a sentence, one per hypothesis."""
+        hypotheses = translation.hypotheses
+        if not hypotheses:  # both sides blank, because training drops such pairs
+            sentence = ""
+            hypotheses = [Hypothesis("", 0.0)] * self.nbest
+        for hypothesis in hypotheses:
+            text = " ".join(hypothesis.text.splitlines())
+            if self.format == "txt":
+                yield text + "\n"
                 continue
-            length = len(tokenizer(sentence)["input_ids"])
-            if length > limit:
-                sentences[i] = ""
-                problems.append(f"{span.file}, line {span.first + i}: {length:,} tokens, more than {limit:,}.")
-        return problems
-
-    def line(self, sentence: str, hypothesis: Hypothesis) -> str:
-        """Return the line of the output for a hypothesis of a sentence."""
-        text = " ".join(hypothesis.text.splitlines())
-        if self.format == "txt":
-            return text + "\n"
-        row: dict[str, Any] = dict(zip(self.languages, (sentence, text), strict=True))
-        if self.scores:
-            row["score"] = round(hypothesis.score, 6)
-        return json.dumps(row, ensure_ascii=False) + "\n"
+            row: dict[str, str | float] = dict(zip(self.languages, (sentence, text), strict=True))
+            if self.scores:
+                row["score"] = round(hypothesis.score, 6)
+            yield json.dumps(row, ensure_ascii=False) + "\n"
 
 
 @lru_cache(1)
-def _load(load: Loader, models: tuple[str, ...], backend: str, dtype: str | None) -> tuple[Any, Any]:
-    """Return a model and its tokenizer, loaded once per process."""
+def _load(models: tuple[str, ...], backend: str, dtype: str | None) -> Translator:
+    """Return the translator of some models, loaded once per process."""
     logging.disable_progress_bar()  # there would be one per process
-    return load(models, backend, dtype)
+    return Translator.load(models, backend, dtype)
 
 
 class Task(NamedTuple):
@@ -132,17 +118,19 @@ class _Writer(NamedTuple):
 
     def write(self, task: Task) -> Task:
         """Translate the span of a task and write its file, then its note."""
-        file, translation = task.span.file, self.translation
-        sentences, problems = read_span(task.span, translation.languages[0])
-        problems += translation.blank_long(sentences, task.span)
-        hypotheses = translation.run(sentences, task.number)
+        file = task.span.file
+        sentences, problems = read_span(task.span, self.translation.languages[0])
+        translations = self.translation.run(sentences, task.number)
+        for i, found in enumerate(translations):
+            if found.problem:
+                problems.append(f"{file}, line {task.span.first + i}: {found.problem}.")
         part = self.part(task.number)
         with (
             replacing(part, shared=True) as unfinished,
             unfinished.open("w", encoding="utf-8", newline="") as output,
         ):
-            for sentence, found in zip(sentences, hypotheses, strict=True):
-                output.writelines(translation.line(sentence, hypothesis) for hypothesis in found)
+            for sentence, found in zip(sentences, translations, strict=True):
+                output.writelines(self.translation.lines(sentence, found))
         examples = [problem.replace(file, Path(file).name) for problem in problems[:_MAX_PROBLEMS]]
         note = {"bytes": part.stat().st_size, "unusable_lines": len(problems), "problems": examples}
         write_json(self.note(task.number), note)

@@ -196,6 +196,7 @@ FORMAT = Format(
     files=("model.bin", f"{CONFIG_FOLDER}/*config.json"),
     usage=_USAGE,
     quantizations=QUANTIZATIONS,
+    uses_gpus=True,
     check=lambda: import_extra("ctranslate2", "export"),
     recognises=lambda folder: (folder / CONFIG_FOLDER).is_dir(),
     write=_write,

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -36,7 +35,7 @@ class Runtime(Protocol):
     def train(self, mode: bool = True) -> "Runtime": ...
 
     @property
-    def generate(self) -> Callable[..., torch.Tensor | GenerateBeamEncoderDecoderOutput]:
+    def generate(self) -> Callable[..., Any]:
         """Return the method that generates ids for `input_ids`, as `VanillaTransformerGenerationMixin.generate`."""
 
 
@@ -56,6 +55,7 @@ class Format:
         files: patterns of the files that determine its translations, besides configuration and tokenizer.
         usage: how other programs use an export, for its README.
         quantizations: number formats of the weights, the default last; none if there is no choice.
+        uses_gpus: whether its runtime runs on a GPU if there is one.
         check: raises an `ImportError` if the packages that write an export are not installed.
         recognises: returns whether a folder is such an export.
         write: writes the graphs or weights of the model in the first folder, or on the Hub, to the second.
@@ -67,6 +67,7 @@ class Format:
     files: tuple[str, ...]
     usage: str
     quantizations: tuple[str, ...]
+    uses_gpus: bool
     check: Callable[[], object]
     recognises: Callable[[Path], bool]
     write: Callable[[str, Path, str | None], None]

@@ -14,6 +14,7 @@ import torch
 import transformers
 from packaging.version import Version
 from transformers import AutoTokenizer
+from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..files import import_extra
@@ -61,12 +62,14 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     returns_scores = False
 
     def __init__(self, folder: str):
-        exporters, options = import_exporters(), import_module("onnxruntime").SessionOptions()
+        exporters = import_exporters()
+        options = import_module("onnxruntime").SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()  # by default it would use every core of the machine
         exported = exporters.ExportedModel.from_pretrained(folder, trust_remote_code=False, session_options=options)
         with torch.device("meta"):
             super().__init__(exported.config)
-        self.generation_config, self.runners = exported.generation_config, exported.runners
+        self.generation_config = exported.generation_config
+        self.runners = exported.runners
         self.tokenizer = load(AutoTokenizer, folder)
         self.eval()
 
@@ -74,14 +77,14 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     def device(self) -> torch.device:
         return torch.device("cpu")  # the device of input and output ids
 
-    def _can_use_fast_search(self, *search: Any) -> bool:
+    def _can_use_fast_search(self, *search: object) -> bool:
         return False  # the fast search needs the weights
 
     def _max_output_tokens(self) -> int:
         return num_positions(self.config)
 
     def generate(  # type: ignore[override]
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **settings: Any
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **settings: object
     ) -> Any:
         """Return the generated ids (B, T), starting with the decoder start token, for `input_ids` (B, S).
 
@@ -106,9 +109,9 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         self,
         decoder_input_ids: torch.Tensor,
         encoder_outputs: BaseModelOutput,
-        cache: Any,
+        cache: EncoderDecoderCache,
         attention_mask: torch.Tensor,
-        **others: Any,
+        **others: object,
     ) -> Seq2SeqLMOutput:
         """Run one decoding step: `decoder_input_ids` (B, 1) to logits (B, 1, vocab_size) and the updated cache."""
         self._check_length(cache.get_seq_length() + decoder_input_ids.shape[1])
@@ -127,7 +130,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
                 f"The export has {num_positions(self.config)} positions, but the text needs {length}. Shorten it."
             )
 
-    def _run(self, name: str, **inputs: Any) -> Any:
+    def _run(self, name: str, **inputs: object) -> Any:
         runner = self.runners[name]
         return runner(**{key: value for key, value in inputs.items() if key in runner.metadata.kwargs})
 
@@ -180,6 +183,7 @@ FORMAT = Format(
     files=("*.onnx", "*.onnx.data"),
     usage=_USAGE,
     quantizations=(),
+    uses_gpus=False,
     check=import_exporters,
     recognises=lambda folder: (folder / _MANIFEST).is_file(),
     write=_write,

@@ -1,4 +1,4 @@
 """Use trained models: translate, compute metrics, combine models.
 
-Read `translation.py` first.
+Read `translator.py` first: everything that translates goes through it.
 """

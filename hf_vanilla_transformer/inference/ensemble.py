@@ -24,7 +24,7 @@ class _EnsembleEncoder(nn.Module):
         super().__init__()
         self.encoders = nn.ModuleList(encoders)
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: Any):
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: object):
         states = [encoder(input_ids, attention_mask).last_hidden_state for encoder in self.encoders]
         return BaseModelOutput(torch.cat(states, -1))
 
@@ -56,7 +56,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         first = models[0].config
         for model in models[1:]:
             for name in ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
-                expected, found = getattr(first, name), getattr(model.config, name)
+                expected = getattr(first, name)
+                found = getattr(model.config, name)
                 if found != expected:
                     raise ValueError(
                         f"The models of an ensemble must share one vocabulary: {name} is {expected} in the first "
@@ -75,7 +76,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self._encoder
 
-    def _can_use_fast_search(self, *search: Any) -> bool:
+    def _can_use_fast_search(self, *search: object) -> bool:
         return False  # the fast search supports only a single model
 
     def _max_output_tokens(self) -> int:
@@ -87,14 +88,15 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.Tensor | None = None,
-        encoder_outputs: Any = None,
+        encoder_outputs: BaseModelOutput | None = None,
         cache: EncoderDecoderCache | None = None,
-        **_: Any,
+        **_: object,
     ) -> Seq2SeqLMOutput:
         """Return the logarithm of the mean probabilities as `logits` (B, T, vocab_size)."""
         if encoder_outputs is None:
             encoder_outputs = self._encoder(input_ids, attention_mask)
-        log_probs, start = [], 0
+        log_probs = []
+        start = 0  # the first layer of the model in the shared cache
         states = encoder_outputs[0].split(self._widths, -1)
         for model, state, depth in zip(self.models, states, self._depths, strict=True):
             part = None if cache is None else _cache_slice(cache, start, start + depth)

@@ -1,29 +1,36 @@
-"""Cut a text into sentences and what lies between them, with sentencex."""
+"""Cut a text into sentences and what lies between them, with sentencex, and join their translations."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import sentencex
 
-
-class Segment(NamedTuple):
-    """A part of a text: a sentence, or white space."""
-
-    text: str
-    is_sentence: bool
+_UNKNOWN = "en"  # sentencex uses general rules, those of English, for languages that it does not know
 
 
-def segments(text: str, language: str) -> list[Segment]:
-    """Return the sentences of a text and the white space around them; joined, they are the text.
-
-    A line break ends a sentence.
+class Document:
+    """A text cut into sentences and white space. A line break ends a sentence.
 
     Args:
-        language: the language of the text, an ISO 639-1 code; for unknown ones, general rules apply.
+        text: the text.
+        language: its language, an ISO 639-1 code; general rules apply to an unknown one.
+
+    Attributes:
+        pieces: the sentences and the white space around them, which joined are the text.
+        sentences: the sentences alone.
     """
-    return [
-        Segment(part, not part.isspace()) for line in text.splitlines(keepends=True) for part in _cut(line, language)
-    ]
+
+    def __init__(self, text: str, language: str | None):
+        lines = text.splitlines(keepends=True)
+        self.pieces = [piece for line in lines for piece in _cut(line, language or _UNKNOWN)]
+        self._places = [i for i, piece in enumerate(self.pieces) if not piece.isspace()]
+        self.sentences = [self.pieces[i] for i in self._places]
+
+    def join(self, translations: Sequence[str]) -> str:
+        """Return the text with a translation in place of each sentence."""
+        pieces = list(self.pieces)
+        for i, translation in zip(self._places, translations, strict=True):
+            pieces[i] = translation
+        return "".join(pieces)
 
 
 def _cut(line: str, language: str) -> Iterator[str]:
@@ -32,6 +39,7 @@ def _cut(line: str, language: str) -> Iterator[str]:
     if "".join(sentences) != line:  # sentencex promises this; losing text would be worse than one long sentence
         sentences = [line]
     for sentence in sentences:
-        start, end = len(sentence) - len(sentence.lstrip()), len(sentence.rstrip())
+        start = len(sentence) - len(sentence.lstrip())
+        end = len(sentence.rstrip())
         parts = (sentence,) if end <= start else (sentence[:start], sentence[start:end], sentence[end:])
         yield from filter(None, parts)

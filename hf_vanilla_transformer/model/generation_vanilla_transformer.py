@@ -112,6 +112,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     """
 
     config: Any
+    returns_scores = True  # `generate` knows n-best lists and `output_sequence_scores`; exports may not
 
     def generate(
         self,

@@ -43,10 +43,10 @@ def max_source_tokens(config: Any, tokenizer: Any) -> int:
     """Return the largest number of source tokens that a model translates, tags and `</s>` included.
 
     It is `max_position_embeddings`, for sinusoids too: they have encodings for more positions, but the model has never
-    seen them in training. A tokenizer may set a lower limit.
+    seen them in training. A tokenizer, if there is one, may set a lower limit.
     """
     limit = getattr(config, "max_position_embeddings", None)
-    own_limit = tokenizer.model_max_length
+    own_limit = getattr(tokenizer, "model_max_length", _NO_LIMIT)
     if own_limit < _NO_LIMIT:
         return own_limit if limit is None else min(limit, own_limit)
     return limit or _DEFAULT_MAX_TOKENS

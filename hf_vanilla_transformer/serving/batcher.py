@@ -28,7 +28,7 @@ class Sentence(NamedTuple):
     """A sentence to translate.
 
     Args:
-        translate: returns the best hypotheses of each source, at least as many as the number given if there are.
+        translate: returns the best hypotheses of each source, at least the number given, if that many exist.
             Sentences with the same function are translated together.
         ids: token ids.
         nbest: number of hypotheses wanted.
@@ -59,7 +59,9 @@ class Batcher:
     """
 
     def __init__(self, max_tokens: int = 2048, max_delay: float = 0.005, max_queue: int = 1024):
-        self._max_tokens, self._max_delay, self._max_queue = max_tokens, max_delay, max_queue
+        self._max_tokens = max_tokens
+        self._max_delay = max_delay
+        self._max_queue = max_queue
         self._waiting: deque[_Waiting] = deque()
         self._changed = Condition()
         self._closed = False
@@ -106,7 +108,7 @@ class Batcher:
         return [item.answer for item in waiting]
 
     def run(self, function: Callable[[], _Result]) -> _Result:
-        """Call a function in the thread of the models, when it is its turn, and return the result.
+        """Call a function on the model thread, queued with the sentences, and return its result.
 
         Raises:
             QueueFullError: if too many sentences wait.
@@ -133,8 +135,10 @@ class Batcher:
         with self._changed:
             while True:
                 self._drop_cancelled()
-                batch, delay = self._first_batch(), None
+                batch = self._first_batch()
+                delay = None
                 if batch:
+                    # functions do not wait for others to be run with them
                     max_delay = self._max_delay if batch[0].sentence.ids else 0
                     delay = batch[0].arrival + max_delay - time.monotonic()
                 if not self._closed and len(batch) == len(self._waiting) and (delay is None or delay > 0):

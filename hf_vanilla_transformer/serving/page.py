@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.tags import prefix_ids
 from ..files import import_extra
-from ..inference.loading import load_with_tokenizer
+from ..inference.translator import Translator
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY
 from ..study.plots import attention_map
 from .batcher import Batcher, QueueFullError
@@ -38,25 +37,25 @@ class Explorer:
     """Translate with a model and return its attention weights: the demo page without its user interface.
 
     Args:
-        name: the name of the model on the page.
-        model: the model.
-        tokenizer: the tokenizer saved with the model.
+        translator: the model, by its name on the page.
         run: calls a function that uses the model, in the thread in which the model runs.
         max_characters: limit for each text.
     """
 
     def __init__(
         self,
-        name: str,
-        model: Any,
-        tokenizer: Any,
+        translator: Translator,
         run: Callable[[Callable[[], Any]], Any],
         max_characters: int = MAX_CHARACTERS,
     ):
-        self.name, self.max_characters = name, max_characters
-        self.model, self.tokenizer, self._run = model.eval(), tokenizer, run
-        pairs = self.model.config.language_pairs or ()
-        self.target_langs = list(dict.fromkeys(pair.split("-")[1] for pair in pairs))  # none for a single direction
+        self.translator = translator
+        self.name = translator.name
+        self.max_characters = max_characters
+        self.model: Any = translator.model.eval()
+        self.tokenizer: Any = translator.tokenizer
+        self._run = run
+        directions = translator.directions
+        self.target_langs = directions.targets if directions.has_tags else []  # none for a single direction
 
     @classmethod
     def load(cls, name: str, dtype: str = "float32") -> "Explorer":
@@ -67,16 +66,16 @@ class Explorer:
             dtype: the number format, one of `precision.DTYPES`.
 
         Raises:
-            OSError, ValueError: as `load_with_tokenizer`.
+            OSError, ValueError: as `Translator.load`.
         """
         run = Batcher(max_delay=0).run
-        model, tokenizer = run(partial(load_with_tokenizer, name, dtype))
-        return cls(name.rstrip("/").split("/")[-1], model, tokenizer, run)
+        translator = run(partial(Translator.load, name, dtype=dtype))
+        translator.name = name.rstrip("/").split("/")[-1]
+        return cls(translator, run)
 
     def _source_ids(self, text: str, target_lang: str | None) -> torch.Tensor:
         """Return the token ids of a source (1, S), with the tag of the target language if the model has tags."""
-        prefix = prefix_ids(self.model.config, self.tokenizer, target_lang=target_lang)
-        return torch.tensor([[*prefix, *self.tokenizer(text, verbose=False)["input_ids"]]], device=self.model.device)
+        return torch.tensor(self.translator.encode([text], target_lang=target_lang), device=self.model.device)
 
     def translate(
         self, text: str, num_beams: int, alpha: float, target_lang: str | None = None
@@ -105,23 +104,20 @@ class Explorer:
         length = source.shape[1]
         if length > MAX_TOKENS:
             raise ValueError(f"The text has {length} tokens, but the limit is {MAX_TOKENS}. Try a shorter sentence.")
-        generate = partial(
-            self.model.generate,
-            source,
-            attention_mask=torch.ones_like(source),
+        translate = partial(
+            self.translator.translate_ids,
+            source.tolist(),
+            nbest=num_beams,
+            scores=True,
             num_beams=num_beams,
-            num_return_sequences=num_beams,
             length_penalty=alpha,
-            output_sequence_scores=True,
         )
-        outputs = self._run(torch.inference_mode()(generate))
-        eos_token_id = self.model.config.eos_token_id  # followed only by padding
-        texts = self.tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)
-        sequences = [
-            ids[: ids.index(eos_token_id, 1) + 1] if eos_token_id in ids[1:] else ids
-            for ids in outputs.sequences.tolist()
-        ]
-        return list(zip(outputs.sequences_scores.tolist(), texts, sequences, strict=True))
+        (output,) = self._run(translate)
+        if output.problem:
+            raise ValueError(f"The text has {output.problem}. Try a shorter sentence.")
+        end = self.model.config.eos_token_id  # followed only by padding
+        ids = [row[: row.index(end, 1) + 1] if end in row[1:] else row for row in output.hypotheses]
+        return list(zip(output.scores, self.translator.decode(output.hypotheses), ids, strict=True))
 
     def attention(self, text: str, target: list[int], target_lang: str | None = None) -> dict[str, Any]:
         """Return all attention weights of the model for the source `text` and the output `target`.
@@ -231,7 +227,7 @@ def _build_one(gr: ModuleType, explorer: Explorer) -> Any:
         gr.Markdown(_INTRODUCTION.format(title=explorer.name))
         with gr.Row():
             with gr.Column():
-                label = f"Source ({config.source_lang or 'any language'})"
+                label = f"Source ({explorer.translator.directions.source_lang or 'any language'})"
                 source = gr.Textbox(label=label, lines=3, max_lines=8, max_length=explorer.max_characters)
                 num_beams = gr.Slider(1, 10, defaults.num_beams or 1, step=1, label="Beam size (translations shown)")
                 value = DEFAULT_LENGTH_PENALTY if defaults.length_penalty is None else defaults.length_penalty
@@ -240,7 +236,9 @@ def _build_one(gr: ModuleType, explorer: Explorer) -> Any:
                 target_lang = gr.Dropdown(targets, label="Target language", visible=len(targets) > 1)
                 button = gr.Button("Translate", variant="primary")
             with gr.Column():
-                best = gr.Textbox(label=f"Translation ({config.target_lang or 'any language'})", lines=3)
+                best = gr.Textbox(
+                    label=f"Translation ({explorer.translator.directions.target_lang or 'any language'})", lines=3
+                )
                 table = gr.HTML()
         gr.Markdown(
             "## Attention\n\nEach row shows how one token distributes its attention over the columns. A target row is "

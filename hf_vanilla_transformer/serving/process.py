@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from ..files import import_extra
+from ..inference.translator import Translator
 from .batcher import Batcher
 from .page import MAX_CHARACTERS, Explorer, build_page
-from .service import Translator
 
 _SHUTDOWN_MARGIN = 5  # seconds after the time limit of a request
 _MAX_WAITING_EVENTS = 64  # clicks on the page
@@ -43,7 +43,7 @@ def mount_page(
     """
     gradio = import_extra("gradio", "serve")
     limit = min(max_characters, MAX_CHARACTERS)
-    page = build_page(*(Explorer(each.name, each.model, each.tokenizer, batcher.run, limit) for each in translators))
+    page = build_page(*(Explorer(each, batcher.run, limit) for each in translators))
     page.queue(max_size=_MAX_WAITING_EVENTS, api_open=False)
     # Gradio prints errors with the text that a visitor has typed
     sys.modules["gradio.queueing"].traceback = SimpleNamespace(print_exc=_print_error)  # type: ignore[attr-defined]

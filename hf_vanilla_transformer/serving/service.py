@@ -6,12 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..data.language_filter import probabilities
-from ..data.tags import prefix_ids
-from ..export.onnx import OnnxModel
 from ..files import import_extra
-from ..inference.segments import segments
-from ..inference.translation import translate_ids, translate_ids_nbest
-from ..model.text_rules_vanilla_transformer import parse_language_pair
+from ..inference.segments import Document
+from ..inference.translator import Translator
 from .batcher import Batcher, Sentence
 from .monitoring import Metrics
 
@@ -39,61 +36,60 @@ class Translation:
     detected: Detection | None = None
 
 
-class Translator:
-    """A model and its directions.
+class ServedModel:
+    """A model of the server, with its settings.
 
     Args:
-        name: the name of the model in messages.
+        translator: the model.
         decoding: arguments of `generate`, such as the beam size.
 
     Raises:
         ValueError: if the model does not say which languages it translates.
     """
 
-    def __init__(self, name: str, model: Any, tokenizer: Any, decoding: dict[str, Any], metrics: Metrics):
-        self.name, self.model, self.tokenizer = name, model, tokenizer
-        self._decoding, self._metrics = decoding, metrics
-        config = model.config
-        directions = [(config.source_lang, config.target_lang)]
-        if config.language_pairs:
-            directions = [*map(parse_language_pair, config.language_pairs)]
-        elif None in directions[0]:
-            raise ValueError(f"{name} does not say which languages it translates: set them in its config.json.")
-        self.prefixes = {direction: prefix_ids(config, tokenizer, *direction) for direction in directions}
-        beams = decoding.get("num_beams") or model.generation_config.num_beams or 1
-        self.max_hypotheses = 1 if isinstance(model, OnnxModel) else beams
+    def __init__(self, translator: Translator, decoding: dict[str, Any], metrics: Metrics):
+        self.translator = translator
+        self._decoding = decoding
+        self._metrics = metrics
+        if not translator.directions.pairs:
+            raise ValueError(
+                f"{translator.name} does not say which languages it translates: set them in its config.json."
+            )
+        self.max_hypotheses = translator.num_hypotheses(decoding.get("num_beams"))
 
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
         """Return the `nbest` best hypotheses of each source, best first and each in one line, from a single batch."""
         whole = 2 * max(map(len, sources)) * len(sources)  # tokens of a batch; twice, because lengths are rounded up
-        if nbest == 1:
-            outputs = [[ids] for ids in translate_ids(self.model, sources, whole, **self._decoding)]
-        else:
-            found = translate_ids_nbest(self.model, sources, nbest, whole, **self._decoding)
-            outputs = [[ids for ids, _ in hypotheses] for hypotheses in found]
-        padding = self.model.config.pad_token_id
-        self._metrics.count_batch(sources, sum(token != padding for best, *_ in outputs for token in best[1:]))
-        texts = [self.tokenizer.batch_decode(hypotheses, skip_special_tokens=True) for hypotheses in outputs]
+        outputs = self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
+        padding = self.translator.model.config.pad_token_id
+        generated = (token for output in outputs for token in output.hypotheses[0][1:])
+        self._metrics.count_batch(sources, sum(token != padding for token in generated))
+        texts = [self.translator.decode(output.hypotheses) for output in outputs]
         return [[" ".join(text.splitlines()) for text in hypotheses] for hypotheses in texts]
 
 
-class _Document(NamedTuple):
-    """A text cut into sentences and white space, for a model that translates the sentences."""
+@dataclass(frozen=True)
+class _Job:
+    """A text cut into sentences, those that are queued, and what is known of the rest.
 
-    pieces: list[str]
-    places: list[int]  # indices of the pieces to translate
-    sentences: list[Sentence]
-    warnings: list[str]
-    detected: Detection | None
+    Args:
+        document: the text.
+        queued: the sentences to translate, by their place among those of the document.
+    """
+
+    document: Document
+    queued: dict[int, Sentence] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    detected: Detection | None = None
 
     def join(self, hypotheses: Sequence[Sequence[str]]) -> Translation:
-        """Put the hypotheses of the sentences into the text."""
+        """Put the hypotheses of the queued sentences into the text, whose other sentences stay as they are."""
         texts = []
         for rank in range(max(map(len, hypotheses), default=1)):
-            pieces = list(self.pieces)
-            for place, found in zip(self.places, hypotheses, strict=True):
-                pieces[place] = found[min(rank, len(found) - 1)]
-            texts.append("".join(pieces))
+            sentences = list(self.document.sentences)
+            for place, found in zip(self.queued, hypotheses, strict=True):
+                sentences[place] = found[min(rank, len(found) - 1)]
+            texts.append(self.document.join(sentences))
         best, *others = dict.fromkeys(texts)
         return Translation(best, others, self.warnings, self.detected)
 
@@ -102,7 +98,7 @@ class TranslationService:
     """Translates texts in all directions of its models.
 
     Args:
-        translators: the models.
+        models: the models.
         batcher: runs them.
 
     Raises:
@@ -110,19 +106,18 @@ class TranslationService:
         ValueError: if two models translate in the same direction.
     """
 
-    def __init__(self, translators: Sequence[Translator], batcher: Batcher):
+    def __init__(self, models: Sequence[ServedModel], batcher: Batcher):
         self._names = import_extra("babel", "serve").Locale("en").languages
         self._batcher = batcher
-        self.directions: dict[tuple[str, str], Translator] = {}
-        for translator in translators:
-            for direction in translator.prefixes:
-                other = self.directions.setdefault(direction, translator)
-                if other is not translator:
-                    raise ValueError(
-                        f"{other.name} and {translator.name} both translate from {' to '.join(direction)}."
-                    )
+        self.directions: dict[tuple[str, str], ServedModel] = {}
+        for model in models:
+            for direction in model.translator.directions.pairs:
+                other = self.directions.setdefault(direction, model)
+                if other is not model:
+                    names = f"{other.translator.name} and {model.translator.name}"
+                    raise ValueError(f"{names} both translate from {' to '.join(direction)}.")
 
-    def languages(self) -> list[dict[str, Any]]:
+    def languages(self) -> list[dict[str, str | list[str]]]:
         """Return every language with its code, its English name, and the languages into which it is translated."""
         codes = dict.fromkeys(language for direction in self.directions for language in direction)
         targets = {code: [target for source, target in self.directions if source == code] for code in codes}
@@ -150,45 +145,38 @@ class TranslationService:
             UnsupportedError: if no model has the direction, or the language of a text cannot be detected.
         """
         self._batcher.check_room()
-        documents = await asyncio.to_thread(
-            lambda: [self._document(text, source, target, 1 + alternatives) for text in texts]
-        )
-        answers = self._batcher.submit([sentence for document in documents for sentence in document.sentences])
+        jobs = await asyncio.to_thread(lambda: [self._job(text, source, target, 1 + alternatives) for text in texts])
+        answers = self._batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
         try:
             hypotheses = [await asyncio.wrap_future(answer) for answer in answers]
-        finally:  # if the request has failed or nobody waits for it, the rest of it is dropped
+        finally:  # if the request has failed or its client has left, the rest of it is dropped
             for answer in answers:
                 answer.cancel()
         remaining = iter(hypotheses)
-        return [document.join([next(remaining) for _ in document.places]) for document in documents]
+        return [job.join([next(remaining) for _ in job.queued]) for job in jobs]
 
-    def _document(self, text: str, source: str, target: str, nbest: int) -> _Document:
+    def _job(self, text: str, source: str, target: str, nbest: int) -> _Job:
         """Cut a text into sentences for the model of its direction."""
         detected = None
         if source == AUTO:
             detected = self._detect_source(text, target)
             source = detected.language
+        document = Document(text, source)
         if source == target and any(source in direction for direction in self.directions):
-            return _Document([text], [], [], [], detected)
-        translator = self.directions.get((source, target))
-        if translator is None:
+            return _Job(document, detected=detected)
+        model = self.directions.get((source, target))
+        if model is None:
             known = ", ".join(f"{source} to {target}" for source, target in self.directions)
             raise UnsupportedError(f"{source} to {target} is not supported. Supported directions: {known}.")
-        parts = segments(text, source)
-        places = [i for i, part in enumerate(parts) if part.is_sentence]
-        tokenizer, prefix = translator.tokenizer, translator.prefixes[source, target]
-        ids = tokenizer([parts[i].text for i in places], verbose=False)["input_ids"] if places else []
-        limit, warnings = translator.model.config.max_position_embeddings - len(prefix), []
-        for number, length in enumerate(map(len, ids), 1):
-            if length > limit:
-                warnings.append(f"Sentence {number} has {length:,} tokens, more than {limit:,}: it is not translated.")
-        nbest = min(nbest, translator.max_hypotheses)
-        sentences = {
-            place: Sentence(translator.translate, [*prefix, *sentence], nbest)
-            for place, sentence in zip(places, ids, strict=True)
-            if len(sentence) <= limit
-        }
-        return _Document([part.text for part in parts], [*sentences], [*sentences.values()], warnings, detected)
+
+        job = _Job(document, detected=detected)
+        ids = model.translator.encode(document.sentences, source, target)
+        for place, sentence in enumerate(ids):
+            if problem := model.translator.problem(len(sentence)):
+                job.warnings.append(f"Sentence {place + 1} has {problem}: it is not translated.")
+            else:
+                job.queued[place] = Sentence(model.translate, sentence, min(nbest, model.max_hypotheses))
+        return job
 
     def _detect_source(self, text: str, target: str) -> Detection:
         """Return the most probable language of a text among `target` and those that are translated into it."""

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..files import CARD, RECORD, WEIGHT_FILES, read_json, write_whole
 from ..model.loading import load_config
+from ..model.text_rules_vanilla_transformer import Directions
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
 
@@ -59,9 +60,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
     scores, license = details.scores or training.get("scores") or [], details.license or training.get("license")
     scores = [scores] if isinstance(scores, dict) else scores  # as recorded by earlier versions
     title = (details.name or folder.resolve().name).split("/")[-1]
-    pairs = [tuple(pair.split("-")) for pair in getattr(config, "language_pairs", None) or ()]
-    pairs = pairs or [(config.source_lang, config.target_lang)]
-    pairs = [pair for pair in pairs if all(pair)]
+    pairs = Directions(config).pairs
     languages = dict.fromkeys(language for pair in pairs for language in pair)
     directions = ", ".join(map(" to ".join, pairs))
     validation, base_model = training.get("validation", []), training.get("base_model")
@@ -106,7 +105,7 @@ def _about_ten_updates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row["updates"] in chosen]
 
 
-def _eval_results(scores: dict[str, Any], pairs: list[tuple[str, ...]]) -> list[EvalResult]:
+def _eval_results(scores: dict[str, Any], pairs: list[tuple[str, str]]) -> list[EvalResult]:
     """Return the scores on one text in the format of the Hub's model index."""
     direction = scores.get("direction") or ", ".join(map("-".join, pairs)) or "None-None"
     return [

@@ -9,8 +9,8 @@ from sacrebleu.significance import PairedTest
 from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
-from ..data.tags import prefix_ids
 from ..inference.metrics import Bleu, ChrF, Ter
+from ..inference.translator import Translator
 from ..model.modeling_vanilla_transformer import shift_right
 
 RESAMPLES = 1000  # bootstrap samples
@@ -146,9 +146,8 @@ def score_translations(
     Returns:
         For each pair, in order: log P(target | source) in nats, and the number of target tokens including `</s>`.
     """
-    sides = [tokenizer(list(texts))["input_ids"] if texts else [] for texts in (sources, targets)]
-    prefix = prefix_ids(model.config, tokenizer, source_lang, target_lang, tag)
-    sides[0] = [[*prefix, *ids] for ids in sides[0]]
+    encoded = Translator(model, tokenizer).encode(sources, source_lang, target_lang, tag)
+    sides = [encoded, tokenizer(list(targets), verbose=False)["input_ids"] if targets else []]
     lengths = [[len(ids) for ids in side] for side in sides]
     pad_id, start_id = model.config.pad_token_id, model.config.decoder_start_token_id
     results: list[tuple[float, int]] = [(0.0, 0)] * len(sources)

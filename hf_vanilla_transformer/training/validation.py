@@ -16,7 +16,7 @@ from transformers.trainer_utils import denumpify_detensorize
 from ..data.batching import Seq2SeqCollator, TokenRows, batches_by_length, pad
 from ..data.mixture import Mixture
 from ..inference.metrics import Bleu, evaluate_translations, perplexity
-from ..inference.translation import translate_ids
+from ..inference.translator import Translator
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .arguments import VanillaTransformerTrainingArguments
 from .ema import MovingAverage
@@ -136,6 +136,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
         if self.args.eval_bleu or self.compute_metrics:
             beams = self.args.generation_num_beams
             outputs, labels = self._translate_ids(model, dataset, **({} if beams is None else {"num_beams": beams}))
+            if untranslated := sum(not output for output in outputs):  # more tokens than the model has positions
+                metrics["untranslated"] = untranslated
             if self.args.eval_bleu:
                 metrics["bleu"] = self._bleu(outputs, labels)
             if self.compute_metrics:
@@ -170,7 +172,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
             _original_forward(model),
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
-            outputs = translate_ids(model, sources, progress=bar.update, **settings)
+            found = Translator(model, self.processing_class).translate_ids(sources, progress=bar.update, **settings)
+        outputs = [output.hypotheses[0] if output.hypotheses else [] for output in found]
         rows = list(zip(mine, outputs, labels, strict=True))
         if processes > 1:
             rows = sorted(gather_object(rows), key=itemgetter(0))

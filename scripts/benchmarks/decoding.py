@@ -21,6 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from hf_vanilla_transformer import (
     MaxTokensBatchSampler,
+    Translator,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerTrainer,
@@ -28,7 +29,6 @@ from hf_vanilla_transformer import (
     convert,
     paper_config,
 )
-from hf_vanilla_transformer.inference.translation import translate_ids
 from hf_vanilla_transformer.training.presets import preset
 
 if TYPE_CHECKING:
@@ -221,7 +221,8 @@ def measure_tiny_decoding(report: Report, text: "Text", folder: str | None, upda
                     settings["early_stopping"] = True  # as CTranslate2 does
 
                 def decode(peer=peer, candidate=candidate, settings=settings, outputs=outputs) -> None:
-                    outputs[peer] = without_special_tokens(translate_ids(candidate, sources, **settings))
+                    found = Translator(candidate, tokenizer).translate_ids(sources, **settings)
+                    outputs[peer] = without_special_tokens([output.hypotheses[0] for output in found])
 
                 functions[peer] = decode
             seconds = time_interleaved(repeats, **functions)

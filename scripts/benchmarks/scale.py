@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from measuring import describe_machine, resident_memory
 
-from hf_vanilla_transformer.commands.models import load_models
+from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.corpus.corpus_translation import CorpusJob, CorpusTranslation
 from hf_vanilla_transformer.corpus.pieces import WORK, Preparation
 from hf_vanilla_transformer.corpus.preparation import SAMPLE_PAIRS, prepare
@@ -151,12 +151,10 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=64, help="files that the corpus consists of (default: 64)")
     parser.add_argument("--ray", help="address of a Ray cluster on this machine, to measure as well")
     args = parser.parse_args()
-    model, _ = load_models([args.model])
-    languages = (model.config.source_lang, model.config.target_lang)
+    languages = Translator.load(args.model).directions.pairs[0]
     options = {"num_beams": 1, "source_lang": languages[0], "target_lang": languages[1]}
-    translation = CorpusTranslation(
-        load_models, (str(Path(args.model).resolve()),), "torch", None, languages, options=options
-    )
+    models = (str(Path(args.model).resolve()),)
+    translation = CorpusTranslation(models, "torch", None, languages, options=options)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         measured = measure_preparation(args.text, languages, args.copies, folder / "prepared")

@@ -21,18 +21,17 @@ from typing import Any
 
 from measuring import describe_machine, resident_memory
 
-from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.commands.models import load_models
-from hf_vanilla_transformer.inference.segments import segments
+from hf_vanilla_transformer import Translator
+from hf_vanilla_transformer.inference.segments import Document
 
 
 def expected_answers(model: str, dtype: str, text: str, sentences: int) -> dict[str, Any]:
     """Return sentences with their translations, each translated alone, and the languages."""
-    loaded, tokenizer = load_models([model], dtype=dtype)
-    source, target = loaded.config.source_lang, loaded.config.target_lang
+    translator = Translator.load(model, dtype=dtype)
+    source, target = translator.directions.pairs[0]
     lines = Path(f"{text}.{source}").read_text("utf-8").splitlines()
-    single = [line.strip() for line in lines if len(segments(line.strip(), source)) == 1]
-    pairs = [(line, translate(loaded, tokenizer, [line])[0]) for line in single[:sentences]]
+    single = [line.strip() for line in lines if len(Document(line.strip(), source).pieces) == 1]
+    pairs = [(line, translator.translate([line])[0].text) for line in single[:sentences]]
     return {"source": source, "target": target, "pairs": pairs}
 
 

@@ -32,7 +32,7 @@ def test_compare_accepts_models_and_files_of_translations(two_models, capsys):
 def test_unusable_files_are_reported_before_translating(content, message, two_models, capsys, monkeypatch):
     file = two_models.folder / "out.txt"
     file.write_bytes(content)
-    monkeypatch.setattr("hf_vanilla_transformer.inference.translation.translate", None)
+    monkeypatch.setattr("hf_vanilla_transformer.inference.translator.Translator.translate", None)
     assert main(["compare", two_models.paths[0], str(file), "--test_file", two_models.test_file]) == 1
     assert message in capsys.readouterr().err
 

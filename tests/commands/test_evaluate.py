@@ -24,7 +24,7 @@ def test_running_out_of_memory_prints_one_line(saved, capsys, monkeypatch):
     def out_of_memory(*args, **kwargs):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
 
-    monkeypatch.setattr("hf_vanilla_transformer.inference.translation.translate", out_of_memory)
+    monkeypatch.setattr("hf_vanilla_transformer.inference.translator.Translator.translate", out_of_memory)
     assert main(["evaluate", saved.path, "--test_file", saved.test_file]) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer: ")]
     assert len(lines) == 1

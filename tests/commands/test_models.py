@@ -43,5 +43,5 @@ def test_models_with_different_languages_are_refused(verb, two_models, capsys):
     two_models.two.save_pretrained(two_models.folder / "two")
     assert main([verb, *two_models.paths, "--test_file", two_models.test_file]) == 1
     err = capsys.readouterr().err
-    assert "one: en to de; " in err
-    assert "two: de to en" in err
+    assert "one: en-de; " in err
+    assert "two: de-en" in err

@@ -20,8 +20,8 @@ def test_the_built_in_phrases_are_refused_for_other_languages(saved, capsys):
 
 
 def test_equal_source_and_target_languages_are_refused(saved, capsys):
-    assert main(["evaluate", saved.path, "--test_file", saved.test_file, "--target_lang", "en"]) == 1
-    assert "both 'en'" in capsys.readouterr().err
+    assert main(["evaluate", saved.path, "--test_file", saved.test_file, "--target_lang", "en"]) == 2
+    assert "translates into de, not into 'en'" in capsys.readouterr().err
 
 
 def test_a_dataset_scores_like_the_same_text_in_files(saved, capsys):

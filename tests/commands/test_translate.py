@@ -105,15 +105,13 @@ def test_translations_are_utf8_even_if_the_terminal_is_ascii(saved):
 
 
 def test_a_failure_while_stdin_stays_open_does_not_abort_the_interpreter(saved, start_process):
-    saved.model.config.position_embedding = "learned"
-    type(saved.model)(saved.model.config).save_pretrained(saved.path)
     with start_process("translate", saved.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdin.write("a dog " * 99 + "\n")
+        process.stdin.buffer.write(b"\xff\n")
         process.stdin.flush()
         errors = process.stderr.read()
         assert process.wait() == 1
         process.stdin.close()
-    assert "learned positions" in errors
+    assert "line 1: not UTF-8" in errors
     assert "Fatal Python error" not in errors
 
 

@@ -4,12 +4,12 @@ import json
 import shutil
 
 import pytest
+from search_models import nbest_lists
 from tokenizers.normalizers import NFKC
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.readers import load_pairs
-from hf_vanilla_transformer.inference.translation import translate_nbest
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def test_every_line_is_translated_in_order_and_can_be_read_as_pairs(saved, corpu
     assert pairs["target"][:] == expected * 2
 
 
-def test_scores_and_nbest_lists_are_those_of_translate_nbest(saved, corpus):
+def test_scores_and_nbest_lists_are_those_of_the_translator(saved, corpus):
     assert corpus("--scores", "--nbest", "2") == 0
-    expected = translate_nbest(saved.model, saved.tokenizer, saved.sources, 2, num_beams=2)
+    expected = nbest_lists(saved.model, saved.tokenizer, saved.sources, 2, num_beams=2)
     rows = [json.loads(line) for line in read_parts(saved.folder / "out")]
     assert len(rows) == 16
     for row, hypothesis in zip(rows, [hypothesis for found in expected * 2 for hypothesis in found], strict=True):
@@ -130,9 +130,9 @@ def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
         (("--task", "0"), "--task and --tasks belong together"),
         (("--task", "2", "--tasks", "2"), "--task must be from 0 to 1"),
         (("--ray", "auto"), "--ray cannot be combined with --workers"),
-        (("--backend", "onnx", "--nbest", "2"), "--scores and --nbest require --backend torch or ctranslate2"),
+        (("--backend", "onnx", "--nbest", "2"), "--backend onnx has neither --scores nor --nbest"),
         (("--tag", "<bt>"), "This model has no tag <bt>"),
-        (("--target_lang", "fr"), "This model translates en-de, not en-fr"),
+        (("--target_lang", "fr"), "This model translates into de, not into 'fr'"),
     ):
         assert corpus(*flags) in (1, 2)
         assert message in last_error(capsys)

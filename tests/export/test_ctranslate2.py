@@ -3,12 +3,12 @@
 import pytest
 import torch
 from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
+from search_models import nbest_lists, translate_ids
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.export.ctranslate2 import CTranslate2Model
 from hf_vanilla_transformer.export.registry import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
-from hf_vanilla_transformer.inference.translation import translate_ids, translate_nbest
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -43,8 +43,8 @@ def test_n_best_lists_have_the_scores_of_the_model(save_model, phrase_tokenizer,
     model, folder = save_model(length_normalization=normalization)
     exported = load_export(folder, "ctranslate2")
     settings = {"num_beams": 4, "length_penalty": 0.8, "max_new_tokens": 15}
-    lists = translate_nbest(exported, phrase_tokenizer, PHRASES[:20], 3, **settings)
-    expected = translate_nbest(model, phrase_tokenizer, PHRASES[:20], 4, early_stopping=True, **settings)
+    lists = nbest_lists(exported, phrase_tokenizer, PHRASES[:20], 3, **settings)
+    expected = nbest_lists(model, phrase_tokenizer, PHRASES[:20], 4, early_stopping=True, **settings)
     common = 0
     for hypotheses, others in zip(lists, expected, strict=True):
         scores = [hypothesis.score for hypothesis in hypotheses]

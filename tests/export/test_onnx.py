@@ -6,13 +6,13 @@ import psutil
 import pytest
 import torch
 from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
+from search_models import translate_ids
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.corpus.runner import call
 from hf_vanilla_transformer.export.onnx import OnnxModel
 from hf_vanilla_transformer.export.registry import export_model
-from hf_vanilla_transformer.inference.translation import translate_ids
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,10 @@ from packaging.version import Version
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.commands.models import common_languages
 from hf_vanilla_transformer.data.tags import add_tags
 from hf_vanilla_transformer.export.registry import load_export
+from hf_vanilla_transformer.inference.translator import check_same_directions
+from hf_vanilla_transformer.model.text_rules_vanilla_transformer import Directions
 from hf_vanilla_transformer.serving.page import Explorer
 from hf_vanilla_transformer.study.comparison import score_translations
 
@@ -69,5 +70,5 @@ def test_the_page_translates_in_the_chosen_direction(multilingual):
 
 def test_models_of_different_directions_are_not_compared(multilingual, save_model):
     single, _ = save_model(source_lang=None, target_lang=None)
-    with pytest.raises(ValueError, match="different directions: A: en-de, en-fr; B: a single direction"):
-        common_languages({"A": multilingual[0], "B": single})
+    with pytest.raises(ValueError, match="different directions: A: en-de, en-fr; B: unknown languages"):
+        check_same_directions({"A": Directions(multilingual[0].config), "B": Directions(single.config)})

@@ -7,7 +7,7 @@ import torch
 
 from hf_vanilla_transformer import train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.commands.models import load_models
+from hf_vanilla_transformer.commands.models import load_translator
 from hf_vanilla_transformer.inference.precision import resolve_dtype
 
 SENTENCES = ["a dog", "the old man reads a book", "", "where do your friends live"]
@@ -49,23 +49,24 @@ def test_an_unknown_dtype_is_rejected_with_the_known_ones(small_model):
 
 @pytest.mark.parametrize(("flag", "expected"), [(None, torch.float32), ("bfloat16", torch.bfloat16)])
 def test_commands_load_float32_unless_told_otherwise(saved, flag, expected):
-    assert load_models([saved], dtype=flag)[0].dtype == expected
-    ensemble, _ = load_models([saved, saved], dtype=flag)
+    assert load_translator([saved], dtype=flag).model.dtype == expected
+    ensemble = load_translator([saved, saved], dtype=flag).model
     assert {parameter.dtype for parameter in ensemble.parameters()} == {expected}
 
 
 def test_translations_in_bfloat16_are_those_of_a_bfloat16_model_which_stays_unchanged(saved):
-    model, tokenizer = load_models([saved])
-    expected = translate(load_models([saved], dtype="bfloat16")[0], tokenizer, SENTENCES)
+    plain = load_translator([saved])
+    model, tokenizer = plain.model, plain.tokenizer
+    expected = translate(load_translator([saved], dtype="bfloat16").model, tokenizer, SENTENCES)
     assert translate(model, tokenizer, SENTENCES, dtype="bfloat16") == expected
     assert model.dtype == torch.float32
 
 
 def test_the_command_translates_in_the_given_dtype(saved, monkeypatch, capsys):
-    model, tokenizer = load_models([saved], dtype="bfloat16")
+    translator = load_translator([saved], dtype="bfloat16")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(SENTENCES).encode())))
     assert main(["translate", saved, "--dtype", "bfloat16"]) == 0
-    expected = [" ".join(text.splitlines()) for text in translate(model, tokenizer, SENTENCES)]
+    expected = [" ".join(text.splitlines()) for text in translate(translator.model, translator.tokenizer, SENTENCES)]
     assert capsys.readouterr().out.split("\n") == [*expected, ""]
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.inference.segments import segments
+from hf_vanilla_transformer.inference.segments import Document
 
 _TEXTS = st.lists(
     st.sampled_from(
@@ -14,7 +14,7 @@ _TEXTS = st.lists(
 
 
 def sentences(text, language="en"):
-    return [part.text for part in segments(text, language) if part.is_sentence]
+    return Document(text, language).sentences
 
 
 def test_sentences_of_several_languages():
@@ -25,17 +25,19 @@ def test_sentences_of_several_languages():
 
 
 def test_a_line_break_ends_a_sentence_and_blank_lines_are_kept():
-    parts = segments("  A title\n\nOne\ttwo. Three\r\n", "en")
-    assert [part.text for part in parts] == ["  ", "A title", "\n", "\n", "One\ttwo.", " ", "Three", "\r\n"]
-    assert [part.text for part in parts if part.is_sentence] == ["A title", "One\ttwo.", "Three"]
+    document = Document("  A title\n\nOne\ttwo. Three\r\n", "en")
+    assert document.pieces == ["  ", "A title", "\n", "\n", "One\ttwo.", " ", "Three", "\r\n"]
+    assert document.sentences == ["A title", "One\ttwo.", "Three"]
 
 
 @given(_TEXTS, st.sampled_from(["en", "de", "zh", "ar", "xx"]))
 def test_the_parts_are_the_text_and_white_space_is_never_translated(text, language):
-    parts = segments(text, language)
-    assert "".join(part.text for part in parts) == text
-    for part in parts:
-        assert part.text
-        assert part.is_sentence != part.text.isspace()
-        if part.is_sentence:
-            assert part.text == part.text.strip()
+    document = Document(text, language)
+    assert "".join(document.pieces) == text
+    assert document.sentences == [piece for piece in document.pieces if not piece.isspace()]
+    assert all(piece and (piece.isspace() or piece == piece.strip()) for piece in document.pieces)
+    assert document.join(document.sentences) == text
+
+
+def test_translations_take_the_places_of_the_sentences():
+    assert Document("One. Two!\n\n Three", "en").join(["Eins.", "Zwei!", "Drei"]) == "Eins. Zwei!\n\n Drei"

@@ -7,11 +7,11 @@ import pytest
 from live_server import live, request
 from search_models import with_varied_lengths
 
-from hf_vanilla_transformer import translate
+from hf_vanilla_transformer import Translator, translate
 from hf_vanilla_transformer.serving.batcher import Batcher
 from hf_vanilla_transformer.serving.monitoring import Metrics
 from hf_vanilla_transformer.serving.server import Server
-from hf_vanilla_transformer.serving.service import TranslationService, Translator
+from hf_vanilla_transformer.serving.service import ServedModel, TranslationService
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +35,10 @@ def serve(model, phrase_tokenizer, decoding):
             stack.callback(batcher.close)
             metrics.watch_queue(batcher.queue_length)
             models = models or {"model": model}
-            translators = [Translator(name, each, tokenizer, decoding, metrics) for name, each in models.items()]
-            server = Server(TranslationService(translators, batcher), metrics, **settings)
+            served = [
+                ServedModel(Translator(each, tokenizer, name), decoding, metrics) for name, each in models.items()
+            ]
+            server = Server(TranslationService(served, batcher), metrics, **settings)
             port = stack.enter_context(live(server.app(cors_origins)))
             send = partial(request, port)
             send.port = port

@@ -151,7 +151,7 @@ def test_character_limit_is_enforced_without_a_browser(small_model, tmp_path):
     with pytest.raises(ValueError, match=f"2,001 characters, but the limit is {MAX_CHARACTERS:,}"):
         explorer.translate("a" * 2001, 1, 0.6)
     with pytest.raises(ValueError, match="6 characters, but the limit is 5"):
-        Explorer("a", explorer.model, None, explorer._run, max_characters=5).translate("a" * 6, 1, 0.6)
+        Explorer(explorer.translator, explorer._run, max_characters=5).translate("a" * 6, 1, 0.6)
 
 
 @pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid"])

@@ -5,6 +5,7 @@ import pytest
 import sacrebleu
 import torch
 from datasets import Dataset
+from search_models import translate_ids
 from torch import nn
 from unequal_pairs import pairs
 
@@ -15,7 +16,6 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
-from hf_vanilla_transformer.inference.translation import translate_ids
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
 
 
