@@ -275,8 +275,10 @@ class FlagParser(argparse.ArgumentParser):
 
 def _title(kind: type[Flags], name: str) -> str:
     """Return the heading of a field: that of the first class in the order of inheritance that has it and a title."""
-    owners = (base for base in kind.__mro__ if "TITLE" in vars(base) and name in base.__dataclass_fields__)
-    return next((base.TITLE for base in owners), "")
+    for base in kind.__mro__:
+        if "TITLE" in vars(base) and name in {flag.name for flag in fields(base)}:
+            return vars(base)["TITLE"]
+    return ""
 
 
 def _spellings(name: str) -> list[str]:
@@ -303,6 +305,21 @@ def _settings(hint: object, takes_recipe: bool) -> dict[str, Any] | None:
         if kind in kinds:
             return {"type": kind}
     return {"type": _mapping} if any(get_origin(kind) is dict for kind in kinds) else None
+
+
+def values_of(flags: Flags, kind: type[Flags]) -> dict[str, Any]:
+    """Return the values of those flags that a class declares or inherits, by name."""
+    return {flag.name: getattr(flags, flag.name) for flag in fields(kind)}
+
+
+def check_seed(seed: int) -> None:
+    """Check that a seed suits NumPy.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"A seed must be from 0 to {2**32 - 1}, got {seed}.")
 
 
 def check_choices(flags: Flags) -> None:

@@ -1,12 +1,13 @@
 """`vanilla-transformer plot`: write a plot to a PNG or SVG file."""
 
 import argparse
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from ..flags import option, positive
 from .console import say
-from .flags import add_model, positive
+from .flags import ModelFlags
 from .models import labels
 
 if TYPE_CHECKING:
@@ -24,89 +25,110 @@ def _curve(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(f"must have the form 512:4000, got {text!r}") from None
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the kinds of plot, each with its flags."""
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+@dataclass(kw_only=True)
+class Plot:
+    """A kind of plot, with its flags."""
 
-    def add(kind: str, draw: Callable[[argparse.Namespace], "Figure"], help: str) -> argparse.ArgumentParser:
-        flags = kinds.add_parser(kind, help=help)
-        flags.add_argument("--output", required=True, metavar="FILE", help="file to write, ending in .png or .svg")
-        flags.set_defaults(draw=draw)
-        return flags
+    KINDS: ClassVar[dict[str, type["Plot"]]] = {}  # by their names on the command line
 
-    flags = add("positions", _positions, "sinusoidal positions and their dot products by distance")
-    flags.add_argument("--d_model", type=positive, default=512, help="width of the model (default: 512)")
-    flags.add_argument("--positions", type=positive, default=100, help="number of positions (default: 100)")
-    flags = add("noam", _noam, "learning rate of the noam schedule by update")
-    flags.add_argument(
-        "--curves",
-        nargs="+",
-        type=_curve,
+    output: str = option("file to write, ending in .png or .svg", metavar="FILE")
+
+    def draw(self) -> "Figure":
+        """Return the plot."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class Positions(Plot):
+    """sinusoidal positions and their dot products by distance"""
+
+    d_model: int = option("width of the model", 512, parse=positive)
+    positions: int = option("number of positions", 100, parse=positive)
+
+    def draw(self) -> "Figure":
+        from ..study.plots import positions
+
+        return positions(self.d_model, self.positions)
+
+
+@dataclass(kw_only=True)
+class Noam(Plot):
+    """learning rate of the noam schedule by update"""
+
+    curves: list[tuple[int, int]] = option(
+        "d_model and warm-up updates of each curve (default: 512:4000 512:8000 256:4000 1024:4000)",
+        [],
+        parse=_curve,
         metavar="WIDTH:WARMUP",
-        default=[(512, 4000), (512, 8000), (256, 4000), (1024, 4000)],
-        help="d_model and warm-up updates of each curve (default: 512:4000 512:8000 256:4000 1024:4000)",
     )
-    flags.add_argument("--steps", type=positive, default=20_000, help="number of updates (default: 20000)")
-    flags = add("masks", _masks, "padding, causal and combined masks")
-    flags.add_argument(
-        "--lengths", nargs="+", type=positive, default=[8, 5, 3], help="lengths of the sentences (default: 8 5 3)"
-    )
-    flags = add("attention", _attention, "all attention heads of one layer for one sentence")
-    add_model(flags)
-    flags.add_argument("--sentence", required=True, help="sentence to translate")
-    flags.add_argument("--target_lang", help="language to translate to, for a model of several")
-    flags.add_argument(
-        "--layer", type=int, default=-1, help="index of the layer, from 0; -1 is the last (default: -1)"
-    )
-    flags = add("training", _training, "loss, perplexity and BLEU of training runs, from their logs")
-    flags.add_argument("runs", metavar="RUN", nargs="+", help="output folder of a training run")
-    flags = add("table3", _table3, "rows of Table 3, measured by scripts/study/ablate.py")
-    flags.add_argument("results", metavar="FILE", help="the ablation.json that the script writes")
+    steps: int = option("number of updates", 20_000, parse=positive)
+
+    def draw(self) -> "Figure":
+        from ..study.plots import noam_curves
+
+        return noam_curves(self.curves or [(512, 4000), (512, 8000), (256, 4000), (1024, 4000)], self.steps)
 
 
-def _positions(args: argparse.Namespace) -> "Figure":
-    from ..study.plots import positions
+@dataclass(kw_only=True)
+class Masks(Plot):
+    """padding, causal and combined masks"""
 
-    return positions(args.d_model, args.positions)
+    lengths: list[int] = option("lengths of the sentences", [8, 5, 3], parse=positive)
 
+    def draw(self) -> "Figure":
+        from ..study.plots import masks
 
-def _noam(args: argparse.Namespace) -> "Figure":
-    from ..study.plots import noam_curves
-
-    return noam_curves(args.curves, args.steps)
-
-
-def _masks(args: argparse.Namespace) -> "Figure":
-    from ..study.plots import masks
-
-    return masks(args.lengths)
+        return masks(self.lengths)
 
 
-def _attention(args: argparse.Namespace) -> "Figure":
-    from ..serving.page import Explorer
-    from ..study.plots import attention_heads
+@dataclass(kw_only=True)
+class Attention(ModelFlags, Plot):
+    """all attention heads of one layer for one sentence"""
 
-    explorer = Explorer.load(args.model)
-    target = explorer.translate(args.sentence, 4, 0.6, args.target_lang)[0][2]
-    return attention_heads(**explorer.attention(args.sentence, target, args.target_lang), layer=args.layer)
+    sentence: str = option("sentence to translate")
+    target_lang: str | None = option("language to translate to, for a model of several", None)
+    layer: int = option("index of the layer, from 0; -1 is the last", -1)
 
+    def draw(self) -> "Figure":
+        from ..serving.page import Explorer
+        from ..study.plots import attention_heads
 
-def _training(args: argparse.Namespace) -> "Figure":
-    from ..study.plots import read_log, training_curves
-
-    return training_curves({name: read_log(run) for name, run in zip(labels(args.runs), args.runs, strict=True)})
-
-
-def _table3(args: argparse.Namespace) -> "Figure":
-    from ..files import read_json
-    from ..study.plots import ablation
-
-    return ablation(read_json(Path(args.results)))
+        explorer = Explorer.load(self.model)
+        target = explorer.translate(self.sentence, 4, 0.6, self.target_lang)[0][2]
+        return attention_heads(**explorer.attention(self.sentence, target, self.target_lang), layer=self.layer)
 
 
-def run(args: argparse.Namespace) -> None:
+@dataclass(kw_only=True)
+class Training(Plot):
+    """loss, perplexity and BLEU of training runs, from their logs"""
+
+    runs: list[str] = option("output folder of a training run", metavar="RUN", positional=True)
+
+    def draw(self) -> "Figure":
+        from ..study.plots import read_log, training_curves
+
+        return training_curves({name: read_log(run) for name, run in zip(labels(self.runs), self.runs, strict=True)})
+
+
+@dataclass(kw_only=True)
+class Table3(Plot):
+    """rows of Table 3, measured by scripts/study/ablate.py"""
+
+    results: str = option("the ablation.json that the script writes", metavar="FILE", positional=True)
+
+    def draw(self) -> "Figure":
+        from ..files import read_json
+        from ..study.plots import ablation
+
+        return ablation(read_json(Path(self.results)))
+
+
+Plot.KINDS.update(positions=Positions, noam=Noam, masks=Masks, attention=Attention, training=Training, table3=Table3)
+
+
+def run(args: Plot) -> None:
     """Draw the plot and write it to a file."""
     from ..study.plots import save
 
-    save(args.draw(args), args.output)
+    save(args.draw(), args.output)
     say(f"Wrote the plot to {args.output}")

@@ -1,10 +1,10 @@
 """Read the test text given on the command line."""
 
-import argparse
 from pathlib import Path
 from typing import NamedTuple
 
 from .console import UsageError
+from .flags import TextFlags
 
 
 class ReferenceText(NamedTuple):
@@ -17,10 +17,11 @@ class ReferenceText(NamedTuple):
     unseen: list[int]  # indices of the built-in phrases with combinations not seen in training
 
 
-def read_text(args: argparse.Namespace, languages: tuple[str | None, str | None]) -> ReferenceText:
+def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | None, str | None]) -> ReferenceText:
     """Read the test text given by the flags.
 
     Args:
+        test_file: one of the files given by the flags, or None.
         languages: source and target language of the model, used if the flags do not name them.
 
     Raises:
@@ -30,15 +31,15 @@ def read_text(args: argparse.Namespace, languages: tuple[str | None, str | None]
     source_lang, target_lang = args.source_lang or languages[0], args.target_lang or languages[1]
     if source_lang is None or target_lang is None:
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
-    if not (args.test_file or args.dataset_name):
+    if not (test_file or args.dataset_name):
         return _built_in_phrases(source_lang, target_lang)
     from ..data.hub_datasets import load_hub_pairs
     from ..data.readers import load_pairs
 
-    if args.test_file:
-        pairs, name = load_pairs(args.test_file, source_lang, target_lang), Path(args.test_file).name
+    if test_file:
+        pairs, name = load_pairs(test_file, source_lang, target_lang), Path(test_file).name
     else:
-        dataset, split = args.dataset_name, args.split
+        dataset, split = str(args.dataset_name), args.split
         name = f"{Path(dataset).name if Path(dataset).exists() else dataset}, {split}"
         pairs = load_hub_pairs(dataset, args.dataset_config_name, source_lang, target_lang, (split,))[split]
     sources, references = ([text or "" for text in pairs[side]] for side in ("source", "target"))

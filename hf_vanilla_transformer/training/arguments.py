@@ -9,7 +9,7 @@ from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.debug_utils import DebugOption
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
-from ..flags import Decides, Meaning, Part, Refuser, check_choices, option
+from ..flags import Decides, Meaning, Part, Refuser, check_choices, check_seed, option
 
 NOAM = "noam"
 _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
@@ -151,7 +151,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         NOAM,
         Meaning(Decides.OPTIMIZER, replaces=("learning_rate",)),
     )
-    learning_rate: float | None = option(
+    learning_rate: float | None = option(  # type: ignore[assignment]
         "With 'noam', a factor on the schedule (default: 1.0); otherwise the peak learning rate (default: 5e-5).",
         None,
         _OPTIMIZER,
@@ -225,6 +225,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             )
         if self.generation_num_beams is not None and self.generation_num_beams < 1:
             raise ValueError(f"generation_num_beams must be at least 1, got {self.generation_num_beams}.")
+        for seed in (self.seed, self.data_seed):
+            if seed is not None:
+                check_seed(seed)
         _reject_changes(self, Refuser.ARGUMENTS)
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:

@@ -51,8 +51,8 @@ def parse_arguments(
         flags = parser.parse_args([*_as_words(recipe), *words])
         words = [*_as_words(_without_replaced(recipe, flags)), *words]
     flags = parser.parse_args(words)
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # from the configuration of `accelerate launch`
-    if precision in ("bf16", "fp16") and not (flags.bf16 or flags.fp16):
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # from the configuration of `accelerate launch`
+    if precision in parser.flags and not (flags.bf16 or flags.fp16):
         parser.set_defaults(**{precision: True})
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
