@@ -1,13 +1,17 @@
 """The command line `vanilla-transformer`; each verb has its file in `commands/`.
 
-Exit status: 0 on success, 1 on failure with a one-line message, 2 on incorrect use, 130 on Ctrl-C.
+Exit status: 0 on success, 1 on failure, 2 on incorrect use, 130 on Ctrl-C. An error that is meant for users becomes
+one line, and `--debug` adds its traceback; any other error is a bug, whose traceback is always shown.
 """
 
-import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 from types import ModuleType
+from typing import get_type_hints
 
 from .commands import (
     average,
@@ -25,6 +29,7 @@ from .commands import (
     tune,
 )
 from .commands.console import UsageError, say
+from .flags import choose, parse
 from .version import __version__
 
 TRAINER_VERBS: dict[str, ModuleType] = {"train": train, "tune": tune}  # include the Trainer's flags, slow to import
@@ -42,68 +47,116 @@ VERBS: dict[str, ModuleType] = {
     "average": average,
 }
 PRINTING = ("evaluate", "compare", "score", "translate", "prepare", "push", "tune")  # verbs whose results go to stdout
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="vanilla-transformer",
-        description="Train, evaluate and use the original Transformer (2017).",
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, verb in TRAINER_VERBS.items():
-        verbs.add_parser(name, help=verb.HELP, add_help=False)
-    for name, verb in VERBS.items():
-        flags = verbs.add_parser(name, help=verb.HELP)
-        verb.add_flags(flags)
-        flags.set_defaults(run_verb=verb.run)
-    return parser
+_PROG = "vanilla-transformer"
+_WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
+_PACKAGE = Path(__file__).parent
+# Parts of other packages that check the values of flags, so that their messages are meant for users too
+_CHECKS_FLAGS = ("transformers", "accelerate", "torch/optim", "optuna")
 
 
 def _one_line(error: Exception) -> str:
     """Return the message of an error in one line, without the traceback of a worker process."""
     text = str(error)
-    if "Original Traceback (most recent call last)" in text:  # raised in a worker of a DataLoader
+    if _WORKER in text:
         last = text.strip().splitlines()[-1]
         text = last.partition(": ")[2] or last
     return " ".join(text.split())
 
 
-def _run(argv: Sequence[str]) -> None:
-    parser = _parser()
-    if sys.stdout is None and argv and argv[0] in PRINTING:
-        raise OSError("Standard output is closed, so results would be lost: redirect it, for example with > FILE.")
-    if argv and argv[0] in TRAINER_VERBS:
-        TRAINER_VERBS[argv[0]].run(argv[1:])
+def _is_for_users(error: Exception) -> bool:
+    """Return whether an error was written for users, and not raised by a mistake in the code.
+
+    Errors of the operating system always are: a file, the network, or memory is to blame. Any other must come from a
+    `raise` statement in code that checks what users give it: `int("x")`, 1 / 0 or a missing module are mistakes.
+    """
+    if isinstance(error, OSError):
+        return True
+    if not isinstance(error, (ValueError, ImportError, ArithmeticError)):
+        return False
+
+    remote = str(error) if _WORKER in str(error) else str(error.__cause__)
+    frames = [line.strip() for line in remote.splitlines()]  # of another process: a line of its file, then its code
+    places = [number for number, line in enumerate(frames) if line.startswith('File "')]
+    if places:
+        file, code = frames[places[-1]].split('"')[1], frames[places[-1] + 1]
     else:
-        args = parser.parse_args(argv)
-        args.run_verb(args)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, code = frame.filename, frame.line or ""
+    installed = Path(file).as_posix().rpartition("/site-packages/")[2]
+    checks_flags = Path(file).is_relative_to(_PACKAGE) or installed.startswith((_PACKAGE.name, *_CHECKS_FLAGS))
+    return checks_flags and code.startswith("raise ")
+
+
+def _explain(error: Exception) -> tuple[int, str] | None:
+    """Return the exit status and the line for an error that is meant for users, or None for a bug."""
+    if isinstance(error, UsageError):
+        return 2, str(error)
+    if _is_for_users(error):
+        return 1, _one_line(error)
+    if isinstance(error, (RuntimeError, MemoryError)):
+        from .training.safeguards import reason_for
+
+        reason = reason_for(error)
+        return None if reason is None else (1, reason)
+    return None
+
+
+def _wants_traceback(words: Sequence[str]) -> bool:
+    """Return whether `--debug` is given; with a value, it is transformers' flag of that name."""
+    takes_value = bool(words) and words[0] in TRAINER_VERBS
+    pairs = pairwise([*words, "-"])
+    return any(word == "--debug" and (not takes_value or after.startswith("-")) for word, after in pairs)
+
+
+def _run(words: Sequence[str]) -> None:
+    helps = {name: verb.HELP for name, verb in {**TRAINER_VERBS, **VERBS}.items()}
+    name = choose(
+        helps,
+        words,
+        prog=_PROG,
+        description="Train, evaluate and use the original Transformer (2017).",
+        metavar="VERB",
+        version=f"{_PROG} {__version__}",
+    )
+    if sys.stdout is None and name in PRINTING:
+        raise OSError("Standard output is closed, so results would be lost: redirect it, for example with > FILE.")
+    if name in TRAINER_VERBS:
+        TRAINER_VERBS[name].run(words[1:])
+        return
+    verb = VERBS[name]
+    try:
+        arguments = get_type_hints(verb.run)["args"]
+        args = parse(arguments, words[1:], prog=f"{_PROG} {name}", description=verb.HELP)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    verb.run(args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status."""
     if sys.stderr is None:  # closed by the caller; print() would mix messages with the results on stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    words = sys.argv[1:] if argv is None else argv
+    debug = _wants_traceback(words)
     try:
-        _run(sys.argv[1:] if argv is None else argv)
-    except UsageError as error:
-        say(f"vanilla-transformer: {error}")
-        return 2
+        _run(words)
     except BrokenPipeError:  # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, OSError, ImportError, ArithmeticError) as error:
-        say("vanilla-transformer:", _one_line(error))
-        return 1
-    except (RuntimeError, MemoryError) as error:
-        from .training.safeguards import reason_for
-
-        reason = reason_for(error)
-        if reason is None:
-            raise
-        say("vanilla-transformer:", reason)
-        return 1
     except KeyboardInterrupt:
-        say("vanilla-transformer: interrupted")
+        say(f"{_PROG}: interrupted")
         return 130
+    except SystemExit as stop:  # raised by argparse, also for values that a dataclass refuses
+        if debug and stop.code == 2:
+            traceback.print_exc()
+        raise
+    except Exception as error:
+        explanation = _explain(error)
+        if explanation is None:
+            raise
+        if debug:
+            traceback.print_exc()
+        status, line = explanation
+        say(f"{_PROG}: {line}")
+        return status
     return 0

@@ -1,9 +1,18 @@
+import inspect
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
 from hf_vanilla_transformer.cli import TRAINER_VERBS, VERBS, _one_line, main
+from hf_vanilla_transformer.commands import average
+from hf_vanilla_transformer.data.cleaning import Cleaning
+from hf_vanilla_transformer.files import import_extra
+
+AVERAGE = ["average", "run", "--output_dir", "out"]
 
 
 @pytest.mark.parametrize(
@@ -93,3 +102,90 @@ def test_failures_print_one_line_to_stderr_and_exit_with_status_1(arguments, mes
 )
 def test_errors_of_workers_are_reduced_to_one_line(text, line):
     assert _one_line(ValueError(text)) == line
+
+
+def raise_in_worker(action):
+    """Call a function in another process, as corpus jobs do."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pool.submit(action).result()
+
+
+def refuse_ratio():
+    Cleaning(max_sentence_tokens=9, max_length_ratio=0.5)
+
+
+def convert_text():
+    int("text")
+
+
+@pytest.fixture
+def main_with(monkeypatch):
+    """A function that runs `average` with another body."""
+
+    def run(action, *flags: str) -> int:
+        def body(args: average.AverageArguments) -> None:
+            action()
+
+        monkeypatch.setattr(average, "run", body)
+        return main([*AVERAGE, *flags])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        refuse_ratio,
+        lambda: raise_in_worker(refuse_ratio),
+        lambda: Path("nowhere/file").read_text(),
+        lambda: import_extra("nowhere", "export"),
+    ],
+    ids=["a check", "a check in a worker", "a file", "an extra"],
+)
+def test_an_error_meant_for_users_is_one_line_and_debug_adds_its_traceback(action, main_with, capsys):
+    assert main_with(action) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert main_with(action, "--debug") == 1
+    *before, last = capsys.readouterr().err.splitlines()
+    assert last == line
+    assert any(text.startswith("Traceback") for text in before)
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [
+        (convert_text, ValueError),
+        (lambda: raise_in_worker(convert_text), ValueError),
+        (lambda: 1 / 0, ZeroDivisionError),
+        (lambda: __import__("hf_vanilla_transformer.nowhere"), ImportError),
+        (lambda: {}["key"], KeyError),
+        (lambda: len(3), TypeError),
+    ],
+)
+def test_a_mistake_in_the_code_is_never_one_line(action, expected, main_with):
+    with pytest.raises(expected):
+        main_with(action)
+
+
+def test_debug_shows_the_traceback_of_a_wrong_use_and_of_refused_values(tmp_path, capsys):
+    assert main(["evaluate", "m", "--test_file", "a", "--dataset_name", "b", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    flags = ["train", "--debug", "--output_dir", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        main([*flags, "--max_tokens", "0"])
+    assert "Traceback" in capsys.readouterr().err
+    assert main([*flags, "--train_file", "nowhere/text", "--use_cpu"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [*TRAINER_VERBS, *VERBS])
+def test_every_verb_lists_debug_in_its_help(verb, capsys):
+    words = [verb, "positions", "--help"] if verb == "plot" else [verb, "--help"]
+    with pytest.raises(SystemExit, match="0"):
+        main(words)
+    assert "--debug" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_light_verb_is_a_dataclass_of_flags_and_a_function(verb):
+    assert [*inspect.signature(VERBS[verb].run).parameters] == ["args"]

@@ -29,6 +29,7 @@ ORDER = [
     "data",
     "model",
     "files",
+    "flags",
     "version",
 ]
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}

@@ -1,23 +1,23 @@
 """`vanilla-transformer average`: average the last checkpoints of a training run into one model."""
 
-import argparse
+from dataclasses import dataclass
 
+from ..flags import option, positive
 from .console import say
-from .flags import positive
 
 HELP = "average the last checkpoints of a training run into one model"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `average`."""
-    parser.add_argument("run", metavar="D", help="output folder of the training run")
-    parser.add_argument(
-        "--last", type=positive, default=5, help="number of checkpoints to average (default: 5, as in the paper)"
-    )
-    parser.add_argument("--output_dir", required=True, help="folder for the averaged model")
+@dataclass(kw_only=True)
+class AverageArguments:
+    """The flags of `average`."""
+
+    run: str = option("output folder of the training run", metavar="D", positional=True)
+    last: int = option("number of checkpoints to average, in the paper 5", 5, parse=positive)
+    output_dir: str = option("folder for the averaged model")
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: AverageArguments) -> None:
     """Average the last checkpoints and write the result as a model folder."""
     from ..sharing.card import record_average
     from ..training.checkpoints import average_checkpoints, checkpoint_folders

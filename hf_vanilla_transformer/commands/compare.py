@@ -1,26 +1,27 @@
 """`vanilla-transformer compare`: compare two models, or files with their translations, on a test text."""
 
-import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from .flags import add_bleu, add_decoding, add_dtype, add_text
+from ..flags import option
+from .flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
 from .models import load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import read_text
 
 HELP = "compare two models on a test text: confidence intervals, significance, examples"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `compare`."""
-    for add in (add_dtype, add_decoding, add_text, add_bleu):
-        add(parser)
-    parser.add_argument("a", metavar="A", help="a model, or a file with its translations, one per line")
-    parser.add_argument("b", metavar="B", help="the other model or file")
+@dataclass(kw_only=True)
+class CompareArguments(DtypeFlags, DecodingFlags, TextFlags, BleuFlags):
+    """The flags of `compare`."""
+
+    a: str = option("a model, or a file with its translations, one per line", metavar="A", positional=True)
+    b: str = option("the other model or file", metavar="B", positional=True)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: CompareArguments) -> None:
     """Print the comparison to stdout as one JSON object."""
     from ..data.formats import read_lines
     from ..inference.metrics import check_tokenization
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
         check_same_directions({name: each.directions for name, each in translators.items()})
     for translator in translators.values():
         languages = resolve_languages(translator, args)
-    text = read_text(args, languages)
+    text = read_text(args, args.test_file, languages)
     for name, lines in files.items():  # checked before the slow translation
         if len(lines) != len(text.sources):
             raise ValueError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")

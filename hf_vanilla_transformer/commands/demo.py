@@ -1,23 +1,23 @@
 """`vanilla-transformer demo`: a web page to try a model."""
 
-import argparse
 import socket
+from dataclasses import dataclass
 
-from .flags import add_dtype, add_host, add_model, positive
+from ..flags import option, positive
+from .flags import DtypeFlags, HostFlags, ModelFlags
 
 BACKLOG = 2048  # connections that wait to be accepted
 HELP = "serve a web page to try a model: translations, n-best lists, attention"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `demo`."""
-    add_model(parser)
-    add_dtype(parser)
-    add_host(parser)
-    parser.add_argument("--port", type=positive, help="port to listen on (default: the first free port from 7860)")
+@dataclass(kw_only=True)
+class DemoArguments(ModelFlags, DtypeFlags, HostFlags):
+    """The flags of `demo`."""
+
+    port: int | None = option("port to listen on (default: the first free port from 7860)", None, parse=positive)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: DemoArguments) -> None:
     """Serve the page until Ctrl-C."""
     from ..serving.explorer import Explorer, build_page
 

@@ -1,12 +1,13 @@
 """`vanilla-transformer evaluate`: compute BLEU, chrF, chrF++ and TER of a model on test texts."""
 
-import argparse
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .flags import add_backend, add_bleu, add_decoding, add_dtype, add_models, add_text
+from ..flags import option
+from .flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
 from .models import load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import ReferenceText, read_text
 
@@ -16,28 +17,33 @@ if TYPE_CHECKING:
 HELP = "evaluate a model on test texts: BLEU, chrF, chrF++ and TER as JSON"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `evaluate`."""
-    for add in (add_models, add_backend, add_dtype, add_decoding, add_bleu):
-        add(parser)
-    add_text(parser, several=True)
+@dataclass(kw_only=True)
+class EvaluateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, BleuFlags, TextFlags):
+    """The flags of `evaluate`."""
+
+    test_file: list[str] | None = option(  # type: ignore[assignment]
+        "one or more: a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de (default: "
+        "the held-out built-in phrases)",
+        None,
+        metavar="P",
+    )
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: EvaluateArguments) -> None:
     """Print the scores to stdout: one JSON object, or for several texts one object per line."""
     from ..inference.metrics import check_tokenization
 
     check_tokenization(args.bleu_tokenize)
     translator = load_translator(args.model, args.backend, args.dtype)
     languages = resolve_languages(translator, args)
-    files = args.test_file or [None]
-    texts = [read_text(argparse.Namespace(**{**vars(args), "test_file": file}), languages) for file in files]
+    files: Sequence[str | None] = args.test_file or [None]
+    texts = [read_text(args, file, languages) for file in files]
     for text in texts:  # all were read before the slow translation
         result = _evaluate(translator, text, args)
         print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
 
 
-def _evaluate(translator: "Translator", text: ReferenceText, args: argparse.Namespace) -> dict[str, Any]:
+def _evaluate(translator: "Translator", text: ReferenceText, args: EvaluateArguments) -> dict[str, Any]:
     """Return the scores of a model on a text."""
     from ..inference.metrics import evaluate_translations
 

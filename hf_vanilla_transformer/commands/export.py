@@ -1,23 +1,25 @@
 """`vanilla-transformer export`: export a model to a faster runtime."""
 
-import argparse
+from dataclasses import dataclass
 
 from ..export.registry import FORMATS
+from ..flags import option
 from .console import UsageError, say
-from .flags import add_model
+from .flags import ModelFlags
 
 HELP = "export a model to a faster runtime"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `export`."""
-    add_model(parser)
-    parser.add_argument("output_dir", metavar="OUT", help="folder for the exported model; must be new or empty")
-    parser.add_argument("--format", required=True, choices=FORMATS, help="runtime to export to")
-    parser.add_argument("--quantization", help="CTranslate2 only: int8, float16, ... (default: float32)")
+@dataclass(kw_only=True)
+class ExportArguments(ModelFlags):
+    """The flags of `export`."""
+
+    output_dir: str = option("folder for the exported model; must be new or empty", metavar="OUT", positional=True)
+    format: str = option("runtime to export to", choices=tuple(FORMATS))
+    quantization: str | None = option("CTranslate2 only: int8, float16, ... (default: float32)", None)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: ExportArguments) -> None:
     """Export the model to the format given as a flag."""
     from ..export.registry import export_model, find_format
 

@@ -1,12 +1,13 @@
 """Load the models given on the command line, and translate with them."""
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..flags import values_of
 from .console import UsageError, say
+from .flags import DecodingFlags, DirectionFlags, SearchFlags
 
 if TYPE_CHECKING:
     from ..inference.translator import Translation, Translator
@@ -34,13 +35,12 @@ def labels(names: Sequence[str]) -> list[str]:
     return short if len(set(short)) == len(short) else list(names)
 
 
-def decoding_settings(args: argparse.Namespace) -> dict[str, Any]:
+def decoding_settings(args: SearchFlags) -> dict[str, Any]:
     """Return the beam search settings that were given as flags."""
-    names = ("num_beams", "length_penalty")
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return {name: value for name, value in values_of(args, SearchFlags).items() if value is not None}
 
 
-def resolve_languages(translator: "Translator", args: argparse.Namespace) -> tuple[str | None, str | None]:
+def resolve_languages(translator: "Translator", args: DirectionFlags) -> tuple[str | None, str | None]:
     """Return the languages given as flags, or the model's own; None for one that is unknown.
 
     Raises:
@@ -52,12 +52,12 @@ def resolve_languages(translator: "Translator", args: argparse.Namespace) -> tup
         raise UsageError(str(error)) from None
 
 
-def direction(args: argparse.Namespace) -> dict[str, str | None]:
+def direction(args: DirectionFlags) -> dict[str, str | None]:
     """Return the languages and the tag given as flags, as arguments of `Translator.translate`."""
-    return {"source_lang": args.source_lang, "target_lang": args.target_lang, "tag": args.tag}
+    return values_of(args, DirectionFlags)
 
 
-def translate_sentences(translator: "Translator", sources: list[str], args: argparse.Namespace) -> list["Translation"]:
+def translate_sentences(translator: "Translator", sources: list[str], args: DecodingFlags) -> list["Translation"]:
     """Translate `sources` with the settings in `args`, and show a progress bar."""
     from tqdm import tqdm
 

@@ -1,11 +1,11 @@
 """`vanilla-transformer plot`: write a plot to a PNG or SVG file."""
 
-import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
+from ..flags import option
 from .console import say
-from .flags import add_model
+from .flags import ModelFlags
 from .models import labels
 
 if TYPE_CHECKING:
@@ -14,45 +14,54 @@ if TYPE_CHECKING:
 HELP = "plot the attention of a model or the curves of training runs to a PNG or SVG file"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the kinds of plot, each with its flags."""
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+@dataclass(kw_only=True)
+class Plot:
+    """A kind of plot, with its flags."""
 
-    def add(kind: str, draw: Callable[[argparse.Namespace], "Figure"], help: str) -> argparse.ArgumentParser:
-        flags = kinds.add_parser(kind, help=help)
-        flags.add_argument("--output", required=True, metavar="FILE", help="file to write, ending in .png or .svg")
-        flags.set_defaults(draw=draw)
-        return flags
+    KINDS: ClassVar[dict[str, type["Plot"]]] = {}  # by their names on the command line
 
-    flags = add("attention", _attention, "all attention heads of one layer for one sentence")
-    add_model(flags)
-    flags.add_argument("--sentence", required=True, help="sentence to translate")
-    flags.add_argument("--target_lang", help="language to translate to, for a model of several")
-    flags.add_argument(
-        "--layer", type=int, default=-1, help="index of the layer, from 0; -1 is the last (default: -1)"
-    )
-    flags = add("training", _training, "loss, perplexity and BLEU of training runs, from their logs")
-    flags.add_argument("runs", metavar="RUN", nargs="+", help="output folder of a training run")
+    output: str = option("file to write, ending in .png or .svg", metavar="FILE")
+
+    def draw(self) -> "Figure":
+        """Return the plot."""
+        raise NotImplementedError
 
 
-def _attention(args: argparse.Namespace) -> "Figure":
-    from ..serving.explorer import Explorer
-    from ..study.plots import attention_heads
+@dataclass(kw_only=True)
+class Attention(ModelFlags, Plot):
+    """all attention heads of one layer for one sentence"""
 
-    explorer = Explorer.load(args.model)
-    target = explorer.translate(args.sentence, 4, 0.6, args.target_lang)[0][2]
-    return attention_heads(**explorer.attention(args.sentence, target, args.target_lang), layer=args.layer)
+    sentence: str = option("sentence to translate")
+    target_lang: str | None = option("language to translate to, for a model of several", None)
+    layer: int = option("index of the layer, from 0; -1 is the last", -1)
+
+    def draw(self) -> "Figure":
+        from ..serving.explorer import Explorer
+        from ..study.plots import attention_heads
+
+        explorer = Explorer.load(self.model)
+        target = explorer.translate(self.sentence, 4, 0.6, self.target_lang)[0].ids
+        return attention_heads(**explorer.attention(self.sentence, target, self.target_lang), layer=self.layer)
 
 
-def _training(args: argparse.Namespace) -> "Figure":
-    from ..study.plots import read_log, training_curves
+@dataclass(kw_only=True)
+class Training(Plot):
+    """loss, perplexity and BLEU of training runs, from their logs"""
 
-    return training_curves({name: read_log(run) for name, run in zip(labels(args.runs), args.runs, strict=True)})
+    runs: list[str] = option("output folder of a training run", metavar="RUN", positional=True)
+
+    def draw(self) -> "Figure":
+        from ..study.plots import read_log, training_curves
+
+        return training_curves({name: read_log(run) for name, run in zip(labels(self.runs), self.runs, strict=True)})
 
 
-def run(args: argparse.Namespace) -> None:
+Plot.KINDS.update(attention=Attention, training=Training)
+
+
+def run(args: Plot) -> None:
     """Draw the plot and write it to a file."""
     from ..study.plots import save
 
-    save(args.draw(args), args.output)
+    save(args.draw(), args.output)
     say(f"Wrote the plot to {args.output}")

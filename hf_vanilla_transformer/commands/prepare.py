@@ -1,76 +1,54 @@
 """`vanilla-transformer prepare`: clean and tokenise text larger than memory, once, for `train --train_file FOLDER`."""
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from ..data.text_flags import CleaningFlags, VocabularyFlags
+from ..flags import option, positive, values_of
 from .console import UsageError, say
-from .flags import add_runner, positive
-from .runner_flags import make_runner
+from .runner_flags import RunnerFlags
 
 HELP = "clean and tokenise text larger than memory, once, for training"
-VOCABULARY_FLAGS = {"vocab_size": 37_000, "tokenizer_model": "bpe", "normalization": "none"}  # with their defaults
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `prepare`."""
-    parser.add_argument(
-        "files",
-        nargs="*",
+@dataclass(kw_only=True)
+class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):
+    """The flags of `prepare`."""
+
+    files: list[str] = option(
+        "Moses prefixes, .jsonl, .tsv or .csv files (also compressed as .gz or .zst), .parquet files",
+        [],
         metavar="PATH",
-        help="Moses prefixes, .jsonl, .tsv or .csv files (also compressed as .gz or .zst), .parquet files",
+        positional=True,
     )
-    parser.add_argument("--dataset_name", help="instead of files, a dataset on the Hub, streamed")
-    parser.add_argument("--dataset_config_name", help="configuration of the dataset")
-    parser.add_argument("--source_lang", required=True, help="source language, named as in the text")
-    parser.add_argument("--target_lang", required=True, help="target language, named as in the text")
-    parser.add_argument("--output_dir", required=True, help="folder for the shards")
-    _add_tokenizer(parser)
-    _add_limits(parser)
-    parser.add_argument(
-        "--shard_pairs", type=positive, default=100_000, help="pairs read per shard and task (default: 100000)"
-    )
-    add_runner(parser)
-
-
-def _add_tokenizer(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tokenizer_name", help="tokenizer to use (default: train one on the first million pairs)")
-    parser.add_argument("--vocab_size", type=positive, help="size of a trained tokenizer (default: 37000)")
-    parser.add_argument("--tokenizer_model", choices=["bpe", "unigram"], help="kind of a trained one (default: bpe)")
-    parser.add_argument("--normalization", choices=["none", "nfkc"], help="Unicode normalisation (default: none)")
-    parser.set_defaults(**VOCABULARY_FLAGS)
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max_tokens",
-        type=positive,
-        default=25_000,
-        help="drop pairs longer than such a batch (default: 25000)",
-    )
-    parser.add_argument(
-        "--max_sentence_tokens", type=positive, default=256, help="drop pairs with a longer side (default: 256)"
-    )
-    parser.add_argument(
-        "--max_length_ratio",
-        type=float,
-        default=4.0,
-        help="drop pairs with a higher ratio of the longer side to the shorter (default: 4)",
-    )
-    parser.add_argument(
-        "--filter_language", action="store_true", help="drop pairs that are in other languages (extra: clean)"
-    )
-    parser.add_argument("--no_clean", action="store_true", help="drop only unusable pairs; duplicates are kept")
-    parser.add_argument(
-        "--exclude",
-        nargs="+",
-        default=(),
+    dataset_name: str | None = option("Instead of files, a dataset on the Hub, streamed.", None)
+    dataset_config_name: str | None = option("Configuration of the dataset.", None)
+    source_lang: str = option("Source language, named as in the text.")
+    target_lang: str = option("Target language, named as in the text.")
+    output_dir: str = option("Folder for the shards.")
+    tokenizer_name: str | None = option("Tokenizer to use; by default, learn one from the first million pairs.", None)
+    vocab_size: int = option("Size of the joint vocabulary.", 37_000, parse=positive)
+    max_tokens: int = option("Drop pairs longer than such a batch.", 25_000, parse=positive)
+    max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256, parse=positive)
+    exclude: list[str] = option(
+        "Drop pairs whose source or target is a line of these text files, such as those of the test text.",
+        [],
         metavar="FILE",
-        help="drop pairs whose source or target is a line of these text files, such as those of the test text",
     )
+    shard_pairs: int = option("Pairs read per shard and task.", 100_000, parse=positive)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if bool(self.files) == bool(self.dataset_name):
+            raise ValueError("Give either files or --dataset_name.")
+        defaults = {flag.name: flag.default for flag in fields(self)}
+        for name, value in values_of(self, VocabularyFlags).items():
+            if self.tokenizer_name and value != defaults[name]:
+                raise ValueError(f"--{name} has no effect: {self.tokenizer_name} has its own vocabulary.")
 
 
 def _text_file(file: str) -> str:
@@ -84,7 +62,7 @@ def _text_file(file: str) -> str:
     return os.path.abspath(file)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: PrepareArguments) -> None:
     """Write a folder of shards, and print a summary as JSON."""
     from transformers import AutoTokenizer
 
@@ -96,38 +74,27 @@ def run(args: argparse.Namespace) -> None:
     from ..data.tokenizer import adapt_tokenizer
     from ..model.loading import load
 
-    if bool(args.files) == bool(args.dataset_name):
-        raise UsageError("Give either files or --dataset_name.")
-    if args.filter_language and args.no_clean:
-        raise UsageError("Give either --filter_language or --no_clean.")
-    for name, default in VOCABULARY_FLAGS.items():
-        if args.tokenizer_name and getattr(args, name) != default:
-            raise UsageError(f"--{name} has no effect: {args.tokenizer_name} has its own vocabulary.")
-    runner = make_runner(args)
+    runner = args.make_runner()
     languages = (args.source_lang, args.target_lang)
     if args.filter_language:
         check_known(*languages)
-    try:
-        cleaning = Cleaning(
-            args.max_sentence_tokens, args.max_length_ratio, languages if args.filter_language else None
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from None
+    cleaning = Cleaning(args.max_sentence_tokens, args.max_length_ratio, languages if args.filter_language else None)
     preparation = Preparation(
         languages,
         args.vocab_size,
         args.max_tokens,
-        None if args.no_clean else cleaning,
+        cleaning if args.clean else None,
         args.shard_pairs,
         args.tokenizer_model,
         args.normalization,
         tuple(map(_text_file, args.exclude)),
     )
-    source: Source = HubDataset(languages, args.dataset_name, args.dataset_config_name)
-    if args.files:
-        source = Source([TextFile(languages, os.path.abspath(file)) for file in args.files])
-    tokenizer = load(AutoTokenizer, args.tokenizer_name) if args.tokenizer_name else None
-    if tokenizer:
+    source: Source = Source([TextFile(languages, os.path.abspath(file)) for file in args.files])
+    if args.dataset_name:
+        source = HubDataset(languages, args.dataset_name, args.dataset_config_name)
+    tokenizer = None
+    if args.tokenizer_name:
+        tokenizer = load(AutoTokenizer, args.tokenizer_name)
         adapt_tokenizer(tokenizer, args.tokenizer_name)
     say(f"Preparing with {runner.describe()}")
     manifest = prepare(source, preparation, args.output_dir, tokenizer, runner, _show)

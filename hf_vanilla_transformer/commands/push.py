@@ -1,25 +1,29 @@
 """`vanilla-transformer push`: upload a trained model, its tokenizer and its model card to the Hub."""
 
-import argparse
+from dataclasses import dataclass
+
+from ..flags import option
 
 HELP = "upload a trained model, its tokenizer and its model card to the Hub"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `push`."""
-    parser.add_argument("model", metavar="D", help="folder of a trained model")
-    parser.add_argument(
-        "repo_id",
+@dataclass(kw_only=True)
+class PushArguments:
+    """The flags of `push`."""
+
+    model: str = option("folder of a trained model", metavar="D", positional=True)
+    repo_id: str = option(
+        "name of the repository, as in your-name/your-model; created if it does not exist",
         metavar="REPOSITORY",
-        help="name of the repository, as in your-name/your-model; created if it does not exist",
+        positional=True,
     )
-    parser.add_argument("--scores", metavar="FILE", help="output of `evaluate`, to include in the model card")
-    parser.add_argument("--license", help="licence of the model for its card, such as apache-2.0")
-    parser.add_argument("--private", action="store_true", help="create the repository as private")
-    parser.add_argument("--space", action="store_true", help="also create a Space with the web page of `demo`")
+    scores: str | None = option("output of `evaluate`, to include in the model card", None, metavar="FILE")
+    license: str | None = option("licence of the model for its card, such as apache-2.0", None)
+    private: bool = option("create the repository as private", False)
+    space: bool = option("also create a Space with the web page of `demo`", False)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: PushArguments) -> None:
     """Upload the model and print its URL to stdout."""
     from ..files import import_extra
     from ..sharing.card import CardDetails, read_scores

@@ -1,10 +1,10 @@
 """Read the test text given on the command line."""
 
-import argparse
 from pathlib import Path
 from typing import NamedTuple
 
 from .console import UsageError
+from .flags import TextFlags
 
 
 class ReferenceText(NamedTuple):
@@ -17,10 +17,11 @@ class ReferenceText(NamedTuple):
     unseen: list[int]  # indices of the built-in phrases with combinations not seen in training
 
 
-def read_text(args: argparse.Namespace, languages: tuple[str | None, str | None]) -> ReferenceText:
+def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | None, str | None]) -> ReferenceText:
     """Read the test text given by the flags.
 
     Args:
+        test_file: one of the files given by the flags, or None.
         languages: source and target language of the model, used if the flags do not name them.
 
     Raises:
@@ -35,9 +36,9 @@ def read_text(args: argparse.Namespace, languages: tuple[str | None, str | None]
 
     direction = (source_lang, target_lang)
     unseen: list[int] = []
-    if args.test_file:
-        source: Text = TextFile(direction, args.test_file)
-        name = Path(args.test_file).name
+    if test_file:
+        source: Text = TextFile(direction, test_file)
+        name = Path(test_file).name
     elif args.dataset_name:
         source = HubDataset(direction, args.dataset_name, args.dataset_config_name, args.split)
         folder = Path(args.dataset_name)

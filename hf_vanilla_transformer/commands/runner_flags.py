@@ -1,30 +1,49 @@
-"""Where the tasks of a corpus job run, from the flags."""
+"""Where the tasks of a corpus job run: the flags, and the runner that they describe."""
 
-import argparse
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..flags import option, positive
 from .console import UsageError
 
 if TYPE_CHECKING:
     from ..corpus.runner import Runner
 
 
-def make_runner(args: argparse.Namespace, use_gpus: bool = False) -> "Runner":
-    """Return the runner that the flags of `flags.add_runner` describe.
+@dataclass(kw_only=True)
+class RunnerFlags:
+    """Where the tasks of a corpus job run."""
 
-    Args:
-        use_gpus: whether tasks use a GPU if there is one.
+    workers: int | None = option(
+        "processes on this machine (default: one per GPU, or per --threads cores)", None, parse=positive
+    )
+    threads: int = option("threads per worker", 1, parse=positive)
+    ray: str | None = option(
+        "run on this Ray cluster instead, such as 10.0.0.1:6379 or auto (extra: cluster)", None, metavar="ADDRESS"
+    )
+    task: int | None = option(
+        "run only every N-th task, from task I on, as element I of a job array", None, metavar="I"
+    )
+    tasks: int | None = option("number of elements of the job array", None, parse=positive, metavar="N")
 
-    Raises:
-        UsageError: if the flags contradict each other.
-    """
-    from ..corpus.runner import Runner
+    def make_runner(self, use_gpus: bool = False) -> "Runner":
+        """Return the runner that the flags describe.
 
-    if (args.task is None) != (args.tasks is None):
-        raise UsageError("--task and --tasks belong together: --task I --tasks N, with I from 0 to N - 1.")
-    if args.ray and (args.workers or args.tasks):
-        raise UsageError("--ray cannot be combined with --workers, --task or --tasks.")
-    share = (0, 1) if args.tasks is None else (args.task, args.tasks)
-    if not 0 <= share[0] < share[1]:
-        raise UsageError(f"--task must be from 0 to {share[1] - 1} with --tasks {share[1]}, got {share[0]}.")
-    return Runner(args.workers, args.threads, use_gpus, args.ray, share)
+        Args:
+            use_gpus: whether tasks use a GPU if there is one.
+
+        Raises:
+            UsageError: if the flags contradict each other.
+        """
+        from ..corpus.runner import Runner
+
+        if self.ray and (self.workers or self.tasks):
+            raise UsageError("--ray cannot be combined with --workers, --task or --tasks.")
+        share = (0, 1)
+        if self.task is not None and self.tasks is not None:
+            share = (self.task, self.tasks)
+        elif self.task is not None or self.tasks is not None:
+            raise UsageError("--task and --tasks belong together: --task I --tasks N, with I from 0 to N - 1.")
+        if not 0 <= share[0] < share[1]:
+            raise UsageError(f"--task must be from 0 to {share[1] - 1} with --tasks {share[1]}, got {share[0]}.")
+        return Runner(self.workers, self.threads, use_gpus, self.ray, share)

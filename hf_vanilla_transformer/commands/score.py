@@ -1,24 +1,23 @@
 """`vanilla-transformer score`: compute the log-probability and perplexity of given translations."""
 
-import argparse
 import json
 import sys
+from dataclasses import dataclass
 
 from .console import say
-from .flags import add_batches, add_dtype, add_models, add_text
+from .flags import BatchFlags, DtypeFlags, ModelsFlags, TextFlags
 from .models import direction, load_translator, resolve_languages
 from .reference_text import read_text
 
 HELP = "compute the log-probability and perplexity of given translations"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `score`."""
-    for add in (add_models, add_dtype, add_batches, add_text):
-        add(parser)
+@dataclass(kw_only=True)
+class ScoreArguments(ModelsFlags, DtypeFlags, BatchFlags, TextFlags):
+    """The flags of `score`."""
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: ScoreArguments) -> None:
     """Print one JSON object per pair to stdout, and the totals to stderr."""
     from tqdm import tqdm
 
@@ -26,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
     from ..study.comparison import score_translations
 
     translator = load_translator(args.model, dtype=args.dtype)
-    text = read_text(args, resolve_languages(translator, args))
+    text = read_text(args, args.test_file, resolve_languages(translator, args))
     with tqdm(total=len(text.sources), desc="Scoring", unit=" pairs", file=sys.stderr) as bar:
         results = score_translations(
             translator.model,

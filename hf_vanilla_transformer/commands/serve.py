@@ -1,59 +1,45 @@
 """`vanilla-transformer serve`: translate over HTTP, with LibreTranslate's API for programs and a page for people."""
 
-import argparse
 import logging
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from ..files import import_extra
+from ..flags import option, positive, positive_number
 from .console import say
 from .demo import listen
-from .flags import add_backend, add_decoding, add_dtype, add_host, positive, positive_number
+from .flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
 from .models import decoding_settings, labels, load_translator
 
 HELP = "serve translations over HTTP, with LibreTranslate's API, and a page for people"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `serve`."""
-    parser.add_argument(
-        "model",
+@dataclass(kw_only=True)
+class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlags):
+    """The flags of `serve`."""
+
+    model: list[str] = option(
+        "folder of a trained model, or its name on the Hub; several models serve several directions",
         metavar="MODEL",
-        nargs="+",
-        help="folder of a trained model, or its name on the Hub; several models serve several directions",
+        positional=True,
     )
-    add_host(parser)
-    parser.add_argument("--port", type=positive, default=5000, help="port to listen on (default: 5000)")
-    for add in (add_backend, add_dtype, add_decoding):
-        add(parser)
-    parser.add_argument(
-        "--max_delay_ms",
-        type=positive_number,
-        default=5.0,
-        help="maximum time for which a sentence waits for others to be translated with it (default: 5)",
+    port: int = option("port to listen on", 5000, parse=positive)
+    max_delay_ms: float = option(
+        "maximum time for which a sentence waits for others to be translated with it", 5.0, parse=positive_number
     )
-    parser.add_argument(
-        "--max_queue", type=positive, default=1024, help="maximum number of queued sentences (default: 1024)"
+    max_queue: int = option("maximum number of queued sentences", 1024, parse=positive)
+    max_characters: int = option("maximum size of a request", 10_000, parse=positive)
+    timeout: float = option("maximum seconds for a request", 30.0, parse=positive_number)
+    api_key_file: Path | None = option(
+        "file with one API key per line; each request must pass one of them as api_key", None
     )
-    parser.add_argument(
-        "--max_characters", type=positive, default=10_000, help="maximum size of a request (default: 10000)"
-    )
-    parser.add_argument(
-        "--timeout", type=positive_number, default=30.0, help="maximum seconds for a request (default: 30)"
-    )
-    parser.add_argument(
-        "--api_key_file",
-        type=Path,
-        help="file with one API key per line; each request must pass one of them as api_key",
-    )
-    parser.add_argument(
-        "--cors_origin", nargs="+", default=[], help="web sites whose pages may use the server (default: none)"
-    )
-    parser.add_argument("--no_page", action="store_true", help="leave out the page")
+    cors_origin: list[str] = option("web sites whose pages may use the server (default: none)", [])
+    page: bool = option("show the page", True)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: ServeArguments) -> None:
     """Serve until SIGTERM, after which requests that were accepted are still answered, or Ctrl-C."""
     for module in ("fastapi", "uvicorn"):
         import_extra(module, "serve")
@@ -76,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         models.append(ServedModel(translator, decoding_settings(args), metrics))
     service = TranslationService(models, batcher)
     server = Server(service, metrics, keys, args.max_characters, args.timeout)
-    app = server.app(args.cors_origin, page=not args.no_page)
+    app = server.app(args.cors_origin, page=args.page)
     logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("hf_vanilla_transformer", "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)

@@ -1,6 +1,5 @@
 """`vanilla-transformer translate`: translate stdin to stdout, line by line, or files into a folder."""
 
-import argparse
 import io
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,35 +9,22 @@ from typing import Any, BinaryIO
 
 from . import translate_files
 from .console import UsageError, say
-from .flags import add_backend, add_decoding, add_direction, add_dtype, add_models, positive
 from .models import decoding_settings, direction, load_translator, report_problems, resolve_languages
+from .translate_flags import TranslateArguments
 
 HELP = "translate stdin to stdout line by line, or files into a folder"
 MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `translate`."""
-    for add in (add_models, add_backend, add_dtype, add_decoding, add_direction):
-        add(parser)
-    parser.add_argument("--do_sample", action="store_true", help="sample tokens instead of searching for the best")
-    parser.add_argument("--top_k", type=positive, help="sample only from this many tokens (default: all)")
-    parser.add_argument("--seed", type=int, default=42, help="seed of the sampling (default: 42)")
-    parser.add_argument(
-        "--split_sentences", action="store_true", help="cut each line into sentences, for paragraphs and long lines"
-    )
-    translate_files.add_flags(parser)
-
-
-def run(args: argparse.Namespace) -> None:
+def run(args: TranslateArguments) -> None:
     """Translate files into a folder if any are given; otherwise print one translation per line of stdin, in order."""
-    if translate_files.is_requested(args):
+    if args.input_files:
         translate_files.run(args, _sampling(args))
     else:
         _translate_standard_input(args)
 
 
-def _translate_standard_input(args: argparse.Namespace) -> None:
+def _translate_standard_input(args: TranslateArguments) -> None:
     from tqdm import tqdm
     from transformers import set_seed
 
@@ -68,7 +54,7 @@ def _translate_standard_input(args: argparse.Namespace) -> None:
         say(f"{untranslated:,} of {lines_read:,} lines were not translated, {whole_or_part}")
 
 
-def _sampling(args: argparse.Namespace) -> dict[str, Any]:
+def _sampling(args: TranslateArguments) -> dict[str, Any]:
     """Return the settings of sampling."""
     if not args.do_sample:
         if args.top_k is not None:

@@ -4,14 +4,15 @@ import copy
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from transformers import set_seed
 
 from ..data.batching import Seq2SeqCollator
 from ..data.tokenizer import follow_tokenizer
+from ..flags import check_choices, option
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, option
+from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from ..training.settings import resolve_config, run_settings
 from ..training.text import prepared_folder, tokenize_text
 from ..training.trainer import VanillaTransformerTrainer
@@ -27,17 +28,18 @@ DROPOUTS = (0.0, 0.5)  # search range
 class TuneArguments:
     """Settings of `tune` itself; all other flags are those of `train` and define the starting point of the search."""
 
-    _argument_group_name = "tuning"
+    TITLE: ClassVar[str] = "tuning"
 
     method: str = option(
-        "'bayesian' or 'random' for a hyperparameter search, 'range' for a learning-rate range test.", "bayesian"
+        "'bayesian' or 'random' for a hyperparameter search, 'range' for a learning-rate range test.",
+        "bayesian",
+        choices=METHODS,
     )
     trials: int = option("Number of trials of a search, including finished trials of a resumed study.", 20)
-    minutes: float | None = option("Start no new trial after this many minutes.")
+    minutes: float | None = option("Start no new trial after this many minutes.", None)
 
     def __post_init__(self):
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}.")
+        check_choices(self)
         if self.trials < 1:
             raise ValueError(f"trials must be at least 1, got {self.trials}.")
 

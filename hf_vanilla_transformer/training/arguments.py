@@ -1,56 +1,96 @@
 """Dataclasses whose fields are the flags of `vanilla-transformer train` and `tune`."""
 
 import math
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers.debug_utils import DebugOption
+
+from ..data.text_flags import CleaningFlags, VocabularyFlags
+from ..flags import Decides, Meaning, Part, Refuser, check_choices, check_seed, option
 
 NOAM = "noam"
+_ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
 
-# Flags of Seq2SeqTrainingArguments that have no effect here, and why; only their default values are accepted
-_WITHOUT_EFFECT = {
-    "auto_find_batch_size": "batches are sized by max_tokens",
-    "dataloader_drop_last": "every epoch uses every pair",
-    "length_column_name": "batches always hold pairs of similar length",
-    "neftune_noise_alpha": "no noise is added to the embeddings",
-    "save_only_model": "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead",
-    "sortish_sampler": "batches always hold pairs of similar length",
-    "train_sampling_strategy": "batches always hold pairs of similar length",
+_BATCHES = Meaning(Decides.BATCHES)
+_TEXT_NAME = Meaning(Decides.BATCHES, private=True)
+_OPTIMIZER = Meaning(Decides.OPTIMIZER)
+_SIZE = Meaning(Decides.SIZES, Part.CONFIG)
+_DROPOUT = Meaning(Decides.LEARNING, Part.CONFIG)
+_LEARNING = Meaning(Decides.LEARNING)
+_LENGTH = Meaning(Decides.LENGTH)
+_SCORES = Meaning(Decides.SCORES)
+_SEARCH = Meaning(Decides.SCORES, Part.GENERATION_CONFIG)
+_NOTHING = Meaning(Decides.NOTHING)
+_PRIVATE = Meaning(Decides.NOTHING, private=True)
+_ONE_LAUNCH = Meaning(Decides.NOTHING, private=True, recorded=False)
+
+
+def _refused(reason: str, refuser: Refuser = Refuser.COMMAND_LINE) -> Meaning:
+    return Meaning(Decides.NOTHING, recorded=False, refused=reason, refuser=refuser)
+
+
+_SIZED_BY_TOKENS = "batches are sized by max_tokens"
+_SIMILAR_LENGTHS = _refused("batches always hold pairs of similar length", Refuser.ARGUMENTS)
+_VALIDATION_METRICS = (
+    "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU",
+    Refuser.VALIDATION,
+)
+_ONLY_SUMS = _refused("validation stores only sums and translations")
+_ONE_PRECISION = _refused("validation computes the loss as in training, and BLEU in float32", Refuser.VALIDATION)
+
+# The flags of Seq2SeqTrainingArguments, whose fields cannot hold a meaning of ours. A name that ends in "_" stands for
+# all flags that start with it and are not named themselves.
+INHERITED: dict[str, Meaning] = {
+    **dict.fromkeys(("seed", "data_seed"), _BATCHES),
+    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "weight_decay", "adam_beta1"), _OPTIMIZER),
+    **dict.fromkeys(("lr_scheduler_kwargs", "average_tokens_across_devices", "neftune_noise_alpha"), _LEARNING),
+    **dict.fromkeys(
+        ("bf16", "fp16", "tf32", "full_determinism", "use_liger_kernel", "liger_kernel_config"), _LEARNING
+    ),
+    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode", "use_cache"), _LEARNING),
+    **dict.fromkeys(("activation_", "gradient_checkpointing", "gradient_checkpointing_kwargs"), _LEARNING),
+    **dict.fromkeys(("fsdp", "fsdp_config", "parallelism_config", "accelerator_config"), _LEARNING),
+    **dict.fromkeys(("ignore_data_skip", "remove_unused_columns"), _LEARNING),
+    "deepspeed": Meaning(Decides.LEARNING, private=True),
+    "num_train_epochs": _LENGTH,
+    "generation_num_beams": _SCORES,
+    "generation_config": Meaning(Decides.SCORES, private=True),
+    **dict.fromkeys(("eval_", "logging_", "log_", "save_", "dataloader_", "ddp_", "include_num_"), _NOTHING),
+    **dict.fromkeys(("load_best_model_at_end", "greater_is_better", "predict_with_generate"), _NOTHING),
+    **dict.fromkeys(("use_cpu", "do_train", "do_eval", "local_rank", "torch_empty_cache_steps"), _NOTHING),
+    **dict.fromkeys(("skip_memory_metrics", "enable_jit_checkpoint"), _NOTHING),
+    "restore_callback_states_from_checkpoint": _NOTHING,
+    **dict.fromkeys(("hub_", "push_to_hub", "run_name", "disable_tqdm", "project", "trackio_"), _PRIVATE),
+    **dict.fromkeys(("resume_from_checkpoint", "hub_token"), _ONE_LAUNCH),
+    "auto_find_batch_size": _refused(_SIZED_BY_TOKENS, Refuser.ARGUMENTS),
+    "dataloader_drop_last": _refused("every epoch uses every pair", Refuser.ARGUMENTS),
+    "save_only_model": _refused(
+        "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead", Refuser.ARGUMENTS
+    ),
+    **dict.fromkeys(("length_column_name", "sortish_sampler", "train_sampling_strategy"), _SIMILAR_LENGTHS),
+    "per_device_train_batch_size": _refused(_SIZED_BY_TOKENS, Refuser.TRAINER),
+    "per_device_eval_batch_size": _refused(_SIZED_BY_TOKENS),
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), _ONE_PRECISION),
+    **dict.fromkeys(("batch_eval_metrics", "include_for_metrics"), _refused(*_VALIDATION_METRICS)),
+    **dict.fromkeys(("label_names", "prediction_loss_only"), _refused(_VALIDATION_METRICS[0])),
+    **dict.fromkeys(("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"), _ONLY_SUMS),
+    "do_predict": _refused("`vanilla-transformer evaluate` scores a test text"),
+    "generation_max_length": _refused("a translation may be 50 tokens longer than its source"),
 }
-# Flags that have no effect on the command line, which never calls `predict()`
-_WITHOUT_EFFECT_ON_TRAINING = {
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), "batches are sized by max_tokens"),
-    **dict.fromkeys(
-        ("bf16_full_eval", "fp16_full_eval"), "validation computes the loss as in training, and BLEU in float32"
-    ),
-    **dict.fromkeys(
-        ("batch_eval_metrics", "include_for_metrics", "label_names", "prediction_loss_only"),
-        "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU",
-    ),
-    **dict.fromkeys(
-        ("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"),
-        "validation stores only sums and translations",
-    ),
-    "do_predict": "`vanilla-transformer evaluate` scores a test text",
-    "generation_max_length": "a translation may be 50 tokens longer than its source",
-}
-NEVER_RECORDED = {*_WITHOUT_EFFECT, *_WITHOUT_EFFECT_ON_TRAINING}
 _DEFAULTS = {
     field.name: field.default if field.default_factory is MISSING else field.default_factory()
     for field in fields(Seq2SeqTrainingArguments)
 }
 
 
-def option(help: str, default: Any = None) -> Any:
-    """Return a dataclass field that becomes a flag with this help text."""
-    return field(default=default, metadata={"help": help})
-
-
-def _reject_changes(args: TrainingArguments, reasons: dict[str, str]) -> None:
-    for name, reason in reasons.items():
-        if getattr(args, name, _DEFAULTS.get(name)) != _DEFAULTS.get(name):
-            raise ValueError(f"{name} has no effect here: {reason}.")
+def _reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
+    for name, default in _DEFAULTS.items():
+        known = meaning(name)
+        if known.refused and known.refuser in refusers and getattr(args, name) != default:
+            raise ValueError(f"{name} has no effect here: {known.refused}.")
 
 
 def check_batch_size(args: TrainingArguments) -> None:
@@ -59,8 +99,7 @@ def check_batch_size(args: TrainingArguments) -> None:
     Raises:
         ValueError: if `per_device_train_batch_size` is not its default.
     """
-    name = "per_device_train_batch_size"
-    _reject_changes(args, {name: _WITHOUT_EFFECT_ON_TRAINING[name]})
+    _reject_changes(args, Refuser.TRAINER)
 
 
 def check_evaluation(args: TrainingArguments) -> None:
@@ -69,8 +108,7 @@ def check_evaluation(args: TrainingArguments) -> None:
     Raises:
         ValueError: for an argument that only the evaluation of `Trainer` supports.
     """
-    names = ("bf16_full_eval", "fp16_full_eval", "batch_eval_metrics", "include_for_metrics")
-    _reject_changes(args, {name: _WITHOUT_EFFECT_ON_TRAINING[name] for name in names})
+    _reject_changes(args, Refuser.VALIDATION)
 
 
 def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArguments") -> None:
@@ -81,7 +119,7 @@ def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArgument
     Raises:
         ValueError: for a flag without effect, or a `metric_for_best_model` that validation does not report.
     """
-    _reject_changes(args, _WITHOUT_EFFECT_ON_TRAINING)
+    _reject_changes(args, Refuser.TRAINER, Refuser.VALIDATION, Refuser.COMMAND_LINE)
     metric = str(args.metric_for_best_model).removeprefix("eval_")
     several = any(len(names or []) > 1 for names in (data.validation_file, data.dataset_name, data.language_pairs))
     if metric not in args.metrics() and not (several and metric.endswith(tuple(f"_{m}" for m in args.metrics()))):
@@ -96,47 +134,83 @@ def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArgument
 class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     """`Seq2SeqTrainingArguments` with the defaults of the paper's base model (section 5)."""
 
-    _argument_group_name = "training: this package's flags, and all of transformers' Seq2SeqTrainingArguments"
+    TITLE: ClassVar[str] = "training: this package's flags, and all of transformers' Seq2SeqTrainingArguments"
 
+    output_dir: str | None = option(
+        "Folder for the run and the trained model; the same command resumes the run in it.",
+        None,
+        _PRIVATE,
+        required=True,
+    )
     max_tokens: int = option(
-        "Maximum tokens of a batch's source, and of its target, with padding (section 5.1).", 25_000
+        "Maximum tokens of a batch's source, and of its target, with padding (section 5.1).", 25_000, _BATCHES
     )
-    max_steps: int = option("Number of updates; -1 to train for --num_train_epochs instead.", 100_000)
-    lr_scheduler_type: str = option("The paper's 'noam' (section 5.3), or a schedule of transformers.", NOAM)
+    max_steps: int = option("Number of updates; -1 to train for --num_train_epochs instead.", 100_000, _LENGTH)
+    lr_scheduler_type: str = option(
+        "The paper's 'noam' (section 5.3), or a schedule of transformers.",
+        NOAM,
+        Meaning(Decides.OPTIMIZER, replaces=("learning_rate",)),
+    )
     learning_rate: float | None = option(  # type: ignore[assignment]
-        "With 'noam', a factor on the schedule (default: 1.0); otherwise the peak learning rate (default: 5e-5)."
+        "With 'noam', a factor on the schedule (default: 1.0); otherwise the peak learning rate (default: 5e-5).",
+        None,
+        _OPTIMIZER,
     )
-    warmup_steps: float = option("Number of updates over which the learning rate rises (section 5.3).", 4000)
-    adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98)
-    adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9)
-    label_smoothing_factor: float = option("Label smoothing, the paper's epsilon_ls (section 5.4).", 0.1)
-    r_drop_alpha: float = option("Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0 to disable.", 0.0)
+    warmup_steps: float = option(
+        "Number of updates over which the learning rate rises (section 5.3).", 4000, _LEARNING
+    )
+    adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _OPTIMIZER)
+    adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9, _OPTIMIZER)
+    label_smoothing_factor: float = option("Label smoothing, the paper's epsilon_ls (section 5.4).", 0.1, _LEARNING)
+    r_drop_alpha: float = option(
+        "Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0 to disable.", 0.0, _LEARNING
+    )
     ema_decay: float = option(
-        "Validate and save a moving average of the weights with this decay, such as 0.999; 0 to disable.", 0.0
+        "Validate and save a moving average of the weights with this decay, such as 0.999; 0 to disable.",
+        0.0,
+        _LEARNING,
     )
-    max_grad_norm: float = option("Clip gradients to this norm; 0, as in the paper, to disable.", 0.0)
-    gradient_accumulation_steps: int = option("Batches of max_tokens per update, in each process.", 1)
-    save_steps: float = option("Updates between checkpoints; a value below 1 is a fraction of all updates.", 1500)
-    save_total_limit: int | None = option("Newest checkpoints to keep besides the best; the paper averages 5.", 5)
-    eval_steps: float | None = option("Updates between evaluations (default: save_steps).")
-    metric_for_best_model: str | None = option("Best by this: bleu, loss or perplexity (default: bleu if computed).")
-    eval_bleu: bool = option("Translate the validation text at each evaluation and report BLEU.", True)
+    max_grad_norm: float = option("Clip gradients to this norm; 0, as in the paper, to disable.", 0.0, _LEARNING)
+    gradient_accumulation_steps: int = option("Batches of max_tokens per update, in each process.", 1, _BATCHES)
+    save_steps: float = option(
+        "Updates between checkpoints; a value below 1 is a fraction of all updates.", 1500, _NOTHING
+    )
+    save_total_limit: int | None = option(
+        "Newest checkpoints to keep besides the best; the paper averages 5.", 5, _NOTHING
+    )
+    eval_steps: float | None = option("Updates between evaluations (default: save_steps).", None, _NOTHING)
+    metric_for_best_model: str | None = option(
+        "Best by this: bleu, loss or perplexity (default: bleu if computed).", None, _NOTHING
+    )
+    eval_bleu: bool = option("Translate the validation text at each evaluation and report BLEU.", True, _NOTHING)
     bleu_tokenize: str = option(
-        "sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.", "13a"
+        "sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.", "13a", _SCORES
     )
     ddp_find_unused_parameters: bool | None = option(
-        "Let DDP look for parameters without a gradient in each step.", False
+        "Let DDP look for parameters without a gradient in each step.", False, _NOTHING
     )
-    ddp_broadcast_buffers: bool | None = option("Let DDP send buffers, here constants, at each step.", False)
+    ddp_broadcast_buffers: bool | None = option("Let DDP send buffers, here constants, at each step.", False, _NOTHING)
     logging_nan_inf_filter: bool = option(
-        "Check each loss on the host; not needed, since the logged mean leaves out non-finite losses anyway.", False
+        "Check each loss on the host; not needed, since the logged mean leaves out non-finite losses anyway.",
+        False,
+        _NOTHING,
     )
-    hub_strategy: str = option("Only 'end' is supported: upload the finished model with its card.", "end")
+    hub_strategy: str = option("Only 'end' is supported: upload the finished model with its card.", "end", _PRIVATE)
     early_stopping_patience: int | None = option(
-        "Stop after this many evaluations without a better metric_for_best_model, and keep the best model."
+        "Stop after this many evaluations without a better metric_for_best_model, and keep the best model.",
+        None,
+        _NOTHING,
     )
-    # None first, as in transformers: HfArgumentParser takes the type from the second member of the union
-    report_to: None | str | list[str] = option("Where to report metrics: 'tensorboard', 'wandb', 'all', ...", "none")
+    report_to: None | str | list[str] = option(
+        "Where to report metrics: 'tensorboard', 'wandb', 'all', ...", "none", _NOTHING
+    )
+
+    debug: str | list[DebugOption] = option(
+        "Show the traceback behind an error; with underflow_overflow, find the first non-finite number.",
+        [],
+        _NOTHING,
+        nargs="*",
+    )
 
     def __post_init__(self):
         if self.max_tokens < 1:
@@ -151,7 +225,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             )
         if self.generation_num_beams is not None and self.generation_num_beams < 1:
             raise ValueError(f"generation_num_beams must be at least 1, got {self.generation_num_beams}.")
-        _reject_changes(self, _WITHOUT_EFFECT)
+        for seed in (self.seed, self.data_seed):
+            if seed is not None:
+                check_seed(seed)
+        _reject_changes(self, Refuser.ARGUMENTS)
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:
             raise ValueError("lr_scheduler_kwargs has no effect with the noam schedule; set warmup_steps instead.")
@@ -194,44 +271,48 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
 
 
 @dataclass
-class ModelArguments:
+class ModelArguments(VocabularyFlags):
     """The model to train; fields that are not given come from the preset or from the pretrained model."""
 
-    _argument_group_name = "the model"
+    TITLE: ClassVar[str] = "the model"
 
     preset: str = option(
         "Model and training settings: tiny, base, big or a row of the paper's Table 3; the defaults shown are base's.",
         "base",
+        _NOTHING,
     )
     model_name_or_path: str | None = option(
-        "Trained model to start from, with its tokenizer; by default, train from scratch."
+        "Trained model to start from, with its tokenizer; by default, train from scratch.",
+        None,
+        Meaning(Decides.LEARNING, private=True),
     )
-    tokenizer_name: str | None = option("Tokenizer to use; by default, learn one from the training text.")
-    tokenizer_model: str = option("Kind of vocabulary to learn: 'bpe' or 'unigram'.", "bpe")
-    normalization: str = option("Unicode normalisation of the text before it is tokenised: 'none' or 'nfkc'.", "none")
-    vocab_size: int | None = option("Size of the joint vocabulary.")
-    d_model: int | None = option("Width of the model.")
-    num_encoder_layers: int | None = option("Number of encoder layers.")
-    num_decoder_layers: int | None = option("Number of decoder layers.")
-    num_heads: int | None = option("Number of attention heads.")
-    d_ff: int | None = option("Inner width of the feed-forward sub-layers.")
-    d_k: int | None = option("Width of the keys of one head.")
-    d_v: int | None = option("Width of the values of one head.")
-    dropout: float | None = option("Dropout on sub-layer outputs and embeddings.")
-    attention_dropout: float | None = option("Dropout on attention weights.")
-    activation_dropout: float | None = option("Dropout inside the feed-forward sub-layers.")
-    position_embedding: str | None = option("'sinusoidal' or 'learned'.")
+    tokenizer_name: str | None = option(
+        "Tokenizer to use; by default, learn one from the training text.",
+        None,
+        Meaning(Decides.LEARNING, private=True),
+    )
+    d_model: int | None = option("Width of the model.", None, _SIZE)
+    num_encoder_layers: int | None = option("Number of encoder layers.", None, _SIZE)
+    num_decoder_layers: int | None = option("Number of decoder layers.", None, _SIZE)
+    num_heads: int | None = option("Number of attention heads.", None, _SIZE)
+    d_ff: int | None = option("Inner width of the feed-forward sub-layers.", None, _SIZE)
+    d_k: int | None = option("Width of the keys of one head.", None, _SIZE)
+    d_v: int | None = option("Width of the values of one head.", None, _SIZE)
+    dropout: float | None = option("Dropout on sub-layer outputs and embeddings.", None, _DROPOUT)
+    attention_dropout: float | None = option("Dropout on attention weights.", None, _DROPOUT)
+    activation_dropout: float | None = option("Dropout inside the feed-forward sub-layers.", None, _DROPOUT)
+    position_embedding: str | None = option("'sinusoidal' or 'learned'.", None, _SIZE)
     initializer_range: float | None = option(
-        "Standard deviation of initial matrices; by default, that of tensor2tensor."
+        "Standard deviation of initial matrices; by default, that of tensor2tensor.", None, _SIZE
     )
-    num_beams: int | None = option("Beam size saved with the model (4 in the paper).")
-    length_penalty: float | None = option("Length penalty alpha saved with the model (0.6 in the paper).")
-    license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.")
+    num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SEARCH)
+    length_penalty: float | None = option(
+        "Length penalty alpha saved with the model (0.6 in the paper).", None, _SEARCH
+    )
+    license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.", None, _PRIVATE)
 
     def __post_init__(self):
-        for name, allowed in {"tokenizer_model": ("bpe", "unigram"), "normalization": ("none", "nfkc")}.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
+        check_choices(self)
         if self.num_beams is not None and self.num_beams < 1:
             raise ValueError(f"num_beams must be at least 1, got {self.num_beams}.")
         if self.length_penalty is not None and not math.isfinite(self.length_penalty):
@@ -239,59 +320,79 @@ class ModelArguments:
 
     def config_overrides(self) -> dict[str, Any]:
         """Return the given fields that belong to the model's configuration."""
-        others = {"preset", "model_name_or_path", "tokenizer_name", "tokenizer_model", "normalization"}
-        others |= {"num_beams", "length_penalty", "license"}
-        return {name: value for name, value in vars(self).items() if name not in others and value is not None}
+        return self._given(Part.CONFIG)
 
     def generation_overrides(self) -> dict[str, Any]:
         """Return the given fields that belong to the model's generation configuration."""
-        return {name: value for name in ("num_beams", "length_penalty") if (value := getattr(self, name)) is not None}
+        return self._given(Part.GENERATION_CONFIG)
+
+    def _given(self, part: Part) -> dict[str, Any]:
+        values = {
+            flag.name: getattr(self, flag.name) for flag in fields(self) if flag.metadata["meaning"].part is part
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass
-class DataArguments:
+class DataArguments(CleaningFlags):
     """The text to train on; without a file or dataset, the built-in English-German phrases."""
 
-    _argument_group_name = "the text"
+    TITLE: ClassVar[str] = "the text"
 
     train_file: list[str] | None = option(
         "Training texts: .jsonl, .tsv, .csv or .parquet files, prefixes P of Moses files P.en and P.de, or folders "
-        "made by `prepare` or by `translate --output_dir`."
+        "made by `prepare` or by `translate --output_dir`.",
+        None,
+        _TEXT_NAME,
     )
-    streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False)
+    streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False, _BATCHES)
     validation_file: list[str] | None = option(
-        "Validation texts, in any format of --train_file except a prepared folder: one for each training text, or one."
+        "Validation texts, in any format of --train_file except a prepared folder: one for each training text, or one "
+        "for all.",
+        None,
+        Meaning(Decides.SCORES, private=True),
     )
-    dataset_name: list[str] | None = option("Datasets on the Hub, with a split 'train' and optionally 'validation'.")
-    dataset_config_name: list[str] | None = option("Configuration of each dataset, such as 'de-en', or of all.")
+    dataset_name: list[str] | None = option(
+        "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT_NAME
+    )
+    dataset_config_name: list[str] | None = option(
+        "Configuration of each dataset, such as 'de-en', or of all.", None, _BATCHES
+    )
     train_weights: list[float] | None = option(
         "How often each pair of each training text is used per epoch: 3 is three times, 0.5 is half of the pairs in "
-        "one epoch and the others in the next (default: once)."
+        "one epoch and the others in the next (default: once).",
+        None,
+        _BATCHES,
     )
     sampling_temperature: float | None = option(
-        "Instead of weights: use each training text in proportion to its size ** (1 / this), the largest once."
+        "Instead of weights: use each training text in proportion to its size ** (1 / this), the largest once.",
+        None,
+        _BATCHES,
     )
     language_pairs: list[str] | None = option(
-        "Direction of each training text, or of all, such as en-de de-en; with several, the source starts with a tag "
-        "of the target language. Lines of .jsonl may have 'source', 'target', 'source_lang' and 'target_lang' instead."
+        "Direction of each training text, or of all, such as en-de de-en; with several, the source starts with a "
+        "tag of the target language. Lines of .jsonl may have 'source', 'target', 'source_lang' and 'target_lang' "
+        "instead.",
+        None,
+        Meaning(Decides.BATCHES, replaces=("source_lang", "target_lang")),
     )
     source_tag: list[str] | None = option(
-        "Tag at the start of every source of each training text, such as <bt> for synthetic text; '' for none."
+        "Tag at the start of every source of each training text, such as <bt> for synthetic text; '' for none.",
+        None,
+        _BATCHES,
     )
-    bpe_dropout: float = option("Probability with which a merge is left out of training text (0.1 is usual).", 0.0)
-    source_lang: str | None = option("Source language, as named in the text; by default, the model's or 'en'.")
-    target_lang: str | None = option("Target language, as named in the text; by default, the model's or 'de'.")
-    clean: bool = option("Drop training pairs that are long, uneven or duplicate, or that contain markup.", True)
-    filter_language: bool = option("Drop training pairs that are in other languages (extra: clean).", False)
-    max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256)
-    max_length_ratio: float = option(
-        "Maximum ratio of the longer side of a training pair to the shorter, in tokens.", 4.0
+    bpe_dropout: float = option(
+        "Probability with which a merge is left out of training text (0.1 is usual).", 0.0, _BATCHES
+    )
+    source_lang: str | None = option(
+        "Source language, as named in the text; by default, the model's or 'en'.", None, _BATCHES
+    )
+    target_lang: str | None = option(
+        "Target language, as named in the text; by default, the model's or 'de'.", None, _BATCHES
     )
 
     def __post_init__(self):
-        from ..data.cleaning import Cleaning  # slow to import
-
-        Cleaning(self.max_sentence_tokens, self.max_length_ratio)  # checks them, before anything is read
+        super().__post_init__()
         for name in ("train_file", "validation_file", "dataset_name", "dataset_config_name"):
             if isinstance(value := getattr(self, name), str):
                 setattr(self, name, [value])
@@ -304,7 +405,36 @@ class DataArguments:
                 raise ValueError(f"--train_weights must be positive numbers, got {weight}.")
         if self.sampling_temperature is not None and not 1.0 <= self.sampling_temperature < math.inf:
             raise ValueError(f"sampling_temperature must be at least 1, got {self.sampling_temperature}.")
-        if self.filter_language and not self.clean:
-            raise ValueError("--filter_language is part of cleaning, which --no_clean turns off.")
         if not 0.0 <= self.bpe_dropout < 1.0:
             raise ValueError(f"bpe_dropout must be in [0, 1), got {self.bpe_dropout}.")
+
+
+RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
+_OWN: dict[str, Meaning] = {
+    flag.name: flag.metadata["meaning"] for kind in RUN_FLAGS for flag in fields(kind) if "meaning" in flag.metadata
+}
+
+
+def known_meaning(name: str) -> Meaning | None:
+    """Return the meaning of a flag of `train`, or None if nobody has decided on one."""
+    found = _OWN.get(name) or INHERITED.get(name)
+    if found is None:
+        prefixes = (prefix for prefix in INHERITED if prefix.endswith("_") and name.startswith(prefix))
+        found = INHERITED.get(max(prefixes, key=len, default=""))
+    return found
+
+
+def meaning(name: str) -> Meaning:
+    """Return the meaning of a flag of `train`; one of a newer version of transformers may not change in a run."""
+    return known_meaning(name) or _LEARNING
+
+
+def decided_by(name: str, settings: Mapping[str, object]) -> Decides:
+    """Return what a flag of `train` decides in a run with these settings."""
+    schedule = settings.get("lr_scheduler_type")
+    if name == "dataloader_num_workers" and settings.get("streaming"):
+        return Decides.BATCHES  # each worker builds its own batches
+    if name == "lr_scheduler_kwargs" and schedule == NOAM:
+        return Decides.NOTHING  # it has none
+    decides = meaning(name).decides
+    return Decides.LEARNING if decides is Decides.LENGTH and schedule not in _ENDLESS_SCHEDULES else decides

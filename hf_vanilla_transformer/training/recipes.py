@@ -3,48 +3,19 @@
 import argparse
 import difflib
 import os
-from collections.abc import Collection, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from transformers import HfArgumentParser
 
-from .arguments import (
-    NEVER_RECORDED,
-    NOAM,
-    DataArguments,
-    ModelArguments,
-    VanillaTransformerTrainingArguments,
-    check_flags,
-)
+from ..flags import Decides, FlagParser, Flags
+from .arguments import INHERITED, RUN_FLAGS, ModelArguments, check_flags, meaning
 from .presets import paper_config, preset
 from .settings import PAIRS, PROCESSES
 
-
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Show each flag under one name, without the many aliases and choices of transformers' flags."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=34, width=119)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        value = "" if action.nargs == 0 else f" {action.dest.rpartition('_')[2].upper()}"
-        return (action.option_strings or [action.dest])[0] + value
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.option_strings and action.option_strings[0].startswith("--no_"):
-            return f"Turn off --{action.dest}."
-        return action.help if action.default in (None, [], argparse.SUPPRESS) else super()._get_help_string(action)
-
-
-class _Parser(HfArgumentParser):
-    """Report wrong flags in one line, with exit status 2, instead of a page of usage."""
-
-    def error(self, message: str):
-        self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
-
+_Value = TypeVar("_Value")
 
 _TRAIN = (
     "Train the original Transformer on parallel text. A recipe is a YAML file of flags; flags on the command line "
@@ -52,7 +23,9 @@ _TRAIN = (
 )
 
 
-def parse_arguments(argv: Sequence[str], verb: str = "train", description: str = _TRAIN, *more: type) -> Any:
+def parse_arguments(
+    argv: Sequence[str], verb: str = "train", description: str = _TRAIN, *more: type[Flags]
+) -> list[Any]:
     """Parse `[RECIPE.yaml] [flags]`; flags override the recipe, the recipe the preset, and the preset the defaults.
 
     Invalid flags, and values out of range, end the program with exit status 2.
@@ -64,75 +37,77 @@ def parse_arguments(argv: Sequence[str], verb: str = "train", description: str =
     Raises:
         ValueError: for an invalid recipe.
     """
-    types: Any = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments, *more)
-    parser: Any = _Parser(
-        types,
+    parser = FlagParser(
+        (*RUN_FLAGS, *more),
         prog=f"vanilla-transformer {verb}",
         usage="%(prog)s [RECIPE.yaml] [flags]",
         description=description,
-        allow_abbrev=False,
-        formatter_class=_Help,
+        takes_recipe=True,
+        hidden={name for name, known in INHERITED.items() if known.refused},
     )
-    for action in parser._actions:
-        if action.dest == "output_dir":
-            action.required = True
-        elif action.dest in NEVER_RECORDED:  # they are refused
-            action.help = argparse.SUPPRESS
     words = list(argv)
     if words and not words[0].startswith("-"):
-        words = _with_recipe(parser, words)
+        recipe = read_recipe(words.pop(0), parser.flags)
+        flags = parser.parse_args([*_as_words(recipe), *words])
+        words = [*_as_words(_without_replaced(recipe, flags)), *words]
     flags = parser.parse_args(words)
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # from the configuration of `accelerate launch`
-    if precision in ("bf16", "fp16") and not (flags.bf16 or flags.fp16):
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # from the configuration of `accelerate launch`
+    if precision in parser.flags and not (flags.bf16 or flags.fp16):
         parser.set_defaults(**{precision: True})
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
     try:
-        defaults = dict(preset(flags.preset).training)
-        if flags.lr_scheduler_type != NOAM:
-            defaults.pop("learning_rate", None)  # a factor of the Noam schedule
-        parser.set_defaults(**defaults)
-        arguments = parser.parse_args_into_dataclasses(words, look_for_args_file=False)
-        check_flags(arguments[2], arguments[1])
-        _check_sizes(arguments[0])
+        parser.set_defaults(**_without_replaced(preset(flags.preset).training, flags))
+        arguments = parser.instances(words)
+        model, data, args = arguments[:3]
+        check_flags(args, data)
+        _check_sizes(model)
     except (ValueError, TypeError) as error:  # TypeError: wrong keys in a dictionary such as --accelerator_config
         parser.error(" ".join(str(error).split()))
     return arguments
 
 
-def _with_recipe(parser: Any, words: list[str]) -> list[str]:
-    """Replace the recipe, the first of the words, with its flags, except for those that other flags replace."""
-    file, *words = words
-    known = {action.dest for action in parser._actions}
-    given = {word.partition("=")[0] for word in words}
-    overridden = ("source_lang", "target_lang") if "--language_pairs" in given else ()
-    recipe = read_recipe(file, known, overridden)
-    schedule = dict(pairwise(recipe)).get("--lr_scheduler_type", NOAM)
-    if parser.parse_args([*recipe, *words]).lr_scheduler_type != schedule:
-        # the recipe's learning rate is meant for its own schedule
-        recipe = read_recipe(file, known, (*overridden, "learning_rate"))
-    return [*recipe, *words]
+def _without_replaced(settings: Mapping[str, _Value], flags: argparse.Namespace) -> dict[str, _Value]:
+    """Return the settings of a recipe or preset without those that no longer hold with the flags.
+
+    For example, its learning rate is meant for its own schedule.
+    """
+    replaced: set[str] = set()
+    for flag in (flag for kind in RUN_FLAGS for flag in fields(kind)):
+        before = _as_list(settings.get(flag.name, flag.default))
+        if meaning(flag.name).replaces and before != _as_list(getattr(flags, flag.name)):
+            replaced.update(meaning(flag.name).replaces)
+    return {name: value for name, value in settings.items() if name not in replaced}
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _as_words(recipe: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a recipe as command-line words: `max_steps: 100` becomes `--max_steps 100`, a list several words."""
+    return [word for name, values in recipe.items() for word in (f"--{name}", *values)]
 
 
 def _check_sizes(model: ModelArguments) -> None:
     """Check that the model's flags are in range; the sizes of a pretrained model are checked when it is loaded."""
     changes = model.config_overrides()
     if model.model_name_or_path:
-        changes = {name: value for name, value in changes.items() if name.endswith("dropout")}
+        changes = {name: value for name, value in changes.items() if meaning(name).decides is not Decides.SIZES}
     paper_config(model.preset, **changes)
 
 
-def read_recipe(path: str, known: Collection[str], overridden: Collection[str] = ()) -> list[str]:
-    """Return a recipe as command-line words: `max_steps: 100` becomes `--max_steps 100`, a list several words.
+def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
+    """Return the flags of a recipe, each with its words on a command line; those without a value are left out.
 
     Args:
         known: all flags.
-        overridden: flags to leave out, because another flag on the command line replaces them.
 
     Raises:
         ValueError: if the file is not a mapping of the flag names in `known` to plain values, with the line number.
     """
     flags: dict[str, list[str]] = {}
+    seen: set[str] = set()
     for key, value in _read_mapping(path):
         where = f"{path}, line {key.start_mark.line + 1}"
         if key.value in (PROCESSES, PAIRS):
@@ -142,14 +117,15 @@ def read_recipe(path: str, known: Collection[str], overridden: Collection[str] =
             raise ValueError(
                 f"{where}: unknown key {str(key.value)!r}{f'; did you mean {near[0]!r}?' if near else '.'}"
             )
-        if key.value in flags:
+        if key.value in seen:
             raise ValueError(f"{where}: {key.value!r} appears twice.")
+        seen.add(key.value)
         values = value.value if isinstance(value, yaml.SequenceNode) else [value]
         if not all(isinstance(item, yaml.ScalarNode) for item in values):
             raise ValueError(f"{where}: {key.value!r} must be a plain value or a list of them.")
-        empty = any(item.tag == "tag:yaml.org,2002:null" for item in values)
-        flags[key.value] = [] if empty else [f"--{key.value}", *(item.value for item in values)]
-    return [word for name, words in flags.items() if name not in overridden for word in words]
+        if not any(item.tag == "tag:yaml.org,2002:null" for item in values):
+            flags[key.value] = [item.value for item in values]
+    return flags
 
 
 def _read_mapping(path: str) -> list[tuple[Any, Any]]:

@@ -9,15 +9,9 @@ import transformers
 
 from ..sharing.card import hardware
 from ..version import __version__
-from .arguments import DataArguments, ModelArguments
+from .arguments import DataArguments, ModelArguments, meaning
 from .text import TokenizedText
 from .trainer import VanillaTransformerTrainer
-
-# Prefixes of settings that may reveal local paths or private text, and so never appear on a card
-_PRIVATE_PREFIXES = (
-    *("output_dir", "train_file", "validation_file", "model_name_or_path", "tokenizer_name", "hub_", "push_to_hub"),
-    *("license", "run_name", "disable_tqdm", "deepspeed"),
-)
 
 
 def versions() -> str:
@@ -40,16 +34,17 @@ def training_record(
     public = {
         name: value
         for name, value in settings.items()
-        if not name.startswith(_PRIVATE_PREFIXES) and not str(value).startswith(("/", "~"))
+        if not meaning(name).private and not str(value).startswith(("/", "~"))
     }
-    if len(hub_datasets) < len(names):
-        public.pop("dataset_name", None)
+    dataset_name = hub_datasets[0] if len(hub_datasets) == 1 else hub_datasets or None
+    if hub_datasets and hub_datasets == names:
+        public |= {"dataset_name": dataset_name}
     validation = [row for log in state.log_history for row in _validation_rows(log)]
     labels = [Path(file).resolve().name for file in data.train_file or []]
     labels += [name if name in hub_datasets else Path(name).resolve().name for name in names]
     record = {
         "data": ", ".join(dict.fromkeys(labels)) or "the built-in phrases",
-        "dataset_name": hub_datasets[0] if len(hub_datasets) == 1 else hub_datasets or None,
+        "dataset_name": dataset_name,
         "base_model": base_model and (Path(base_model).resolve().name if _is_local(base_model) else base_model),
         "pairs": text.num_pairs,
         "sources": text.sources,

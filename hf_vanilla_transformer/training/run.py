@@ -13,20 +13,20 @@ from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBas
 
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer
 from ..files import STATE
+from ..flags import Decides
 from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
-from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, meaning
 from .checkpoints import find_fault, newest_checkpoint
 from .ema import AVERAGE
 from .record import example_sentence, training_record, versions
 from .safeguards import explain_failures, one_run
 from .settings import (
     PAIRS,
-    PROCESSES,
-    VALIDATION,
+    check_continues,
     check_same_run,
-    differences,
+    compare_validations,
     recorded_settings,
     resolve_config,
     run_settings,
@@ -34,10 +34,6 @@ from .settings import (
 )
 from .text import TokenizedText, all_tags, prepared_folder, tokenize_text
 from .trainer import VanillaTransformerTrainer
-
-# Settings that decide which pairs form which batch, and those of the optimizer that its saved state restores
-_BATCHES = (PROCESSES, "max_tokens", "gradient_accumulation_steps", "seed", "data_seed", "train_weights")
-_RESTORED = ("learning_rate", "lr_scheduler_type", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "optim")
 
 
 def run_train(
@@ -152,6 +148,7 @@ class _Run:
         text = tokenize_text(self.model, data, args, self.config, tokenizer_path, self._report)
         self.text = text
         tokenizer = text.tokenizer
+        self.settings[PAIRS] = text.num_pairs
         if tokenizer_path and not resumes:
             self._check_vocabulary(tokenizer, tokenizer_path)
         model = self._build_model(tokenizer)
@@ -175,9 +172,7 @@ class _Run:
                 f"{self.folder} was trained on {before[PAIRS]:,} sentence pairs, but its text now has "
                 f"{text.num_pairs:,}. Restore the text, or choose another --output_dir."
             )
-        self.settings[PAIRS] = text.num_pairs
-        changed = differences(before, self.settings) if before else {}
-        trainer.resumed_state.has_new_validation = not changed.keys().isdisjoint(VALIDATION)
+        trainer.resumed_state.has_new_validation = bool(before) and not compare_validations(before, self.settings)
         if args.process_index == 0:
             if tokenizer_path not in (None, self.folder):  # otherwise it is saved already, and may be in use
                 tokenizer.save_pretrained(self.folder)
@@ -240,26 +235,16 @@ class _Run:
             ValueError: if it does not.
         """
         saved = load_config(checkpoint)
-        sizes = [field.name for field in fields(ModelArguments) if hasattr(self.config, field.name)]
-        for name in ("vocab_size", *sizes):
+        for name in (flag.name for flag in fields(ModelArguments)):
             value = getattr(saved, name, None)
-            expected = getattr(self.config, name)
-            if not name.endswith("dropout") and value != expected:
+            expected = getattr(self.config, name, None)
+            if meaning(name).decides is Decides.SIZES and value != expected:
                 raise ValueError(f"--resume_from_checkpoint {checkpoint}: its {name} is {value}, not {expected}.")
         if fingerprint(load(AutoTokenizer, checkpoint)) != fingerprint(tokenizer):
             raise ValueError(f"--resume_from_checkpoint {checkpoint}: its vocabulary differs from that of this run.")
         before = recorded_settings(Path(checkpoint).parent)
-        changed = differences(before, self.settings) if before else {}
-        workers = ("dataloader_num_workers",) if self.settings.get("streaming") else ()
-        for name in (*_BATCHES, *workers):
-            if name in changed:
-                raise ValueError(f"--resume_from_checkpoint {checkpoint}: {changed[name]}, which changes the batches.")
-        for name in _RESTORED:
-            if name in changed:
-                raise ValueError(
-                    f"--resume_from_checkpoint {checkpoint}: {changed[name]}, but the optimizer resumes with its "
-                    f"former settings. To start from these weights instead, give --model_name_or_path {checkpoint}."
-                )
+        if before:
+            check_continues(before, self.settings, checkpoint)
         if self.args.ema_decay and not (Path(checkpoint) / AVERAGE).is_file():
             raise ValueError(f"--resume_from_checkpoint {checkpoint}: its run had no --ema_decay; omit the flag.")
 

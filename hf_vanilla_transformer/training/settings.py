@@ -10,26 +10,21 @@ import yaml
 from transformers import Seq2SeqTrainingArguments
 
 from ..files import SETTINGS, write_whole
+from ..flags import Decides
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import parse_language_pair
-from .arguments import NEVER_RECORDED, NOAM, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+from .arguments import (
+    RUN_FLAGS,
+    DataArguments,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    decided_by,
+    meaning,
+)
 from .presets import paper_config
 
 PROCESSES = "processes"  # recorded with the settings, but not a flag: set by the launcher
 PAIRS = "training_pairs"  # likewise: how many the training text has
-# After a change of these, earlier validations do not compare
-VALIDATION = {"validation_file", "bleu_tokenize", "num_beams", "generation_num_beams", "length_penalty"}
-
-# Settings that may change when a run is resumed: they do not affect which model the run trains
-_CHANGEABLE_PREFIXES = ("eval_", "logging_", "log_", "save_", "dataloader_", "hub_", "push_to_hub")
-_CHANGEABLE = {
-    *("output_dir", "validation_file", "report_to", "run_name", "disable_tqdm", "use_cpu", "generation_num_beams"),
-    *("num_beams", "length_penalty", "bleu_tokenize", "early_stopping_patience", "load_best_model_at_end"),
-    *("metric_for_best_model", "greater_is_better", "preset", "license"),
-}
-_UNRECORDED = NEVER_RECORDED | {"resume_from_checkpoint"}  # recorded by earlier versions, but without effect
-_LENGTHS = {"max_steps", "num_train_epochs"}
-_ENDLESS_SCHEDULES = ("noam", "constant", "constant_with_warmup")  # independent of when training ends
 
 
 def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
@@ -42,7 +37,7 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, Dat
     if model.model_name_or_path:
         config = load_config(model.model_name_or_path)
         for name, value in changes.items():
-            if not name.endswith("dropout") and value != getattr(config, name):
+            if meaning(name).decides is Decides.SIZES and value != getattr(config, name):
                 raise ValueError(
                     f"--{name} {value}: {model.model_name_or_path} has {getattr(config, name)}; omit the flag."
                 )
@@ -71,30 +66,28 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, Dat
     return config, replace(data, source_lang=config.source_lang, target_lang=config.target_lang, language_pairs=None)
 
 
-def run_settings(config: Any, *arguments: Any) -> dict[str, Any]:
-    """Return the settings of a run: all of this package's, and those of transformers that are not its defaults.
-
-    Args:
-        arguments: the dataclasses of the flags, `VanillaTransformerTrainingArguments` last.
-    """
+def run_settings(
+    config: Any, model: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments
+) -> dict[str, Any]:
+    """Return the settings of a run: all of this package's, and those of transformers that are not its defaults."""
     # creating arguments sets up the distributed processes again: those of a run on the CPU must stay there
-    defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=arguments[-1].use_cpu)) | {"use_cpu": False}
+    defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=args.use_cpu)) | {"use_cpu": False}
     own = set(vars(VanillaTransformerTrainingArguments)["__annotations__"])
     settings: dict[str, Any] = {}
-    for group in arguments:
+    for group in (model, data, args):
         for field in fields(group):
             value = getattr(group, field.name)
             inherited = field.name in defaults and field.name not in own
             if isinstance(group, DataArguments) and isinstance(value, list) and len(value) == 1:
                 value = value[0]  # as recorded when these flags took only one value
-            if field.init and value not in (None, []) and not (inherited and value == defaults[field.name]):
+            unset = value in (None, []) or (inherited and value == defaults[field.name])
+            if field.init and meaning(field.name).recorded and not unset:
                 settings[field.name] = _to_plain(value)
-    if "model_name_or_path" not in settings:  # the sizes of a pretrained model are in its own folder
+
+    if not model.model_name_or_path:  # the sizes of a pretrained model are in its own folder
         for field in fields(ModelArguments):
             settings[field.name] = getattr(config, field.name, settings.get(field.name))
-    for name in ("hub_token", "resume_from_checkpoint"):  # a secret, and a flag of a single launch
-        settings.pop(name, None)
-    settings[PROCESSES] = arguments[-1].world_size
+    settings[PROCESSES] = args.world_size
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -121,14 +114,39 @@ def write_settings(settings: dict[str, Any], folder: str, comment: str, name: st
 
 def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
     """Describe each setting that has changed. Settings not recorded by earlier versions count as defaults."""
-    types: tuple[Any, ...] = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
-    defaults = {field.name: field.default for group in types for field in fields(group)}
-    defaults[PROCESSES] = settings.get(PROCESSES)  # earlier versions did not record it
-    ignored = _UNRECORDED | {PAIRS} | ({"lr_scheduler_kwargs"} if settings.get("lr_scheduler_type") == NOAM else set())
-    before = {name: _to_plain(value) for name, value in before.items() if name not in ignored}
+    before = {name: _to_plain(value) for name, value in before.items() if meaning(name).recorded}
+    if PAIRS not in settings:  # the text has not been read yet
+        before.pop(PAIRS, None)
+    defaults = {field.name: field.default for group in RUN_FLAGS for field in fields(group)}
+    defaults |= {name: settings[name] for name in (PROCESSES, PAIRS) if name in settings}
     before = {**{name: defaults[name] for name in settings if name in defaults}, **before}
     pairs = {name: (before.get(name), settings.get(name)) for name in {**before, **settings}}
     return {name: f"{name} was {old}, now {new}" for name, (old, new) in pairs.items() if old != new}
+
+
+def compare_validations(before: dict[str, Any], settings: dict[str, Any]) -> bool:
+    """Return whether the validations of a run before and after a change of its settings are comparable."""
+    return all(decided_by(name, settings) is not Decides.SCORES for name in differences(before, settings))
+
+
+def check_continues(before: dict[str, Any], settings: dict[str, Any], checkpoint: str) -> None:
+    """Check that a run can start from a checkpoint of another run, at its position in the text.
+
+    Raises:
+        ValueError: if a change of settings would change the batches, or would be undone by the checkpoint.
+    """
+    for name, change in differences(before, settings).items():
+        decides = decided_by(name, settings)
+        if name in (PROCESSES, PAIRS) or decides is Decides.BATCHES:
+            raise ValueError(
+                f"--resume_from_checkpoint {checkpoint}: {change}, which changes the batches. To start from these "
+                f"weights with other text, give --model_name_or_path {checkpoint}."
+            )
+        if decides is Decides.OPTIMIZER:
+            raise ValueError(
+                f"--resume_from_checkpoint {checkpoint}: {change}, but the optimizer resumes with its former "
+                f"settings. To start from these weights instead, give --model_name_or_path {checkpoint}."
+            )
 
 
 def recorded_settings(folder: str | Path) -> dict[str, Any] | None:
@@ -160,13 +178,9 @@ def check_same_run(settings: dict[str, Any], folder: str) -> bool:
         if Path(folder, "config.json").exists():
             raise ValueError(f"{folder} already holds a model; choose another --output_dir.")
         return False
-    changeable = _CHANGEABLE | (_LENGTHS if settings["lr_scheduler_type"] in _ENDLESS_SCHEDULES else set())
-    fixed = {"dataloader_num_workers"} if settings.get("streaming") else set()  # each worker builds its own batches
-    changes = [
-        change
-        for name, change in differences(before, settings).items()
-        if name in fixed or (name not in changeable and not name.startswith(_CHANGEABLE_PREFIXES))
-    ]
+    free = (Decides.LENGTH, Decides.SCORES, Decides.NOTHING)
+    changed = differences(before, settings)
+    changes = [change for name, change in changed.items() if decided_by(name, settings) not in free]
     if changes:
         launch = ""
         if before.get(PROCESSES, settings.get(PROCESSES)) != settings.get(PROCESSES):

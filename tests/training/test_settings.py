@@ -1,15 +1,15 @@
 import pytest
 
 from hf_vanilla_transformer.training.recipes import read_recipe
-from hf_vanilla_transformer.training.settings import check_same_run, write_settings
+from hf_vanilla_transformer.training.settings import check_continues, check_same_run, write_settings
 
 SETTINGS = {"d_model": 32, "learning_rate": 1.0, "max_steps": 5, "lr_scheduler_type": "noam", "save_steps": 1}
 
 
 def test_written_settings_are_a_recipe(tmp_path):
     write_settings({"learning_rate": 1e-9, "report_to": ["a", "b"], "bf16": False}, str(tmp_path / "run"), "head")
-    words = read_recipe(str(tmp_path / "run" / "settings.yaml"), {"learning_rate", "report_to", "bf16"})
-    assert words == ["--learning_rate", "1.0e-09", "--report_to", "a", "b", "--bf16", "false"]
+    flags = read_recipe(str(tmp_path / "run" / "settings.yaml"), {"learning_rate", "report_to", "bf16"})
+    assert flags == {"learning_rate": ["1.0e-09"], "report_to": ["a", "b"], "bf16": ["false"]}
 
 
 @pytest.mark.parametrize("content", [b"d_model: [", b"\xff", b"- a", b"words"])
@@ -69,3 +69,46 @@ def test_a_model_without_a_run_is_not_overwritten(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="already holds a model"):
         check_same_run(SETTINGS, str(tmp_path))
+
+
+CHANGES = {
+    "train_file": "other",
+    "sampling_temperature": 5.0,
+    "train_weights": [1.0, 3.0],
+    "bpe_dropout": 0.1,
+    "source_tag": "<bt>",
+    "max_sentence_tokens": 100,
+    "clean": False,
+    "filter_language": True,
+    "streaming": True,
+    "seed": 1,
+    "processes": 2,
+    "training_pairs": 7,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), CHANGES.items())
+def test_a_checkpoint_resumes_only_with_the_batches_of_its_run(name, value):
+    before = {**SETTINGS, "seed": 42, "processes": 1, "training_pairs": 9}
+    check_continues(before, before, "checkpoint")
+    with pytest.raises(ValueError, match=rf"{name} was .*, which changes the batches"):
+        check_continues(before, {**before, name: value}, "checkpoint")
+
+
+@pytest.mark.parametrize("changes", [{"dropout": 0.3}, {"max_steps": 9}, {"validation_file": "x"}, {"bf16": True}])
+def test_a_checkpoint_resumes_with_other_settings_of_learning_and_validation(changes):
+    check_continues(SETTINGS, {**SETTINGS, **changes}, "checkpoint")
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "lr_scheduler_type", "weight_decay", "optim", "optim_args"])
+def test_settings_of_the_optimizer_come_from_the_checkpoint(name):
+    with pytest.raises(ValueError, match="the optimizer resumes with its former settings"):
+        check_continues(SETTINGS, {**SETTINGS, name: "changed"}, "checkpoint")
+
+
+def test_a_checkpoint_of_a_stream_needs_the_same_number_of_workers():
+    before = {**SETTINGS, "streaming": True, "dataloader_num_workers": 2}
+    with pytest.raises(ValueError, match="dataloader_num_workers was 2, now 3, which changes the batches"):
+        check_continues(before, {**before, "dataloader_num_workers": 3}, "checkpoint")
+    mapped = {**before, "streaming": False}
+    check_continues(mapped, {**mapped, "dataloader_num_workers": 3}, "checkpoint")

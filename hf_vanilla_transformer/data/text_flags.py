@@ -1,0 +1,48 @@
+"""Flags that `train` and `prepare` share: how text is tokenised and cleaned.
+
+They are apart from what uses them, because the datasets library is slow to import.
+"""
+
+from dataclasses import dataclass
+
+from ..flags import Decides, Meaning, Part, option
+
+_VOCABULARY = Meaning(Decides.LEARNING)  # a checkpoint's own vocabulary is compared with that of the run
+_TEXT = Meaning(Decides.BATCHES)
+
+
+@dataclass
+class VocabularyFlags:
+    """The vocabulary to learn, unless a tokenizer is given."""
+
+    vocab_size: int | None = option("Size of the joint vocabulary.", None, Meaning(Decides.SIZES, Part.CONFIG))
+    tokenizer_model: str = option(
+        "Kind of vocabulary to learn: 'bpe' or 'unigram'.", "bpe", _VOCABULARY, choices=("bpe", "unigram")
+    )
+    normalization: str = option(
+        "Unicode normalisation of the text before it is tokenised: 'none' or 'nfkc'.",
+        "none",
+        _VOCABULARY,
+        choices=("none", "nfkc"),
+    )
+
+
+@dataclass
+class CleaningFlags:
+    """Which pairs are dropped from the training text."""
+
+    clean: bool = option(
+        "Drop training pairs that are long, uneven or duplicate, or that contain markup.", True, _TEXT
+    )
+    filter_language: bool = option("Drop training pairs that are in other languages (extra: clean).", False, _TEXT)
+    max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256, _TEXT)
+    max_length_ratio: float = option(
+        "Maximum ratio of the longer side of a training pair to the shorter, in tokens.", 4.0, _TEXT
+    )
+
+    def __post_init__(self):
+        from .cleaning import Cleaning  # slow to import
+
+        Cleaning(self.max_sentence_tokens, self.max_length_ratio)  # checks them, before anything is read
+        if self.filter_language and not self.clean:
+            raise ValueError("--filter_language is part of cleaning, which --no_clean turns off.")

@@ -1,0 +1,374 @@
+"""Command-line flags as dataclasses: `option` declares a flag, `FlagParser` reads it, `Meaning` says what it does.
+
+What a flag means for a resumed run, a model card or a model's configuration is stored in its field and nowhere else.
+This module imports nothing slow, so that `--help` is fast.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import Enum, auto
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+
+
+class Decides(Enum):
+    """What a flag decides in a training run, and so when it may change.
+
+    The same command in the same folder resumes its run. `--resume_from_checkpoint` starts a run in another folder.
+    """
+
+    BATCHES = auto()  # which pairs form which batch: may not change, or the run would skip and repeat text
+    OPTIMIZER = auto()  # restored from a checkpoint, so a change would have no effect: may not change
+    SIZES = auto()  # of the model: may not change
+    LEARNING = auto()  # what is learned from the batches: may change only in another folder
+    LENGTH = auto()  # when training ends: may change unless the schedule depends on it
+    SCORES = auto()  # of the validation: may change, but earlier validations are then not comparable
+    NOTHING = auto()  # neither the model nor its scores: may change
+
+
+class Part(Enum):
+    """The part of a saved model that stores a flag."""
+
+    CONFIG = auto()
+    GENERATION_CONFIG = auto()
+
+
+class Refuser(Enum):
+    """Who refuses a flag that has no effect."""
+
+    ARGUMENTS = auto()  # the training arguments themselves
+    TRAINER = auto()  # the trainer, if it is given training text
+    VALIDATION = auto()  # the trainer, if it is given validation text
+    COMMAND_LINE = auto()  # only the command line, which never calls `predict()`
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a flag of `train` means.
+
+    Args:
+        private: whether its value may reveal local paths or private text, and so never appears on a card.
+        recorded: whether it belongs to the settings of a run, not only to a single launch.
+        replaces: flags of a recipe or preset that no longer hold if this flag changes.
+        refused: why it has no effect, so that only its default is accepted.
+    """
+
+    decides: Decides
+    part: Part | None = None
+    private: bool = False
+    recorded: bool = True
+    replaces: tuple[str, ...] = ()
+    refused: str | None = None
+    refuser: Refuser = Refuser.COMMAND_LINE
+
+
+def option(
+    help: str,
+    default: object = MISSING,
+    meaning: Meaning | None = None,
+    *,
+    parse: Callable[[str], object] | None = None,
+    required: bool = False,
+    positional: bool = False,
+    **details: object,
+) -> Any:
+    """Return a dataclass field that is a flag; its type says which values it takes, and how many.
+
+    Args:
+        default: if missing, the flag is required.
+        parse: converts each word to a value; raises `argparse.ArgumentTypeError`. By default the type does.
+        required: whether it is required on the command line, although it has a default in Python.
+        positional: whether it is given without its name.
+        details: `metavar`, `choices`, `nargs` and `const`, as in argparse.
+    """
+    given = {"meaning": meaning, "parse": parse, "required": required, "positional": positional}
+    metadata = {"help": help, **details, **{name: value for name, value in given.items() if value}}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def positive(text: str) -> int:
+    """Parse an integer of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def finite(text: str) -> float:
+    """Parse a number that is neither infinite nor NaN."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"must be a finite number, got {number}")
+    return number
+
+
+def positive_number(text: str) -> float:
+    """Parse a finite number above 0."""
+    number = finite(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, got {number}")
+    return number
+
+
+def _boolean(text: str) -> bool:
+    values = {"true": True, "yes": True, "t": True, "y": True, "1": True}
+    values |= {"false": False, "no": False, "f": False, "n": False, "0": False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f"must be true or false, got {text!r}")
+    return values[text.lower()]
+
+
+def _boolean_or_text(text: str) -> bool | str:
+    try:
+        return _boolean(text)
+    except argparse.ArgumentTypeError:
+        return text
+
+
+def _mapping(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}")
+    return value
+
+
+class _OneOrMore(argparse.Action):
+    """Store a single word as it is, for types such as `str | list[str]`, and several as a list."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        setattr(namespace, self.dest, values[0] if len(values) == 1 else values)
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Show each flag under one name, without its aliases and without the many choices of transformers' flags."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=34, width=119)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        if action.nargs == 0:
+            return action.option_strings[0]
+        choices = f"{{{','.join(map(str, action.choices))}}}" if action.choices else ""
+        word = choices if 0 < len(choices) < 50 else action.dest.rpartition("_")[2].upper()
+        return f"{action.option_strings[0]} {action.metavar or word}"
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.option_strings and action.option_strings[0].startswith("--no_"):
+            return f"Turn off --{action.dest}."
+        if action.default is None or action.default is False or action.default in ("", []):
+            return action.help
+        return super()._get_help_string(action)
+
+
+class Flags(Protocol):
+    """A dataclass of flags; `TITLE`, if it has one, is the heading of its flags in the help."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+_Flags = TypeVar("_Flags", bound=Flags)
+
+
+class FlagParser(argparse.ArgumentParser):
+    """Turn command-line words into instances of dataclasses.
+
+    `max_tokens: int` becomes `--max_tokens N`, which may also be written `--max-tokens N`; a list takes several words.
+    A boolean that is false by default becomes `--flag`; one that is true, `--flag` and `--no_flag`.
+
+    Args:
+        types: the dataclasses.
+        takes_recipe: whether booleans may have a value, as in `--bf16 true`, for the lines of recipes.
+        hidden: flags that the help leaves out.
+    """
+
+    def __init__(
+        self,
+        types: Sequence[type[Flags]],
+        *,
+        prog: str,
+        description: str,
+        usage: str | None = None,
+        takes_recipe: bool = False,
+        hidden: Collection[str] = (),
+    ):
+        super().__init__(prog, usage, description, allow_abbrev=False, formatter_class=_Help)
+        self.types = types
+        self.flags: dict[str, Field[Any]] = {}
+        self._takes_recipe = takes_recipe
+        self._hidden = hidden
+        titled: dict[str, argparse._ArgumentGroup] = {}
+        for kind in types:
+            hints = get_type_hints(kind)
+            for flag in fields(kind):
+                title = _title(kind, flag.name)
+                if title and title not in titled:
+                    titled[title] = self.add_argument_group(title)
+                if flag.init:
+                    self._add_flag(titled.get(title, self), flag, hints[flag.name])
+        if "debug" not in self.flags:
+            self.add_argument("--debug", action="store_true", help="show the traceback behind an error")
+
+    def error(self, message: str) -> NoReturn:
+        """Report wrong flags in one line, with exit status 2, instead of a page of usage."""
+        self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(
+                None, f"{action.dest} must be one of {', '.join(map(str, action.choices))}, got {value!r}"
+            )
+
+    def instances(self, words: Sequence[str]) -> list[Any]:
+        """Return an instance of each dataclass.
+
+        Raises:
+            ValueError: if a dataclass refuses its values.
+        """
+        values = vars(self.parse_args(words))
+        return [
+            kind(**{flag.name: values[flag.name] for flag in fields(kind) if flag.name in values})
+            for kind in self.types
+        ]
+
+    def _add_flag(self, group: "argparse._ArgumentGroup | FlagParser", flag: Field[Any], hint: object) -> None:
+        """Add the argument of a field, unless its type cannot be written as words."""
+        settings = _settings(hint, self._takes_recipe)
+        if settings is None:
+            return
+        self.flags[flag.name] = flag
+        metadata = flag.metadata
+        default = flag.default_factory() if flag.default_factory is not MISSING else flag.default
+        settings |= {name: metadata[name] for name in ("nargs", "const", "choices", "metavar") if name in metadata}
+        settings["help"] = argparse.SUPPRESS if flag.name in self._hidden else metadata.get("help")
+        if "parse" in metadata:
+            settings["type"] = metadata["parse"]
+        if metadata.get("positional"):
+            if default is not MISSING:
+                settings |= {"nargs": "*", "default": default}
+            group.add_argument(flag.name, **settings)
+            return
+        if default is MISSING or metadata.get("required"):
+            settings["required"] = True
+        group.add_argument(*_spellings(flag.name), default=None if default is MISSING else default, **settings)
+        if default is True:
+            group.add_argument(
+                *_spellings(f"no_{flag.name}"), dest=flag.name, action="store_false", default=True, help="-"
+            )
+
+
+def _title(kind: type[Flags], name: str) -> str:
+    """Return the heading of a field: that of the first class in the order of inheritance that has it and a title."""
+    for base in kind.__mro__:
+        if "TITLE" in vars(base) and name in {flag.name for flag in fields(base)}:
+            return vars(base)["TITLE"]
+    return ""
+
+
+def _spellings(name: str) -> list[str]:
+    """Return the names of a flag, with underscores and with hyphens."""
+    return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
+
+
+def _settings(hint: object, takes_recipe: bool) -> dict[str, Any] | None:
+    """Return the arguments of `add_argument` for a type, or None if it cannot be written as words."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    lists = [get_args(kind)[0] for kind in kinds if get_origin(kind) is list]
+    if lists:
+        return {"type": lists[0], "nargs": "+"} | ({"action": _OneOrMore} if str in kinds else {})
+    if bool in kinds:
+        if not takes_recipe:
+            return {"action": "store_true"}
+        return {"type": _boolean_or_text if str in kinds else _boolean, "nargs": "?", "const": True}
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return {"type": str, "choices": [member.value for member in kind]}
+        if get_origin(kind) is Literal and str not in kinds:
+            return {"type": str, "choices": get_args(kind)}
+    for kind in (str, Path, int, float):
+        if kind in kinds:
+            return {"type": kind}
+    return {"type": _mapping} if any(get_origin(kind) is dict for kind in kinds) else None
+
+
+def values_of(flags: Flags, kind: type[Flags]) -> dict[str, Any]:
+    """Return the values of those flags that a class declares or inherits, by name."""
+    return {flag.name: getattr(flags, flag.name) for flag in fields(kind)}
+
+
+def check_seed(seed: int) -> None:
+    """Check that a seed suits NumPy.
+
+    Raises:
+        ValueError: if it does not.
+    """
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"A seed must be from 0 to {2**32 - 1}, got {seed}.")
+
+
+def check_choices(flags: Flags) -> None:
+    """Check that each flag with `choices` has one of them.
+
+    Raises:
+        ValueError: if one has not.
+    """
+    for flag in fields(flags):
+        choices = flag.metadata.get("choices")
+        if choices and getattr(flags, flag.name) not in choices:
+            raise ValueError(f"{flag.name} must be one of {', '.join(choices)}, got {getattr(flags, flag.name)!r}.")
+
+
+def choose(
+    names: Mapping[str, str], words: Sequence[str], *, prog: str, description: str, metavar: str, version: str = ""
+) -> str:
+    """Return the first word if it is one of `names`, which map to their help; otherwise end with the help or an error.
+
+    Args:
+        version: what `--version` prints.
+    """
+    if words and words[0] in names:
+        return words[0]
+    parser = argparse.ArgumentParser(prog, description=description)
+    if version:
+        parser.add_argument("--version", action="version", version=version)
+    choices = parser.add_subparsers(required=True, metavar=metavar)
+    for name, help in names.items():
+        choices.add_parser(name, help=help, add_help=False)
+    parser.parse_args(words[:1])
+    raise AssertionError("argparse exits if the first word is none of the names")
+
+
+def parse(kind: type[_Flags], words: Sequence[str], *, prog: str, description: str) -> _Flags:
+    """Return an instance of a dataclass from command-line words.
+
+    A class that maps names to subclasses in `KINDS` becomes an instance of the one that the first word names.
+
+    Raises:
+        ValueError: if the dataclass refuses its values.
+    """
+    kinds: dict[str, type[_Flags]] = getattr(kind, "KINDS", {})
+    if kinds:
+        helps = {name: str(each.__doc__) for name, each in kinds.items()}
+        name = choose(helps, words, prog=prog, description=description, metavar="KIND")
+        prog = f"{prog} {name}"
+        description = helps[name]
+        kind = kinds[name]
+        words = words[1:]
+    (instance,) = FlagParser([kind], prog=prog, description=description).instances(words)
+    return instance
