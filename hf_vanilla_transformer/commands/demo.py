@@ -4,7 +4,7 @@ import socket
 from dataclasses import dataclass
 
 from ..flags import option, positive
-from .flags import DtypeFlags, HostFlags, ModelFlags
+from .shared_flags import DtypeFlags, HostFlags, ModelFlags
 
 BACKLOG = 2048  # connections that wait to be accepted
 HELP = "serve a web page to try a model: translations, n-best lists, attention"

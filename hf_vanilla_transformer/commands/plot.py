@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..flags import option
 from .console import say
-from .flags import ModelFlags
 from .models import labels
+from .shared_flags import ModelFlags
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

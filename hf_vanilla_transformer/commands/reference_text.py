@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .console import UsageError
-from .flags import TextFlags
+from .shared_flags import TextFlags
 
 
 class ReferenceText(NamedTuple):

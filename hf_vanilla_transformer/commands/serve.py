@@ -10,8 +10,8 @@ from ..files import import_extra
 from ..flags import option, positive, positive_number
 from .console import say
 from .demo import listen
-from .flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
 from .models import decoding_settings, labels, load_translator
+from .shared_flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
 
 HELP = "serve translations over HTTP, with LibreTranslate's API, and a page for people"
 

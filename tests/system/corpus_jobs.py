@@ -20,7 +20,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     train_tokenizer,
 )
-from hf_vanilla_transformer.data.phrases import generate
+from hf_vanilla_transformer.data.phrases import splits
 
 LINES = 6_400
 LINES_PER_TASK = 400
@@ -68,7 +68,7 @@ def disturb(process: subprocess.Popen, find: Callable[[], list[int]], folder: Pa
 
 def create_jobs(folder: Path) -> dict[str, Job]:
     """Write a text and a small random model to a folder, and return the jobs "translate" and "prepare" on them."""
-    phrases = generate(LINES, seed=1)
+    phrases = splits()["train"][:LINES]
     english = [phrase.en for phrase in phrases]
     german = [phrase.de for phrase in phrases]
     write_moses(folder / "text", en=english, de=german)
