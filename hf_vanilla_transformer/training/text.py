@@ -25,7 +25,7 @@ from ..data.source import (
 from ..data.tags import LANGUAGE_TAG, add_tags, language_tag
 from ..data.tokenizer import adapt_tokenizer, train_tokenizer
 from ..model.loading import load
-from ..model.text_rules_vanilla_transformer import parse_language_pair
+from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 
 _Value = TypeVar("_Value")
@@ -204,12 +204,15 @@ def tokenize_text(
             check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:
             tokenizer = _learn_tokenizer(training.parts, model, config, tags, report)
+            tokenizer.model_max_length = config.max_position_embeddings
             tokenizer.save_pretrained(str(args.output_dir))
     args.distributed_state.wait_for_everyone()  # process 0, which saves the tokenizer, may be on another machine
     with args.main_process_first(desc="tokenising the text"):
         tokenizer = load(AutoTokenizer, tokenizer_path or str(args.output_dir))
         adapt_tokenizer(tokenizer, tokenizer_path or "just learned")
         add_tags(tokenizer, tags)
+        # saved with the model, so that whoever truncates does so at its limit
+        tokenizer.model_max_length = max_source_tokens(config, tokenizer)
         how = Tokenization(
             tokenizer,
             config,

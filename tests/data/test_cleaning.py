@@ -20,7 +20,7 @@ SHARED = ROOT.parent / "shared" / "data"
 class WordTokenizer:
     """Maps each word to its length, plus 100 for target text."""
 
-    def __call__(self, text=None, text_target=None):
+    def __call__(self, text=None, text_target=None, verbose=True):
         shift, texts = (0, text) if text is not None else (100, text_target)
         return {"input_ids": [[*(shift + len(word) for word in line.split()), 2] for line in texts]}
 
