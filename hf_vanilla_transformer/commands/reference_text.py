@@ -28,7 +28,8 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
         UsageError: if the languages are unknown, or the built-in phrases are not available in them.
         ValueError: if the text cannot be read.
     """
-    source_lang, target_lang = args.source_lang or languages[0], args.target_lang or languages[1]
+    source_lang = args.source_lang or languages[0]
+    target_lang = args.target_lang or languages[1]
     if source_lang is None or target_lang is None:
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
     from ..data.phrases import splits

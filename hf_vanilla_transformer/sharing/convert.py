@@ -213,7 +213,8 @@ def _check_layers(transformer: nn.Transformer) -> None:
     Raises:
         ValueError: if one has none.
     """
-    encoder, decoder = transformer.encoder, transformer.decoder
+    encoder = transformer.encoder
+    decoder = transformer.decoder
     if encoder.norm is not None or decoder.norm is not None:
         raise ValueError(
             "Cannot convert: this torch.nn.Transformer has a layer norm after each stack; the paper's model has "

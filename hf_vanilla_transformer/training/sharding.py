@@ -29,8 +29,10 @@ def keep_in_float32(plugin: Any) -> None:
 
 def restore_name(model: torch.nn.Module) -> None:
     """Give the class that FSDP2 made of a model's class its name and module again: they are saved with the model."""
-    sharded, original = type(model), type(model).__mro__[2]
-    sharded.__name__, sharded.__module__ = original.__name__, original.__module__
+    sharded = type(model)
+    original = type(model).__mro__[2]
+    sharded.__name__ = original.__name__
+    sharded.__module__ = original.__module__
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
