@@ -34,6 +34,7 @@ def complexity(load) -> ModuleType:
     return load("complexity")
 
 
+@pytest.mark.slow
 def test_planning_batches_for_millions_of_pairs_takes_little_memory(load, monkeypatch, capsys):
     if not sys.platform.startswith("linux"):
         pytest.skip("the benchmark measures memory on Linux only")

@@ -74,7 +74,7 @@ def recipes(tmp_path) -> Recipes:
 def test_a_recipe_that_is_run_again_gives_the_same_commands(recipes, arguments, tmp_path):
     """Each verb then resumes or does nothing, which its own tests check."""
     for name in ("train", "val"):
-        write_phrases(tmp_path / name, splits()["test"][:2])
+        write_moses(tmp_path / name, en=["a dog"], de=["ein Hund"])
     places = {"pairs": tmp_path / "train", "folder": tmp_path, "out": tmp_path / "out"}
     name, *words = [word.format(**places) for word in arguments]
     calls = recipes.run(name, *words, *FLAGS, instead="true")
@@ -159,7 +159,7 @@ def test_the_best_multi30k_model_learns_from_translations_by_others(recipes, tmp
 
 def test_the_best_multi30k_model_shows_why_a_model_in_the_background_failed(recipes, tmp_path):
     for name in ("train", "val"):
-        write_phrases(tmp_path / name, splits()["test"][:2])
+        write_moses(tmp_path / name, en=["a dog"], de=["ein Hund"])
     fail = "case \"$*\" in *out/second*) echo 'second: already holds a model' >&2; exit 1;; esac"
     with pytest.raises(subprocess.CalledProcessError) as error:
         recipes.run("multi30k_best", tmp_path, "en", "de", tmp_path / "out", instead=fail)

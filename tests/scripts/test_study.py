@@ -35,6 +35,7 @@ def test_table3_prints_our_parameter_counts_beside_every_row_of_the_paper(run_he
     assert (rows["B1"]["d_k"], rows["B1"]["d_v"]) == ("16", "64")
 
 
+@pytest.mark.slow
 def test_ablate_trains_all_rows_for_the_same_number_of_steps_and_resumes(run_here, datasets_cache, tmp_path):
     for split in ("train", "validation"):
         write_phrases(tmp_path / split, splits()[split][:100])
