@@ -25,6 +25,7 @@ from transformers.generation import (
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
 from .cache_vanilla_transformer import CACHE
 from .fast_search_vanilla_transformer import MAX_FAST_BEAMS, beam_search, greedy_search
@@ -167,6 +168,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return self._generate_with_scores(inputs, generation_config, logits_processor, stopping_criteria, kwargs)
         if "cache" in kwargs:
             kwargs[CACHE] = kwargs.pop("cache")
+        self._mark_cached_prefix(kwargs)
+        if isinstance(encoded := kwargs.get("encoder_outputs"), ModelOutput):
+            kwargs["encoder_outputs"] = type(encoded)(**encoded)  # transformers repeats its tensors in place for beams
         limits = None
         if not self._has_length_limit(generation_config, kwargs):
             limits = self._default_limits(inputs, kwargs)
@@ -177,6 +181,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         finally:
             _current_limits.reset(token)
+
+    def _mark_cached_prefix(self, kwargs: dict) -> None:
+        """Add the mask of a prefix that contains the tokens of a given cache, as `generate` returns both.
+
+        Without one, transformers takes all of the prefix for new tokens.
+        """
+        cache = kwargs.get(CACHE)
+        prefix = kwargs.get("decoder_input_ids")
+        if cache is None or prefix is None or kwargs.get("decoder_attention_mask") is not None:
+            return
+        if 0 < cache.get_seq_length() < prefix.shape[1]:
+            kwargs["decoder_attention_mask"] = torch.ones_like(prefix)
 
     def _generate_with_scores(
         self,
@@ -201,7 +217,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _prepare_decoder_input_ids_for_generation(self, *args, **kwargs):
         """Note the length of the prefix, which transformers may extend by a start token."""
-        input_ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(*args, **kwargs)
+        input_ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(*args, **kwargs)  # type: ignore[misc]
         if (record := _current_record.get()) is not None:
             record.prefix_length = input_ids.shape[1]
         return input_ids, model_kwargs
@@ -209,7 +225,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _expand_inputs_for_generation(self, *args, **model_kwargs):
         """Repeat the inputs for every beam as transformers does, but not the head masks, which have no batch."""
         masks = {name: model_kwargs.pop(name) for name in HEAD_MASKS if name in model_kwargs}
-        input_ids, model_kwargs = super()._expand_inputs_for_generation(*args, **model_kwargs)
+        input_ids, model_kwargs = super()._expand_inputs_for_generation(*args, **model_kwargs)  # type: ignore[misc]
         return input_ids, {**model_kwargs, **masks}
 
     def _default_limits(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
@@ -316,8 +332,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             "models. Use generate(), which removes finished sentences from the batch."
         )
 
-    generate_batch = init_continuous_batching  # type: ignore[assignment]
-    continuous_batching_context_manager = init_continuous_batching  # type: ignore[assignment]
+    generate_batch = init_continuous_batching
+    continuous_batching_context_manager = init_continuous_batching
 
     def _update_finished_beams(  # type: ignore[override]
         self, *, topk_log_probs, cur_len, decoder_prompt_len, length_penalty, **kwargs

@@ -67,7 +67,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         `__init__` does not share the module: `from_pretrained` overlooks missing weights of shared modules.
         """
         super().tie_weights(*args, **kwargs)
-        base = self.base_model
+        base: Any = self.base_model
         shared = getattr(base, "shared", None)
         if shared is None:
             return
@@ -235,7 +235,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
 
-    def __setattr__(self, name: str, value: object):
+    def __setattr__(self, name: str, value: Any):
         super().__setattr__(name, value)
         # FSDP2 refuses a matrix that several modules hold, and PEFT replaces modules by name: replace all uses
         if name == "shared" and "decoder" in self._modules:
@@ -284,11 +284,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                inputs_embeds=inputs_embeds,
-                head_mask=head_mask,
-                **kwargs,
+                input_ids, attention_mask, inputs_embeds=inputs_embeds, head_mask=head_mask, **kwargs
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])

@@ -204,15 +204,10 @@ def tokenize_text(
             check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:
             tokenizer = _learn_tokenizer(training.parts, model, config, tags, report)
-            tokenizer.model_max_length = config.max_position_embeddings
             tokenizer.save_pretrained(str(args.output_dir))
     args.distributed_state.wait_for_everyone()  # process 0, which saves the tokenizer, may be on another machine
     with args.main_process_first(desc="tokenising the text"):
-        tokenizer = load(AutoTokenizer, tokenizer_path or str(args.output_dir))
-        adapt_tokenizer(tokenizer, tokenizer_path or "just learned")
-        add_tags(tokenizer, tags)
-        # saved with the model, so that whoever truncates does so at its limit
-        tokenizer.model_max_length = max_source_tokens(config, tokenizer)
+        tokenizer = _load_tokenizer(tokenizer_path or str(args.output_dir), config, tags)
         how = Tokenization(
             tokenizer,
             config,
@@ -262,6 +257,16 @@ def _names(sources: Sequence[Text]) -> list[str]:
     return [f"{name}_{number}" for number, name in enumerate(names, start=1)]
 
 
+def _load_tokenizer(path: str, config: PreTrainedConfig, tags: list[str]) -> PreTrainedTokenizerBase:
+    """Return a tokenizer with what training needs, the tags of the run, and the limit on length of its model."""
+    tokenizer = load(AutoTokenizer, path)
+    adapt_tokenizer(tokenizer, path)
+    add_tags(tokenizer, tags)
+    # saved with the model, so that whoever truncates a text does so at its limit
+    tokenizer.model_max_length = max_source_tokens(config, tokenizer)
+    return tokenizer
+
+
 def _learn_tokenizer(
     sources: Sequence[Text],
     model: ModelArguments,
@@ -281,6 +286,7 @@ def _learn_tokenizer(
     sentences = (sentence for column in columns for sentence in column if sentence)
     learned = train_tokenizer(sentences, size - len(tags), model.tokenizer_model, model.normalization)
     add_tags(learned, tags)
+    learned.model_max_length = config.max_position_embeddings
     if len(learned) < size:
         message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"
         if model.vocab_size is not None:
