@@ -78,10 +78,12 @@ def _is_for_users(error: Exception) -> bool:
     frames = [line.strip() for line in remote.splitlines()]  # of another process: a line of its file, then its code
     places = [number for number, line in enumerate(frames) if line.startswith('File "')]
     if places:
-        file, code = frames[places[-1]].split('"')[1], frames[places[-1] + 1]
+        file = frames[places[-1]].split('"')[1]
+        code = frames[places[-1] + 1]
     else:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        file, code = frame.filename, frame.line or ""
+        file = frame.filename
+        code = frame.line or ""
     installed = Path(file).as_posix().rpartition("/site-packages/")[2]
     checks_flags = Path(file).is_relative_to(_PACKAGE) or installed.startswith((_PACKAGE.name, *_CHECKS_FLAGS))
     return checks_flags and code.startswith("raise ")

@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from datasets import Dataset
+
 from hf_vanilla_transformer.corpus.pieces import Preparation
 from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
 from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.source import Source, Text, TextFile
 
 PAIRS = [(phrase.en, phrase.de) for phrase in splits()["train"][:300]]
 PAIRS[10:12] = [("", "nichts"), ("a <b>tag</b>", "ein Tag")]
@@ -16,8 +19,28 @@ CLEANING = Cleaning(256, 4.0)
 LANGUAGES = ("en", "de")
 
 
-def rows(pairs: Iterable[tuple[str, str]] = PAIRS) -> Iterator[dict[str, str]]:
-    return iter([{"source": en, "target": de} for en, de in pairs])
+def rows(pairs: Iterable[tuple[str, str]] = PAIRS) -> list[dict[str, str]]:
+    return [{"source": en, "target": de} for en, de in pairs]
+
+
+class GivenRows(Text):
+    """Rows that only this process can read, like those of a dataset on the Hub."""
+
+    name = "given"
+    needs_network = True
+
+    def __init__(self, given: Iterable[dict[str, str]]):
+        super().__init__(LANGUAGES)
+        self._given = given
+
+    def pairs(self) -> Dataset:
+        return Dataset.from_list([*self._given])
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        return iter(self._given)
+
+    def identity(self) -> None:
+        return None
 
 
 def prepare_sample(folder: Path, tokenizer, name: str = "prepared", **settings) -> tuple[Path, dict]:
@@ -25,8 +48,9 @@ def prepare_sample(folder: Path, tokenizer, name: str = "prepared", **settings) 
 
     `settings` are fields of `Preparation` and arguments of `prepare`.
     """
-    sources = settings.pop("sources", [str(folder / "first"), str(folder / "second")])
+    files = [TextFile(LANGUAGES, str(folder / name)) for name in ("first", "second")]
+    source = settings.pop("source", Source(files))
     runner = Runner(settings.pop("workers", 1), share=settings.pop("share", (0, 1)))
     watched = {"watch": settings.pop("watch")} if "watch" in settings else {}
     preparation = Preparation(LANGUAGES, **{"cleaning": CLEANING, "shard_pairs": 64, **settings})
-    return folder / name, prepare(sources, preparation, str(folder / name), tokenizer, runner, **watched)
+    return folder / name, prepare(source, preparation, str(folder / name), tokenizer, runner, **watched)

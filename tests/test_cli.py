@@ -180,7 +180,7 @@ def test_debug_shows_the_traceback_of_a_wrong_use_and_of_refused_values(tmp_path
 
 @pytest.mark.parametrize("verb", [*TRAINER_VERBS, *VERBS])
 def test_every_verb_lists_debug_in_its_help(verb, capsys):
-    words = [verb, "positions", "--help"] if verb == "plot" else [verb, "--help"]
+    words = [verb, "training", "--help"] if verb == "plot" else [verb, "--help"]
     with pytest.raises(SystemExit, match="0"):
         main(words)
     assert "--debug" in capsys.readouterr().out

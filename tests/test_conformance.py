@@ -1,4 +1,7 @@
-"""Run transformers' own test suite on both model classes, and on MarianMT as a control.
+"""Run transformers' own test suite on both model classes, with MarianMT as a control.
+
+The control runs only those tests that our classes do not pass: they are skipped for a reason in the suite, and then
+MarianMT must not pass them either. Of the tests that our classes pass, MarianMT cannot pass more.
 
 The suite is part of transformers' source distribution, which pip downloads once into the user's cache. It runs in a
 separate process (this file as a script), because it needs changes to transformers that must not affect other tests.
@@ -28,7 +31,7 @@ from hf_vanilla_transformer import (
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "hf_vanilla_transformer")
 SUITE = "transformers_suite"  # package name under which the suite is imported
-MIN_MARIAN_PASSES = 90  # tests that MarianMT must pass for a meaningful comparison; it passes 104 on transformers 5.24
+MIN_PASSES = 90  # fewer would mean that the suite was not really run; 104 pass on transformers 5.24, as with MarianMT
 
 COMMON_SIZES = {"vocab_size": 99, "d_model": 16, "max_position_embeddings": 50}
 OURS = (
@@ -131,8 +134,14 @@ class ModelTester:
         return config, dict(zip(names, (*ids, *masks), strict=True))
 
 
-def run(suite: tuple[type, ...], config_class: type, model_classes: tuple, sizes: dict) -> dict[str, str]:
-    """Run all tests; return for each test name "passed", "skipped: reason" or the traceback of its failure."""
+def run(
+    suite: tuple[type, ...], config_class: type, model_classes: tuple, sizes: dict, only: set[str] | None = None
+) -> dict[str, str]:
+    """Run all tests, or those named in `only`.
+
+    Returns:
+        For each test name "passed", "skipped: reason" or the traceback of its failure.
+    """
     model_tests, generation_tests, config_tester = suite
 
     class Case(model_tests, generation_tests, unittest.TestCase):
@@ -148,6 +157,10 @@ def run(suite: tuple[type, ...], config_class: type, model_classes: tuple, sizes
 
     outcomes = {}
     for case in unittest.defaultTestLoader.loadTestsFromTestCase(Case):
+        name = case._testMethodName
+        if only is not None and name not in only:
+            continue
+
         result = unittest.TestResult()
         try:
             case.run(result)
@@ -155,41 +168,49 @@ def run(suite: tuple[type, ...], config_class: type, model_classes: tuple, sizes
             result.addSkip(case, str(skip))
         trace = "".join(text for _, text in (*result.failures, *result.errors))
         skipped = f"skipped: {result.skipped[0][1]}" if result.skipped else ""
-        outcomes[case._testMethodName] = trace or skipped or "passed"
+        outcomes[name] = trace or skipped or "passed"
     return outcomes
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> tuple[dict[str, str], dict[str, str]]:
-    """Return the outcome of every test for our classes, and for those of MarianMT."""
+    """Return the outcome of every test for our classes, and for MarianMT's of those that ours do not pass."""
     process = subprocess.run([sys.executable, __file__, fetch_suite()], capture_output=True, text=True, timeout=280)
     assert process.returncode == 0, process.stderr[-3000:]
     return tuple(json.loads(process.stdout.splitlines()[-1]))
 
 
+def failures(results: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in results.items() if text != "passed" and not text.startswith("skipped")}
+
+
 def test_no_test_of_transformers_fails(outcomes):
-    failed, failed_by_marian = (
-        {name: text for name, text in results.items() if text != "passed" and not text.startswith("skipped")}
-        for results in outcomes
-    )
+    ours, _ = outcomes
+    failed = failures(ours)
     assert not failed, "\n".join(f"{name}\n{text}" for name, text in failed.items())
-    if transformers.__version__.startswith("5.17."):  # that release expects gradients of MarianMT's fixed positions
-        known = "embed_positions.weight in MarianMTModel has no gradient"
-        failed_by_marian = {name: text for name, text in failed_by_marian.items() if known not in text}
-    assert not failed_by_marian, f"the control fails: {failed_by_marian}"
 
 
 def test_every_test_that_marian_passes_is_passed(outcomes):
+    _, marian = outcomes
+    assert [name for name, text in marian.items() if text == "passed"] == []
+    failed = failures(marian)
+    assert not failed, f"the control fails: {failed}"
+
+
+def test_most_tests_are_passed_and_not_skipped(outcomes):
     ours, marian = outcomes
-    assert {name: ours[name] for name, text in marian.items() if text == "passed" and ours[name] != "passed"} == {}
+    passes = sum(text == "passed" for text in ours.values())
+    print(f"passed of {len(ours)}: {passes}; run with MarianMT: {len(marian)}")
+    assert passes >= MIN_PASSES
+    assert marian.keys() == {name for name, text in ours.items() if text != "passed"}
 
 
-def test_at_least_as_many_tests_pass_as_for_marian(outcomes):
-    ours, marian = (sum(text == "passed" for text in results.values()) for results in outcomes)
-    print(f"passed of {len(outcomes[0])}: {ours}, with MarianMT {marian}")
-    assert ours >= marian >= MIN_MARIAN_PASSES
+def main() -> None:
+    suite = prepare(Path(sys.argv[1]))
+    ours = run(suite, *OURS)
+    others = {name for name, text in ours.items() if text != "passed"}
+    print(json.dumps([ours, run(suite, *MARIAN, only=others)]))
 
 
 if __name__ == "__main__":
-    suite = prepare(Path(sys.argv[1]))
-    print(json.dumps([run(suite, *OURS), run(suite, *MARIAN)]))
+    main()

@@ -38,22 +38,27 @@ def module(name: str) -> list[str]:
     return [sys.executable, "-m", name]
 
 
-def test_accelerate_launch_trains_the_same_weights_as_the_command(tmp_path):
-    run(*module("hf_vanilla_transformer"), "train", *flags(tmp_path / "command"))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """The folder of a run of the command on real text."""
+    folder = tmp_path_factory.mktemp("trained") / "command"
+    run(*module("hf_vanilla_transformer"), "train", *flags(folder))
+    return folder
+
+
+def test_accelerate_launch_trains_the_same_weights_as_the_command(trained, tmp_path):
     launch = ("accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1")
-    run(*module(launch[0]), *launch[1:], "scripts/train.py", *flags(tmp_path / "launched"))
-    command, launched = (load_file(tmp_path / name / "model.safetensors") for name in ("command", "launched"))
+    run(*module(launch[0]), *launch[1:], "scripts/train.py", *flags(tmp_path))
+    command, launched = (load_file(folder / "model.safetensors") for folder in (trained, tmp_path))
     assert command.keys() == launched.keys()
     assert all(torch.equal(command[name], launched[name]) for name in command)
     histories = [
-        json.loads((tmp_path / name / "trainer_state.json").read_text())["log_history"]
-        for name in ("command", "launched")
+        json.loads((folder / "trainer_state.json").read_text())["log_history"] for folder in (trained, tmp_path)
     ]
     assert [entry.get("loss") for entry in histories[0]] == [entry.get("loss") for entry in histories[1]]
     assert histories[0][0]["loss"] > histories[0][3]["loss"]
 
 
-def test_a_model_trained_on_real_text_can_be_evaluated(tmp_path):
-    run(*module("hf_vanilla_transformer"), "train", *flags(tmp_path))
-    evaluated = run(*module("hf_vanilla_transformer"), "evaluate", str(tmp_path), "--test_file", str(TEXT))
+def test_a_model_trained_on_real_text_can_be_evaluated(trained):
+    evaluated = run(*module("hf_vanilla_transformer"), "evaluate", str(trained), "--test_file", str(TEXT))
     assert json.loads(evaluated.stdout)["sentences"] == 1014

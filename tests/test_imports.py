@@ -1,12 +1,17 @@
-"""Imports go only downwards, between the folders of the package and between the files of a folder."""
+"""Imports go only downwards, between the folders of the package and between the files of a folder, and outside it name
+only packages that pyproject.toml declares."""
 
 import ast
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from corpora import ROOT
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import hf_vanilla_transformer
 
@@ -30,6 +35,7 @@ ORDER = [
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}
 # registration may import from any folder, and the package re-exports names from all of them
 MODULES = {name: file for name, file in FILES.items() if not file.stem.startswith("__") and name != "registration"}
+DISTRIBUTIONS = packages_distributions()
 SAVED_WITH_MODELS = sorted(name for name in MODULES if name.endswith("_vanilla_transformer"))
 
 
@@ -105,3 +111,76 @@ def test_the_root_has_few_modules_and_functions_are_short():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{name}: {node.name}"
+
+
+def project() -> dict:
+    """Return the table [project] of pyproject.toml, which the metadata of an editable installation may be behind."""
+    tomllib = pytest.importorskip("tomllib", reason="part of Python since 3.11")
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def declared(extra: str = "") -> set[str]:
+    """Return the packages in the dependencies, or those in an extra."""
+    requirements = project()["optional-dependencies"][extra] if extra else project()["dependencies"]
+    return {canonicalize_name(Requirement(requirement).name) for requirement in requirements}
+
+
+def distribution(module: str) -> str:
+    """Return the package on the index that contains a module."""
+    return canonicalize_name(DISTRIBUTIONS.get(module, [module])[0])
+
+
+def third_party(name: str) -> set[str]:
+    """Return the packages on the index that a file of the package imports by statements."""
+    modules = {module.split(".")[0] for module in imports(name) if module not in FILES}
+    own = {name.split(".")[0] for name in FILES}  # a name from this package's root, or a folder of it
+    return {distribution(module) for module in modules - own - {"", *sys.stdlib_module_names}}
+
+
+def extras_imported(name: str) -> Iterator[tuple[str, str]]:
+    """Yield the modules that a file imports with `import_extra`, with their extras."""
+    tree = ast.parse(FILES[name].read_text(encoding="utf-8"))
+    # `for module in ("a", "b"): import_extra(module, extra)`
+    loops = {
+        node.target.id: [item.value for item in node.iter.elts if isinstance(item, ast.Constant)]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Tuple)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_extra":
+            module, extra = node.args
+            modules = loops[module.id] if isinstance(module, ast.Name) else [module.value]
+            yield from ((module.split(".")[0], extra.value) for module in modules)
+
+
+def test_every_imported_package_is_declared_and_those_of_extras_are_named_by_import_extra():
+    required = declared()
+    for name in FILES:
+        # the files of a folder use an extra together: the server imports fastapi, which its verb has asked for
+        folder = [other for other in FILES if other.rpartition(".")[0] == name.rpartition(".")[0]]
+        extras = {extra for other in folder for _, extra in extras_imported(other)}
+        allowed = required.union(*map(declared, extras))
+        assert third_party(name) <= allowed, f"{name} imports {third_party(name) - allowed}, not declared"
+
+
+def test_packages_imported_with_import_extra_are_in_that_extra():
+    found = {pair for name in FILES for pair in extras_imported(name)}
+    assert len(found) > 8
+    for module, extra in found:
+        assert distribution(module) in declared(extra), f"{module} is not in [{extra}]"
+
+
+def test_the_extra_dev_contains_all_other_extras():
+    extras = project()["optional-dependencies"]
+    itself = next(filter(lambda requirement: requirement.name == project()["name"], map(Requirement, extras["dev"])))
+    assert itself.extras == extras.keys() - {"dev"}
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "study"])
+def test_scripts_have_no_circular_imports(folder):
+    files = {file.stem: file for file in (ROOT / "scripts" / folder).glob("*.py")}
+    below = {}
+    for name, file in files.items():
+        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+        below[name] = {node.module for node in nodes if isinstance(node, ast.ImportFrom)} & files.keys()
+    TopologicalSorter(below).prepare()

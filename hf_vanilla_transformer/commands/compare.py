@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..flags import option
-from .flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
 from .models import load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import read_text
+from .shared_flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
 
 HELP = "compare two models on a test text: confidence intervals, significance, examples"
 

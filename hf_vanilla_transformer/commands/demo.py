@@ -4,7 +4,7 @@ import socket
 from dataclasses import dataclass
 
 from ..flags import option, positive
-from .flags import DtypeFlags, HostFlags, ModelFlags
+from .shared_flags import DtypeFlags, HostFlags, ModelFlags
 
 BACKLOG = 2048  # connections that wait to be accepted
 HELP = "serve a web page to try a model: translations, n-best lists, attention"
@@ -19,7 +19,7 @@ class DemoArguments(ModelFlags, DtypeFlags, HostFlags):
 
 def run(args: DemoArguments) -> None:
     """Serve the page until Ctrl-C."""
-    from ..serving.page import Explorer, build_page
+    from ..serving.explorer import Explorer, build_page
 
     listen(args.host, args.port).close()  # Gradio would try for most of a minute
     page = build_page(Explorer.load(args.model, args.dtype or "float32"))

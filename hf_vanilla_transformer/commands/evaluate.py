@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..flags import option
-from .flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
 from .models import load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import ReferenceText, read_text
+from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
 
 if TYPE_CHECKING:
     from ..inference.translator import Translator

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..export.registry import FORMATS
 from ..flags import option
 from .console import UsageError, say
-from .flags import ModelFlags
+from .shared_flags import ModelFlags
 
 HELP = "export a model to a faster runtime"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..flags import values_of
 from .console import UsageError, say
-from .flags import DecodingFlags, DirectionFlags, SearchFlags
+from .shared_flags import DecodingFlags, DirectionFlags, SearchFlags
 
 if TYPE_CHECKING:
     from ..inference.translator import Translation, Translator

@@ -69,8 +69,8 @@ def run(args: PrepareArguments) -> None:
     from ..corpus.pieces import Preparation
     from ..corpus.preparation import prepare
     from ..data.cleaning import Cleaning
-    from ..data.hub_datasets import HubRows
     from ..data.language_filter import check_known
+    from ..data.source import HubDataset, Source, TextFile
     from ..data.tokenizer import adapt_tokenizer
     from ..model.loading import load
 
@@ -89,13 +89,15 @@ def run(args: PrepareArguments) -> None:
         args.normalization,
         tuple(map(_text_file, args.exclude)),
     )
-    sources = HubRows(args.dataset_name, args.dataset_config_name, languages) if args.dataset_name else args.files
+    source: Source = Source([TextFile(languages, os.path.abspath(file)) for file in args.files])
+    if args.dataset_name:
+        source = HubDataset(languages, args.dataset_name, args.dataset_config_name)
     tokenizer = None
     if args.tokenizer_name:
         tokenizer = load(AutoTokenizer, args.tokenizer_name)
         adapt_tokenizer(tokenizer, args.tokenizer_name)
     say(f"Preparing with {runner.describe()}")
-    manifest = prepare(sources, preparation, args.output_dir, tokenizer, runner, _show)
+    manifest = prepare(source, preparation, args.output_dir, tokenizer, runner, _show)
     if manifest["whole"]:
         summary = {name: value for name, value in manifest.items() if name not in ("settings", "shards")}
         print(json.dumps(summary, indent=2))

@@ -5,9 +5,9 @@ import sys
 from dataclasses import dataclass
 
 from .console import say
-from .flags import BatchFlags, DtypeFlags, ModelsFlags, TextFlags
 from .models import direction, load_translator, resolve_languages
 from .reference_text import read_text
+from .shared_flags import BatchFlags, DtypeFlags, ModelsFlags, TextFlags
 
 HELP = "compute the log-probability and perplexity of given translations"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ..files import import_extra
 from ..flags import option, positive, positive_number
-from .console import UsageError, say
+from .console import say
 from .demo import listen
-from .flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
 from .models import decoding_settings, labels, load_translator
+from .shared_flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
 
-HELP = "serve translations over HTTP, with LibreTranslate's API, and a page to try the models"
+HELP = "serve translations over HTTP, with LibreTranslate's API, and a page for people"
 
 
 @dataclass(kw_only=True)
@@ -45,15 +45,14 @@ def run(args: ServeArguments) -> None:
         import_extra(module, "serve")
     from ..serving.batcher import Batcher
     from ..serving.monitoring import Metrics
-    from ..serving.process import mount_page, serve_until_stopped
+    from ..serving.process import serve_until_stopped
     from ..serving.server import Server
     from ..serving.service import ServedModel, TranslationService
 
-    if args.backend != "torch" and args.page:
-        raise UsageError(f"The page needs --backend torch; with {args.backend}, add --no_page.")
     keys = _read_keys(args.api_key_file) if args.api_key_file else []
     sock = listen(args.host, args.port)
-    metrics, batcher = Metrics(), Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)
+    metrics = Metrics()
+    batcher = Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)
     metrics.watch_queue(batcher.queue_length)
     models = []
     names = list(dict.fromkeys(args.model))
@@ -63,19 +62,14 @@ def run(args: ServeArguments) -> None:
         models.append(ServedModel(translator, decoding_settings(args), metrics))
     service = TranslationService(models, batcher)
     server = Server(service, metrics, keys, args.max_characters, args.timeout)
-    app = server.app(args.cors_origin)
-    stop_page = None
-    if args.page:
-        stop_page = mount_page(
-            app, [each.translator for each in models], batcher, args.max_characters, server.is_key if keys else None
-        )
+    app = server.app(args.cors_origin, page=args.page)
     logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("hf_vanilla_transformer", "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)
     host, port = sock.getsockname()[:2]
     directions = ", ".join(f"{source} to {target}" for source, target in service.directions)
     say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; press Ctrl-C to stop.")
-    serve_until_stopped(app, sock, args.timeout, stop_page)
+    serve_until_stopped(app, sock, args.timeout)
     batcher.close()
 
 

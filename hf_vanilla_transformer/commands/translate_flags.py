@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from ..flags import check_seed, option, positive
-from .flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
 from .runner_flags import RunnerFlags
+from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
 
 
 @dataclass(kw_only=True)

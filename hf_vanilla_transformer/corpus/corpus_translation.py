@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from transformers import AutoConfig, set_seed
 from transformers.utils import logging
 
-from ..data.formats import DataError
-from ..data.readers import names_and_stamps, read_translation_manifest
+from ..data.formats import DataError, read_translation_manifest
+from ..data.source import named_identities
 from ..export.registry import identify
 from ..files import CORPUS_MANIFEST, read_json, replacing
 from ..inference.translator import Hypothesis, Translation, Translator
@@ -231,7 +231,7 @@ def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines:
         "options": translation.options,
         "shard_lines": shard_lines,
         "version": __version__,
-        "files": names_and_stamps(files),
+        "files": named_identities(files),
     }
     return json.loads(json.dumps(settings))
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.cleaning import DROP_REASONS, Cleaning, clean_batch
-from ..data.formats import Row, read_lines
-from ..data.readers import read_rows
+from ..data.formats import read_lines
+from ..data.source import Source
 from ..files import checksum, read_json, replacing
 from ..model.loading import load
 from .deduplication import digest, duplicates_of, find_duplicates, write_digests
@@ -82,13 +82,10 @@ class PieceTasks(NamedTuple):
         """Return the shard that a piece becomes."""
         return self.folder / f"shard-{piece.number:05}.arrow"
 
-    def read(self, source: tuple[int, str]) -> int:
-        """Read a file or Moses prefix, the source of the given number, into pieces."""
-        return self.read_from(source[0], read_rows(source[1], *self.preparation.languages)[0])
-
-    def read_from(self, number: int, rows: Iterable[Row]) -> int:
-        """Read pairs, the source of the given number, into pieces."""
-        iterator = iter(rows)
+    def read(self, numbered: tuple[int, Source]) -> int:
+        """Read a source, with its number, into pieces."""
+        number, source = numbered
+        iterator = iter(source)
         counts: list[int] = []
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         while piece := list(islice(iterator, self.preparation.shard_pairs)):
@@ -117,7 +114,9 @@ class PieceTasks(NamedTuple):
 
     def clean(self, piece: Piece) -> int:
         """Tokenise a piece, drop what cleaning drops, and write the tokens and digests of the rest."""
-        tokenizer, drops, digests = load_tokenizer(self.folder), Counter[str](), []
+        tokenizer = load_tokenizer(self.folder)
+        drops = Counter[str]()
+        digests = []
         excluded = load_excluded(self.preparation.exclude)
         with _arrow_writer(self.file("tokens", piece.number), _TOKENS) as writer:
             for batch in _arrow_batches(self.file("text", piece.source, piece.part)):
@@ -150,7 +149,9 @@ class PieceTasks(NamedTuple):
         drops = Counter(read_json(self.file("tokens", piece.number, ending="json"))["drops"])
         if len(duplicates):
             drops["duplicate"] = len(duplicates)
-        shard, counts, start = self.shard(piece), Counter[str](read=piece.pairs), 0
+        shard = self.shard(piece)
+        counts = Counter[str](read=piece.pairs)
+        start = 0
         with _arrow_writer(shard, _TOKENS) as writer:
             for batch in _arrow_batches(self.file("tokens", piece.number)):
                 kept = np.ones(batch.num_rows, bool)

@@ -5,7 +5,6 @@ write the shards. The folder `prepare-work`, for what one step leaves to the nex
 """
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,11 +15,12 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from ..data import cleaning, readers
+from ..data import cleaning
 from ..data.cleaning import all_dropped
-from ..data.formats import DataError, Row
-from ..data.readers import check_languages, names_and_stamps, text_files
+from ..data.formats import DataError, check_languages
 from ..data.shards import MANIFEST, read_manifest
+from ..data.source import VERSION as SOURCE_VERSION
+from ..data.source import Source, Text, named_identities
 from ..data.tokenizer import fingerprint, train_tokenizer
 from ..files import read_json
 from .deduplication import number_of_ranges
@@ -37,7 +37,7 @@ from .runner import (
 )
 
 SAMPLE_PAIRS = 1_000_000  # number of pairs on which a tokenizer is trained
-VERSION = readers.VERSION + cleaning.VERSION  # version of the code that reads and cleans text
+VERSION = SOURCE_VERSION + cleaning.VERSION  # version of the code that reads and cleans text
 Task = TypeVar("Task")
 Watch = Callable[[str, int | None, Iterator[int]], object]
 
@@ -52,7 +52,7 @@ class _WaitsForOthersError(Exception):
 
 
 def prepare(
-    sources: list[str] | Iterable[Row],
+    source: Source,
     preparation: Preparation,
     output_dir: str,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -66,8 +66,7 @@ def prepare(
     still to be done, "whole" is false in the manifest: the same call then continues once they are.
 
     Args:
-        sources: files or Moses prefixes, as for `readers.load_pairs`, or an iterable of pairs that can be iterated
-            more than once (a streamed dataset, `hub_datasets.HubRows`), which this process reads.
+        source: the text; this process reads the parts of it that need the network, and tasks the others.
         tokenizer: tokenizer to use; by default, one is trained on the text.
         runner: where the tasks run; by default, one process per core.
         watch: called for each step with its name, its number of pairs (None if unknown), and an iterator over the
@@ -79,8 +78,9 @@ def prepare(
         OSError: as `Runner.run`.
     """
     check_languages(preparation.languages)
-    folder, runner = Path(output_dir).resolve(), runner or Runner()
-    settings = _settings(sources, preparation, tokenizer)
+    folder = Path(output_dir).resolve()
+    runner = runner or Runner()
+    settings = _settings(source, preparation, tokenizer)
     earlier = _earlier_manifest(folder, settings)
     if earlier is not None and earlier["whole"]:
         _clean_up(folder)  # which may have been interrupted
@@ -91,7 +91,7 @@ def prepare(
         write_json(folder / MANIFEST, manifest)
     steps = _Steps(PieceTasks(folder, preparation), runner, watch)
     try:
-        pieces = steps.read(sources)
+        pieces = steps.read(source)
         steps.make_tokenizer(tokenizer, pieces)
         shards = steps.write(pieces)
     except (_WaitsForOthersError, FileNotFoundError) as error:
@@ -120,7 +120,9 @@ class _Steps:
     """The steps of a preparation, each of which runs the tasks that are not done."""
 
     def __init__(self, tasks: PieceTasks, runner: Runner, watch: Watch):
-        self.tasks, self.runner, self.watch = tasks, runner, watch
+        self.tasks = tasks
+        self.runner = runner
+        self.watch = watch
 
     def run(
         self,
@@ -141,28 +143,29 @@ class _Steps:
         if not wait_for(lambda: all(map(is_done, items)), delay):
             raise _WaitsForOthersError
 
-    def read(self, sources: list[str] | Iterable[Row]) -> list[Piece]:
+    def read(self, source: Source) -> list[Piece]:
         """Read the text and return its pieces."""
 
-        def is_done(source: tuple[int, Any]) -> bool:
-            return self.tasks.file("source", source[0], ending="json").is_file()
+        def is_done(numbered: tuple[int, Text]) -> bool:
+            return self.tasks.file("source", numbered[0], ending="json").is_file()
 
-        count = 1
-        if isinstance(sources, list):
-            numbered = [(i, os.path.abspath(path)) for i, path in enumerate(sources)]
-            count = len(numbered)
-            self.run("Reading", self.tasks.read, numbered, is_done)
-        elif not is_done((0, None)):
-            self._check_first()
-            self.watch("Reading", None, iter([self.tasks.read_from(0, sources)]))
-        pieces = self.tasks.pieces(count)
+        parts = list(enumerate(source.parts))
+        tasks = [(number, part) for number, part in parts if not part.needs_network]
+        if tasks:
+            self.run("Reading", self.tasks.read, tasks, is_done)
+        for numbered in parts:
+            if numbered[1].needs_network and not is_done(numbered):
+                self._check_first()
+                self.watch("Reading", None, iter([self.tasks.read(numbered)]))
+        pieces = self.tasks.pieces(len(parts))
         if not pieces:
             raise DataError("There are no sentence pairs in the text.")
         return pieces
 
     def make_tokenizer(self, tokenizer: PreTrainedTokenizerBase | None, pieces: list[Piece]) -> None:
         """Save the given tokenizer, or train one."""
-        done, preparation = self.tasks.file("tokenizer", ending="json"), self.tasks.preparation
+        done = self.tasks.file("tokenizer", ending="json")
+        preparation = self.tasks.preparation
         if not done.is_file():
             self._check_first()
             if tokenizer is None:
@@ -181,7 +184,8 @@ class _Steps:
 
     def write(self, pieces: list[Piece]) -> dict[str, dict[str, Any]]:
         """Clean the pieces, find duplicates and write the shards; return the counts of the shards by name."""
-        tasks, pairs = self.tasks, sum(piece.pairs for piece in pieces)
+        tasks = self.tasks
+        pairs = sum(piece.pairs for piece in pieces)
         self.run(
             "Tokenising",
             tasks.clean,
@@ -207,24 +211,21 @@ class _Steps:
         return {shard.name: read_json(shard.with_suffix(".json")) for shard in shards}
 
 
-def _settings(
-    sources: list[str] | Iterable[Row], preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None
-) -> dict[str, Any]:
+def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
     """Return everything that determines the content of the shards, in types of JSON."""
-    paths = sources if isinstance(sources, list) else []
-    files = [file for path in paths for file in text_files(path, preparation.languages)[1]]
+    identities = [(part.needs_network, part.identity()) for part in source.parts]
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        "files": names_and_stamps(files),
-        "dataset": getattr(sources, "origin", None),
+        "files": [file for is_dataset, files in identities if not is_dataset for file in files],
+        "dataset": next((identity for is_dataset, identity in identities if is_dataset), None),
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
         "normalization": None if tokenizer else preparation.normalization,
         "max_tokens": preparation.max_tokens,
         "cleaning": preparation.cleaning and _without_none(asdict(preparation.cleaning)),
-        "exclude": names_and_stamps(preparation.exclude),
+        "exclude": named_identities(preparation.exclude),
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }

@@ -98,7 +98,7 @@ def read_span(span: Span, language: str) -> tuple[list[str], list[str]]:
     """Return the sentences of a span, and a message for each line that is not usable; its sentence is then empty.
 
     Args:
-        language: key of the text in JSON lines and Parquet, as `readers.load_pairs` expects it.
+        language: key of the text in JSON lines and Parquet, as `source.TextFile` expects it.
 
     Raises:
         DataError: if the file has become damaged, or a Parquet file has no such column.

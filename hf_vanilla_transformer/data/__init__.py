@@ -1,6 +1,5 @@
 """Parallel text, from files to batches of token ids.
 
-Read `readers.py` first, then `cleaning.py`, `tokenizer.py` and `batching.py`. `shards.py` reads text larger than
-memory, which `corpus` has prepared; `phrases.py`, with `sentences.py`, `grammar.py` and `lexicon.py`, generates the
-built-in corpus.
+Read `source.py` first, then `cleaning.py`, `tokenizer.py` and `batching.py`. `shards.py` reads text larger than
+memory, which `corpus` has prepared; `phrases.py` reads the built-in corpus.
 """

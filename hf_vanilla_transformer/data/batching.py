@@ -57,17 +57,20 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        source_lengths: Sequence[int],
-        target_lengths: Sequence[int],
+        source_lengths: Sequence[int] | np.ndarray,
+        target_lengths: Sequence[int] | np.ndarray,
         max_tokens: int,
         seed: int = 0,
         shuffle: bool = True,
     ):
-        source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
+        source = np.asarray(source_lengths, dtype=np.int64)
+        target = np.asarray(target_lengths, dtype=np.int64)
         if source.shape != target.shape:
             raise ValueError(f"There are {len(source)} source lengths but {len(target)} target lengths.")
         check_fits(np.maximum(source, target), max_tokens)
-        self.seed, self.epoch, self.shuffle = seed, 0, shuffle
+        self.seed = seed
+        self.epoch = 0
+        self.shuffle = shuffle
         self._order, self._buckets, longest = self._sort(source, target, max_tokens)
         self._starts = self._batch_starts(longest, max_tokens)
 
@@ -79,7 +82,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
             The order of the pairs; and in this order, a number that is equal for pairs of equal rounded lengths, and
             the longer rounded length.
         """
-        source, target = np.minimum(_round_up(source), max_tokens), np.minimum(_round_up(target), max_tokens)
+        source = np.minimum(_round_up(source), max_tokens)
+        target = np.minimum(_round_up(target), max_tokens)
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
         # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
         longest = np.maximum(source, target)
@@ -108,7 +112,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         return len(self._starts)
 
     def __iter__(self) -> Iterator[list[int]]:
-        order, batches = self._order, np.arange(len(self))
+        order = self._order
+        batches = np.arange(len(self))
         if self.shuffle:
             generator = np.random.default_rng((self.seed, self.epoch))
             # Shuffle within each run of equal buckets: sort by the number of the run, with random tie-breaking.
@@ -121,16 +126,18 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
 
 
 def batches_by_length(
-    source_lengths: Sequence[int], target_lengths: Sequence[int], max_tokens: int
+    source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray, max_tokens: int
 ) -> list[list[int]]:
     """Return the batches of `MaxTokensBatchSampler`, shortest pairs first, but accept pairs of any length.
 
     A pair longer than `max_tokens` forms a batch of its own, at the end; the other batches are unaffected.
     """
-    source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
+    source = np.asarray(source_lengths, dtype=np.int64)
+    target = np.asarray(target_lengths, dtype=np.int64)
     longest = np.maximum(source, target)
-    fitting, too_long = np.flatnonzero(longest <= max_tokens), np.flatnonzero(longest > max_tokens)
-    sampler = MaxTokensBatchSampler(source[fitting].tolist(), target[fitting].tolist(), max_tokens, shuffle=False)
+    fitting = np.flatnonzero(longest <= max_tokens)
+    too_long = np.flatnonzero(longest > max_tokens)
+    sampler = MaxTokensBatchSampler(source[fitting], target[fitting], max_tokens, shuffle=False)
     singles = too_long[np.argsort(longest[too_long])]
     return [*(fitting[batch].tolist() for batch in sampler), *([int(i)] for i in singles)]
 
@@ -144,11 +151,61 @@ def pad(rows: Sequence[Sequence[int] | np.ndarray], value: int) -> torch.Tensor:
     return torch.from_numpy(padded)
 
 
-class TokenRows(TorchDataset):
+class Rows(TorchDataset):
+    """Tokenised pairs: rows with the token ids "input_ids" and "labels", in the batches of `sampler`."""
+
+    @property
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number of source tokens and of target tokens of each pair, (n,) each."""
+        raise NotImplementedError
+
+    def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> "MaxTokensBatchSampler | None":
+        """Return the sampler of the batches of every epoch, or None if the rows are whole batches already.
+
+        Args:
+            max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
+            seed: seed of the order of the pairs.
+            readers: number of workers that read the rows, in each process.
+            progress: whether to show a progress bar if an epoch takes long to plan.
+        """
+        return MaxTokensBatchSampler(*self.lengths, max_tokens, seed=seed)
+
+
+class GivenRows(Rows):
+    """Rows of any dataset with a length, such as a list.
+
+    Args:
+        dataset: the dataset.
+    """
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        several = getattr(self.dataset, "__getitems__", None)  # a Dataset of `datasets` reads them all at once
+        return several(indices) if several else [self.dataset[index] for index in indices]
+
+    @property
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        if "source_length" in getattr(self.dataset, "column_names", ()):
+            return np.asarray(self.dataset["source_length"][:]), np.asarray(self.dataset["target_length"][:])
+        pairs = ((len(row["input_ids"]), len(row["labels"])) for row in self.dataset)
+        source, target = zip(*pairs, strict=True)
+        return np.asarray(source), np.asarray(target)
+
+
+class TokenRows(GivenRows):
     """Rows of a tokenised Arrow dataset, as NumPy arrays that share its memory instead of lists of Python integers.
 
     Args:
         dataset: dataset for which `supports` is true.
+        prefix: token ids with which every source starts.
     """
 
     @staticmethod
@@ -164,14 +221,17 @@ class TokenRows(TorchDataset):
             and all(pa.types.is_list(dataset.data.column(name).type) for name in ("input_ids", "labels"))
         )
 
-    def __init__(self, dataset: Any):
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
+    def __init__(self, dataset: Any, prefix: Sequence[int] = ()):
+        super().__init__(dataset)
+        self.prefix = prefix
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"dataset": self.dataset}  # a worker that is spawned maps the same files
+        return {"dataset": self.dataset, "prefix": self.prefix}  # a worker that is spawned maps the same files
+
+    @property
+    def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        source, target = super().lengths
+        return source + len(self.prefix), target
 
     @cached_property
     def _columns(self) -> dict[str, tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]]:
@@ -192,7 +252,30 @@ class TokenRows(TorchDataset):
             chunks = np.searchsorted(starts, selected, side="right") - 1
             rows = zip(chunks.tolist(), (selected - starts[chunks]).tolist(), strict=True)
             sides.append([arrays[chunk][1][slice(*arrays[chunk][0][row : row + 2])] for chunk, row in rows])
+        if self.prefix:
+            sides[0] = [np.concatenate((np.array(self.prefix, ids.dtype), ids)) for ids in sides[0]]
         return [dict(zip(self._columns, pair, strict=True)) for pair in zip(*sides, strict=True)]
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return self.__getitems__([index])[0]
+
+
+def as_rows(dataset: Any, as_arrays: bool = True) -> Rows | None:
+    """Return the rows of whatever is given to a trainer as its dataset, or None for one without a length.
+
+    Args:
+        as_arrays: whether rows may be NumPy arrays, which are faster, even if those of `dataset` are lists.
+    """
+    if isinstance(dataset, Rows):
+        return dataset
+    if not hasattr(dataset, "__len__"):
+        return None
+    return TokenRows(dataset) if as_arrays and TokenRows.supports(dataset) else GivenRows(dataset)
+
+
+def by_name(dataset: Any) -> dict[str, Any]:
+    """Return the datasets given to a trainer for evaluation by name; a single one has the name ""."""
+    return dict(dataset) if isinstance(dataset, dict) else {"": dataset}
 
 
 class Seq2SeqCollator:
@@ -206,8 +289,10 @@ class Seq2SeqCollator:
         self.decoder_start_token_id = decoder_start_token_id
 
     def __call__(self, pairs: Sequence[Mapping[str, Sequence[int] | np.ndarray]]) -> dict[str, torch.Tensor]:
-        sources, targets = [pair["input_ids"] for pair in pairs], [pair["labels"] for pair in pairs]
-        input_ids, labels = pad(sources, self.pad_token_id), pad(targets, IGNORED_LABEL)
+        sources = [pair["input_ids"] for pair in pairs]
+        targets = [pair["labels"] for pair in pairs]
+        input_ids = pad(sources, self.pad_token_id)
+        labels = pad(targets, IGNORED_LABEL)
         shifted = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
         lengths = torch.tensor([len(source) for source in sources])[:, None]
         return {

@@ -72,7 +72,8 @@ class BpeDropout:
                 "BPE dropout needs a byte-pair encoding that marks where words start, such as the one that `train` "
                 f"learns by default, but this tokenizer is {model['type'] or type(tokenizer).__name__}."
             )
-        self.probability, self.seed = probability, seed
+        self.probability = probability
+        self.seed = seed
         self.vocabulary: dict[str, int] = model["vocab"]
         merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
         self.ranks = {tuple(merge): rank for rank, merge in enumerate(merges)}
@@ -82,7 +83,8 @@ class BpeDropout:
         starts = np.array([token.startswith(WORD_STARTS) for token in self.tokens])
         if not starts.any():
             raise ValueError("BPE dropout needs a tokenizer that marks where words start, and this one does not.")
-        self._is_fixed, self._is_start = special, starts | special
+        self._is_fixed = special
+        self._is_start = starts | special
         self._fixed = set(np.flatnonzero(special).tolist())
         self._segment = lru_cache(CACHED_SEGMENTATIONS)(self.segment)
 
@@ -112,11 +114,13 @@ class BpeDropout:
 
     def _segments(self, rows: Sequence[np.ndarray], key: tuple[np.ndarray | int, ...]) -> _Segments:
         """Return the random segmentation of every word of the rows, and where the words of each row start."""
-        ids, row_starts = np.concatenate(rows), np.cumsum([0, *map(len, rows[:-1])])
+        ids = np.concatenate(rows)
+        row_starts = np.cumsum([0, *map(len, rows[:-1])])
         starts = self._is_start[ids]
         starts[1:] |= self._is_fixed[ids[:-1]]
         starts[row_starts] = True
-        places, tokens = np.flatnonzero(starts), ids.tolist()
+        places = np.flatnonzero(starts)
+        tokens = ids.tolist()
         first_words = np.searchsorted(places, row_starts)
         words_per_row = np.diff(first_words, append=len(places))
         within = np.arange(len(places)) - np.repeat(first_words, words_per_row)

@@ -88,8 +88,9 @@ def clean_batch(
 
     texts = [(source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True)]
     sources, targets = zip(*texts, strict=True)
-    rows = {"input_ids": tokenizer(list(sources))["input_ids"]}
-    rows["labels"] = tokenizer(text_target=list(targets))["input_ids"]
+    # not verbose: a long side is counted here, and no reason for a warning of transformers
+    rows = {"input_ids": tokenizer(list(sources), verbose=False)["input_ids"]}
+    rows["labels"] = tokenizer(text_target=list(targets), verbose=False)["input_ids"]
     rows["source_length"], rows["target_length"] = (list(map(len, rows[name])) for name in ("input_ids", "labels"))
     lengths = zip(rows["source_length"], rows["target_length"], strict=True)
     reasons = map(drop_reason, texts, lengths)

@@ -1,4 +1,8 @@
-"""Read parallel text row by row: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst."""
+"""Find the files of parallel text and read them row by row.
+
+Formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; and the folders of JSON lines that
+`translate --output_dir` writes. `source.py` reads .parquet.
+"""
 
 import csv
 import gzip
@@ -12,6 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
+
+from ..files import CORPUS_MANIFEST
 
 MAX_LINE_BYTES = 1 << 20
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
@@ -242,3 +248,77 @@ READERS: dict[str, Callable[[tuple[str, ...], Any], Iterator[Row]]] = {
     ".csv": _csv_rows,
     "moses": _moses_rows,
 }
+
+
+def check_languages(languages: tuple[str, str]) -> None:
+    """Check that source and target language differ.
+
+    Raises:
+        DataError: if they are the same.
+    """
+    if languages[0] == languages[1]:
+        raise DataError(f"Source and target language are both {languages[0]!r}; give two, named as in the text.")
+
+
+def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+    """Return the format of parallel text, a key of `READERS` or ".parquet", and its files: two for a Moses pair.
+
+    Raises:
+        DataError: if a file is missing or empty, or the languages are the same.
+    """
+    check_languages(languages)
+    if Path(path, CORPUS_MANIFEST).is_file():
+        return ".jsonl", _translated_files(path)
+    format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
+    if format in READERS or format == ".parquet":
+        files: tuple[str, ...] = (path,)
+    else:
+        format = "moses"
+        plain = [f"{path}.{language}" for language in languages]
+        files = tuple(
+            next((f"{file}{end}" for end in ("", *COMPRESSIONS) if Path(f"{file}{end}").is_file()), file)
+            for file in plain
+        )
+    for file in files:
+        if not Path(file).is_file():
+            hint = f"; the prefix {path} stands for {' and '.join(plain)}" if format == "moses" else ""
+            raise DataError(f"There is no file {file}{hint}.")
+        if Path(file).stat().st_size == 0:
+            raise DataError(f"{file} is empty.")
+    return format, files
+
+
+def read_translation_manifest(folder: str | Path) -> dict[str, Any]:
+    """Return the manifest of a folder of translations, even if it is not finished.
+
+    Raises:
+        DataError: if it is damaged.
+    """
+    file = Path(folder, CORPUS_MANIFEST)
+    try:
+        manifest = json.loads(file.read_text("utf-8"))
+        {**manifest["settings"]}  # must be a mapping
+        spans_are_valid = all(len(span) == 4 and set(map(type, span)) == {int} for span in manifest["spans"])
+        if spans_are_valid and (not manifest["whole"] or all(isinstance(part, str) for part in manifest["parts"])):
+            return manifest
+    except (ValueError, TypeError, LookupError):
+        pass
+    raise DataError(f"{file} is damaged; translate again into a new folder.")
+
+
+def _translated_files(folder: str) -> tuple[str, ...]:
+    """Return the files of a finished folder of translations.
+
+    Raises:
+        DataError: if it is not finished, contains no pairs, or a file is missing.
+    """
+    manifest = read_translation_manifest(folder)
+    if not manifest["whole"]:
+        raise DataError(f"{folder} is not finished; run the command that created it again to finish it.")
+    if manifest["settings"].get("format") != "jsonl":
+        raise DataError(f"{folder} contains no sources; translate with --output_format jsonl.")
+    files = tuple(str(Path(folder, name)) for name in manifest["parts"])
+    for file in files:
+        if not Path(file).is_file():
+            raise DataError(f"{file} is missing; translate again into a new folder.")
+    return files

@@ -38,9 +38,13 @@ class _Draws:
     """
 
     def __init__(self, source: np.ndarray, target: np.ndarray, weight: float, generator: np.random.Generator):
-        size, (self.repeats, part) = len(source), (int(weight), weight % 1.0)
+        size = len(source)
+        self.repeats = int(weight)
+        part = weight % 1.0
         self.pairs = np.zeros(0, dtype=np.int64)
-        self.place, self.size, self.drawn = self.pairs, self.pairs, self.pairs
+        self.place = self.pairs
+        self.size = self.pairs
+        self.drawn = self.pairs
         lengths = [np.tile(source, self.repeats), np.tile(target, self.repeats)]
         if size and (part * size >= 0.5 or not self.repeats):
             # Pairs of similar length form groups, and each epoch draws the next few pairs of every group. A slot is
@@ -54,7 +58,8 @@ class _Draws:
             group = np.repeat(np.arange(len(bounds)), ends - bounds)
             self.pairs = order[np.lexsort((generator.random(size), group))]
             self.place = np.arange(size) - bounds[group]
-            self.size, self.drawn = (ends - bounds)[group], drawn[group]
+            self.size = (ends - bounds)[group]
+            self.drawn = drawn[group]
             for side, values in enumerate((source, target)):
                 longest = np.maximum.reduceat(values[order], bounds)
                 lengths[side] = np.concatenate((lengths[side], np.repeat(longest, drawn)))
@@ -91,8 +96,8 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
 
     def __init__(
         self,
-        source_lengths: Sequence[int],
-        target_lengths: Sequence[int],
+        source_lengths: Sequence[int] | np.ndarray,
+        target_lengths: Sequence[int] | np.ndarray,
         max_tokens: int,
         sizes: Sequence[int],
         weights: Sequence[float],
@@ -102,10 +107,14 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         for weight in weights:
             if not 0.0 < weight < float("inf"):
                 raise ValueError(f"The weights of sources must be positive numbers, got {weight}.")
-        source, target = np.asarray(source_lengths, dtype=np.int64), np.asarray(target_lengths, dtype=np.int64)
-        self.offsets, self._sizes, self.num_pairs = np.cumsum([0, *sizes[:-1]]), sizes, len(source)
+        source = np.asarray(source_lengths, dtype=np.int64)
+        target = np.asarray(target_lengths, dtype=np.int64)
+        self.offsets = np.cumsum([0, *sizes[:-1]])
+        self._sizes = sizes
+        self.num_pairs = len(source)
         self.uses_per_epoch = max([1, *(math.ceil(weight) for weight in weights)])
-        self.max_tokens, self.changing_lengths = max_tokens, changing_lengths
+        self.max_tokens = max_tokens
+        self.changing_lengths = changing_lengths
         self._guaranteed = np.maximum(source, target)  # the length for which a pair's batch always has room
         check_fits(self._guaranteed, max_tokens)
         if changing_lengths is not None:
@@ -122,7 +131,7 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         source, target = (
             np.concatenate([getattr(draws, side) for draws in self._draws]) for side in ("source", "target")
         )
-        super().__init__(source.tolist(), target.tolist(), max_tokens, seed)
+        super().__init__(source, target, max_tokens, seed)
 
     def __iter__(self):
         parts = [start + draws.of_epoch(self.epoch) for start, draws in zip(self.offsets, self._draws, strict=True)]

@@ -5,6 +5,7 @@ Such a folder contains `shard-00000.arrow` ..., the tokenizer, and `manifest.jso
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import IterableDataset, get_worker_info
 
-from .batching import MaxTokensBatchSampler
+from .batching import MaxTokensBatchSampler, Rows
 from .formats import DataError
 
 MANIFEST = "manifest.json"
@@ -47,7 +48,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     raise DataError(f"{file} is damaged; {PREPARE_AGAIN}.")
 
 
-def _checked_manifest(folder: str) -> dict[str, Any]:
+def finished_manifest(folder: str) -> dict[str, Any]:
     """Return the manifest of a finished folder, after checking that every shard exists and has the right size."""
     manifest = read_manifest(folder)
     if not manifest["whole"]:
@@ -62,32 +63,18 @@ def _checked_manifest(folder: str) -> dict[str, Any]:
     return manifest
 
 
-def check_prepared_languages(folder: str, languages: tuple[str, str]) -> None:
-    """Check that the text of a prepared folder has the given source and target language.
-
-    Raises:
-        DataError: if its languages differ.
-    """
-    settings = _checked_manifest(folder)["settings"]
-    source, target = settings.get("source_lang"), settings.get("target_lang")
-    if (source, target) != languages:
-        raise DataError(
-            f"{folder} contains text from {source} to {target}, not from {languages[0]} to {languages[1]}; use "
-            f"--source_lang {source} --target_lang {target}."
-        )
-
-
 def load_shards(folder: str) -> Dataset:
     """Return the pairs of a folder of shards as a memory-mapped dataset, of which only the pages in use occupy memory.
 
     Raises:
         DataError: if the folder is not finished, or a shard is missing or damaged (the message names it).
     """
-    names = _checked_manifest(folder)["shards"]
+    names = finished_manifest(folder)["shards"]
     return concatenate_datasets([Dataset.from_file(str(Path(folder, name))) for name in names])
 
 
-class ShardStream(IterableDataset):
+@dataclass(eq=False)
+class ShardStream(Rows, IterableDataset):
     """Batches from a folder of shards that is read sequentially, pass after pass without end, in constant memory.
 
     A buffer is filled with pairs and divided into batches of at most `max_tokens` source and target tokens, which are
@@ -107,36 +94,33 @@ class ShardStream(IterableDataset):
             become missing or damaged.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        max_tokens: int,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        buffer_pairs: int = 50_000,
-    ):
-        manifest = _checked_manifest(folder)
-        self.pairs = manifest["pairs"]
-        self.shards = {name: shard["pairs"] for name, shard in manifest["shards"].items()}
-        self.folder, self.max_tokens, self.seed = folder, max_tokens, seed
-        self.rank, self.world_size, self.buffer_pairs = rank, world_size, buffer_pairs
-        table = load_shards(folder).data
-        longest = max(pc.max(table[f"{side}_length"]).as_py() for side in ("source", "target"))
-        if longest > max_tokens:
-            raise DataError(
-                f"{folder} has pairs of up to {longest} tokens, which exceeds --max_tokens {max_tokens}; raise "
-                "--max_tokens, or prepare the text again with a lower --max_sentence_tokens."
-            )
-        self.check_readers(1)
+    folder: str
+    max_tokens: int
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    buffer_pairs: int = 50_000
 
-    def check_readers(self, workers: int) -> None:
-        """Check that a shard has at least one pair for each of `workers` workers on every process.
+    def __post_init__(self):
+        shards = finished_manifest(self.folder)["shards"]
+        self.shards = {name: shard["pairs"] for name, shard in shards.items()}
+        table = load_shards(self.folder).data
+        longest = max(pc.max(table[f"{side}_length"]).as_py() for side in ("source", "target"))
+        if longest > self.max_tokens:
+            raise DataError(
+                f"{self.folder} has pairs of up to {longest} tokens, which exceeds --max_tokens {self.max_tokens}; "
+                "raise --max_tokens, or prepare the text again with a lower --max_sentence_tokens."
+            )
+        self.sampler(self.max_tokens, self.seed, readers=1, progress=False)
+
+    def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> None:
+        """Check that a shard has at least one pair for each of `readers` workers on every process.
 
         Raises:
             DataError: if no shard has that many pairs.
         """
-        readers, pairs = self.world_size * workers, max(self.shards.values())
+        readers *= self.world_size
+        pairs = max(self.shards.values())
         if readers > pairs:
             raise DataError(
                 f"{self.folder} has at most {pairs} pairs per shard, too few for {readers} parallel readers; lower "
@@ -146,7 +130,6 @@ class ShardStream(IterableDataset):
     def __iter__(self) -> Iterator[list[dict[str, list[int]]]]:
         worker = get_worker_info()
         workers, worker_id = (worker.num_workers, worker.id) if worker else (1, 0)
-        self.check_readers(workers)
         pairs = self._pairs(self.rank * workers + worker_id, self.world_size * workers)
         for fill in count():
             buffer = list(islice(pairs, self.buffer_pairs))
@@ -165,7 +148,8 @@ class ShardStream(IterableDataset):
 
     def _read(self, name: str, reader: int, num_readers: int) -> Iterator[dict[str, list[int]]]:
         """Yield every `num_readers`-th pair of a shard, starting at index `reader`."""
-        file, found = Path(self.folder, name), 0
+        file = Path(self.folder, name)
+        found = 0
         try:
             with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
                 for batch in batches:

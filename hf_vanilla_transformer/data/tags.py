@@ -27,7 +27,8 @@ def add_tags(tokenizer: "PreTrainedTokenizerBase", tags: Iterable[str]) -> list[
     Raises:
         ValueError: if a tag does not have the form <...>, or is already a token that texts can contain.
     """
-    special, vocabulary = set(special_tokens(tokenizer)), tokenizer.get_vocab()
+    special = set(special_tokens(tokenizer))
+    vocabulary = tokenizer.get_vocab()
     named = _named_tokens(tokenizer)
     for tag in tags:
         if not _TAG.fullmatch(tag):

@@ -112,8 +112,10 @@ def follow_tokenizer(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizer
     The decoder starts with the start token of the tokenizer, or its classification token, or padding.
     """
     starts = (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.pad_token_id)
-    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-    config.bos_token_id, config.eos_token_id = tokenizer.bos_token_id, tokenizer.eos_token_id
+    config.vocab_size = len(tokenizer)
+    config.pad_token_id = tokenizer.pad_token_id
+    config.bos_token_id = tokenizer.bos_token_id
+    config.eos_token_id = tokenizer.eos_token_id
     config.decoder_start_token_id = next(start for start in starts if start is not None)
 
 
@@ -129,7 +131,8 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", config: "PreTrainedCon
             f"{config.vocab_size:,}."
         )
     for name in ("pad_token_id", "eos_token_id"):
-        actual, expected = getattr(tokenizer, name), getattr(config, name)
+        actual = getattr(tokenizer, name)
+        expected = getattr(config, name)
         if actual != expected:
             raise ValueError(
                 f"The tokenizer does not fit the model: its {name} is {actual}, but the model's is {expected}."

@@ -1,66 +1,44 @@
-"""Compute BLEU, chrF, chrF++ and TER with sacreBLEU, as metrics of `evaluate` that need no network access."""
+"""BLEU, chrF, chrF++ and TER by sacreBLEU, and BLEU as a metric of `evaluate` that needs no network access."""
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import datasets
 import evaluate
 import sacrebleu
-from sacrebleu.metrics.base import Metric as SacreBleuMetric
+from sacrebleu.metrics.base import Metric
 
 
-class _CorpusMetric(evaluate.Metric):
-    """A corpus-level sacreBLEU metric; `compute` returns `{name: score, "signature": ...}`."""
+class Bleu(evaluate.Metric):
+    """BLEU: `compute(predictions=..., references=..., tokenize="13a")`; use "none" for tokenised text.
 
-    name: str
-    sacrebleu_metric: Callable[..., SacreBleuMetric]
+    Suits a Trainer's `compute_metrics`, `add_batch` and `evaluate.combine`, and returns `{"bleu": ..., "signature":
+    ...}`. `evaluate.load("sacrebleu")` would download code.
+    """
 
-    def __init__(self, **kwargs: Any):
+    name = "bleu"
+
+    def __init__(self, **kwargs: object):
         super().__init__(keep_in_memory=True, **kwargs)
 
     def _info(self) -> evaluate.MetricInfo:
+        text = datasets.Value("string")
         return evaluate.MetricInfo(
-            description=f"{self.name} by sacreBLEU (Post 2018)",
+            description="BLEU by sacreBLEU (Post 2018)",
             citation="",
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
-            ),
+            features=datasets.Features({"predictions": text, "references": text}),
         )
 
-    def _compute(self, predictions: list[str], references: list[str], **settings: Any) -> dict[str, Any]:
-        metric = type(self).sacrebleu_metric(**settings)
+    def _compute(
+        self, predictions: list[str], references: list[str], tokenize: str | None = None
+    ) -> dict[str, float | str]:
+        metric = bleu(tokenize)
         score = metric.corpus_score(predictions, [references]).score
-        return {self.name: score, "signature": str(metric.get_signature())}
+        return {"bleu": score, "signature": str(metric.get_signature())}
 
 
-class Bleu(_CorpusMetric):
-    """BLEU: `compute(predictions=..., references=..., tokenize="13a")`; use "none" for tokenised text."""
-
-    name = "bleu"
-    sacrebleu_metric = partial(sacrebleu.BLEU, force=True)  # force: do not warn that the text looks tokenised
-
-
-class ChrF(_CorpusMetric):
-    """chrF: `compute(predictions=..., references=...)`."""
-
-    name = "chrf"
-    sacrebleu_metric = sacrebleu.CHRF
-
-
-class ChrFPlusPlus(_CorpusMetric):
-    """chrF++, which also counts words and pairs of words: `compute(predictions=..., references=...)`."""
-
-    name = "chrf++"
-    sacrebleu_metric = partial(sacrebleu.CHRF, word_order=2)
-
-
-class Ter(_CorpusMetric):
-    """TER, an error rate (lower is better): `compute(predictions=..., references=...)`."""
-
-    name = "ter"
-    sacrebleu_metric = sacrebleu.TER
+def bleu(tokenize: str | None = None) -> sacrebleu.BLEU:
+    """Return sacreBLEU's BLEU; None chooses its default tokenisation, "13a"."""
+    return sacrebleu.BLEU(tokenize=tokenize, force=True)  # force: do not warn that the text looks tokenised
 
 
 def check_tokenization(name: str) -> None:
@@ -73,12 +51,14 @@ def check_tokenization(name: str) -> None:
     if name not in names:
         raise ValueError(f"Unknown tokenisation {name!r} for BLEU; choose one of {', '.join(names)}.")
     try:
-        Bleu.sacrebleu_metric(tokenize=name).corpus_score(["a"], [["a"]])
+        bleu(name).corpus_score(["a"], [["a"]])
     except (RuntimeError, ImportError, OSError) as error:
         raise ValueError(f"Cannot compute BLEU with the tokenisation {name!r}: {error}") from error
 
 
-def evaluate_translations(predictions: list[str], references: list[str], bleu_tokenize: str = "13a") -> dict[str, Any]:
+def evaluate_translations(
+    predictions: list[str], references: list[str], bleu_tokenize: str = "13a"
+) -> dict[str, float | dict[str, str]]:
     """Return `{"bleu": ..., "chrf": ..., "chrf++": ..., "ter": ..., "signatures": {...}}`, with scores in percent.
 
     Args:
@@ -89,13 +69,16 @@ def evaluate_translations(predictions: list[str], references: list[str], bleu_to
     """
     if len(predictions) != len(references) or not predictions:
         raise ValueError(f"Cannot score {len(predictions)} translations against {len(references)} references.")
-    settings: dict[type[_CorpusMetric], dict[str, str]] = {Bleu: {"tokenize": bleu_tokenize}}
-    settings |= {ChrF: {}, ChrFPlusPlus: {}, Ter: {}}
-    scores: dict[str, Any] = {}
-    signatures: dict[str, str] = {}
-    for metric, options in settings.items():
-        result = metric().compute(predictions=predictions, references=references, **options)
-        scores[metric.name], signatures[metric.name] = result[metric.name], result["signature"]
+
+    metrics: dict[str, Metric] = {
+        "bleu": bleu(bleu_tokenize),
+        "chrf": sacrebleu.CHRF(),
+        "chrf++": sacrebleu.CHRF(word_order=2),  # also counts words and pairs of words
+        "ter": sacrebleu.TER(),  # an error rate: lower is better
+    }
+    scores = {name: metric.corpus_score(predictions, [references]).score for name, metric in metrics.items()}
+    # signatures name the number of references, which is known only after scoring
+    signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     return {**scores, "signatures": signatures}
 
 

@@ -7,7 +7,8 @@ scores or attentions, a forced prefix and so on). Plain greedy and beam search r
 """
 
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -17,11 +18,13 @@ from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
+    LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteria,
     StoppingCriteriaList,
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+from transformers.modeling_outputs import BaseModelOutput
 
 from .cache_vanilla_transformer import CACHE
 from .fast_search_vanilla_transformer import MAX_FAST_BEAMS, beam_search, greedy_search
@@ -38,8 +41,31 @@ OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its sourc
 
 # (B, 1) length limits of the sentences that generate() is decoding in this thread, which bound the reachable scores
 _current_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
-# where the fast beam search that generate() runs in this thread puts its scores
-_current_scores: ContextVar[list[torch.Tensor] | None] = ContextVar("vanilla_transformer_scores", default=None)
+
+
+@dataclass
+class _SearchRecord:
+    """What `generate(output_sequence_scores=True)` needs to know about the search that it runs.
+
+    Attributes:
+        scores: (N,) scores of the sequences, if the fast beam search has found them.
+        prefix_length: number of tokens with which every output starts: the start token and a given prefix.
+    """
+
+    scores: torch.Tensor | None = None
+    prefix_length: int = 1
+
+
+_current_record: ContextVar[_SearchRecord | None] = ContextVar("vanilla_transformer_record", default=None)
+
+HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
+# Unlike `head_mask`, which the encoder has applied by then, these change the decoder
+_UNKNOWN_TO_FAST_SEARCH = (
+    "decoder_attention_mask",
+    "decoder_inputs_embeds",
+    "decoder_head_mask",
+    "cross_attn_head_mask",
+)
 
 _PLAIN_MODULES: set[type[nn.Module]] = {
     *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
@@ -53,8 +79,10 @@ _ATTENTION_IMPLEMENTATIONS = ("eager", "sdpa", "flash_attention_2", "flash_atten
 def _is_patched(module: nn.Module) -> bool:
     """Return whether calling `module` runs code other than its class's `forward`."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    # transformers leaves its hooks on a model that has once returned attentions; they do nothing unless requested
-    harmless = all(getattr(hook, "__module__", None) == "transformers.utils.output_capturing" for hook in hooks)
+    # transformers leaves its hooks on a model that has once returned attentions; they do nothing unless requested.
+    # Its hook for noise on the embeddings (NEFTune) does nothing in evaluation mode.
+    ignored = ("transformers.utils.output_capturing", "transformers.integrations.neftune")
+    harmless = all(getattr(hook, "__module__", None) in ignored for hook in hooks)
     return not harmless or hasattr(module, "_hf_hook") or "forward" in vars(module)
 
 
@@ -128,8 +156,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Args:
             output_sequence_scores: whether to return a `GenerateBeamEncoderDecoderOutput` with only `sequences`
                 (B num_return_sequences, T) and `sequences_scores` (B num_return_sequences,), the log-probabilities of
-                the sequences divided by the length penalty. Unlike `output_scores`, it needs no more memory, works
-                for greedy search and sampling as well, and does not rule out the fast search.
+                the generated tokens divided by the length penalty: the scores by which beam search ranks. Unlike
+                `output_scores`, it needs no more memory, works for greedy search and sampling as well, and does not
+                rule out the fast search.
 
         Raises:
             ValueError: If there is no source.
@@ -150,18 +179,38 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             _current_limits.reset(token)
 
     def _generate_with_scores(
-        self, inputs: torch.Tensor | None, generation_config: Any, processors: Any, criteria: Any, kwargs: dict
+        self,
+        inputs: torch.Tensor | None,
+        generation_config: GenerationConfig | None,
+        processors: LogitsProcessorList | None,
+        criteria: StoppingCriteriaList | None,
+        kwargs: dict,
     ) -> GenerateBeamEncoderDecoderOutput:
-        """Return the sequences and the scores that the fast beam search collects, or those of one more pass."""
-        scores: list[torch.Tensor] = []
-        token = _current_scores.set(scores)
+        """Return the sequences and the scores that the fast beam search finds, or those of one more pass."""
+        record = _SearchRecord()
+        token = _current_record.set(record)
         try:
             sequences: Any = self.generate(inputs, generation_config, processors, criteria, **kwargs)
         finally:
-            _current_scores.reset(token)
-        if not scores:
-            scores = [self._score_sequences(sequences, inputs, generation_config, kwargs)]
-        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores[0])
+            _current_record.reset(token)
+        sequences = getattr(sequences, "sequences", sequences)  # with `return_dict_in_generate`
+        scores = record.scores
+        if scores is None:
+            scores = self._score_sequences(sequences, record.prefix_length, inputs, generation_config, kwargs)
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores)
+
+    def _prepare_decoder_input_ids_for_generation(self, *args, **kwargs):
+        """Note the length of the prefix, which transformers may extend by a start token."""
+        input_ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(*args, **kwargs)
+        if (record := _current_record.get()) is not None:
+            record.prefix_length = input_ids.shape[1]
+        return input_ids, model_kwargs
+
+    def _expand_inputs_for_generation(self, *args, **model_kwargs):
+        """Repeat the inputs for every beam as transformers does, but not the head masks, which have no batch."""
+        masks = {name: model_kwargs.pop(name) for name in HEAD_MASKS if name in model_kwargs}
+        input_ids, model_kwargs = super()._expand_inputs_for_generation(*args, **model_kwargs)
+        return input_ids, {**model_kwargs, **masks}
 
     def _default_limits(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
         """Return the maximum number of tokens after the start token (B,): 50 more than the source (section 6.1)."""
@@ -169,38 +218,73 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     @torch.no_grad()
     def _score_sequences(
-        self, sequences: torch.Tensor, inputs: torch.Tensor | None, generation_config: Any, kwargs: dict
+        self,
+        sequences: torch.Tensor,
+        prefix_length: int,
+        inputs: torch.Tensor | None,
+        generation_config: GenerationConfig | None,
+        kwargs: dict,
     ) -> torch.Tensor:
         """Return the scores (N,) of generated sequences (N, T), from one pass of the model."""
-        sources = {name: kwargs[name] for name in ("input_ids", "attention_mask") if kwargs.get(name) is not None}
-        if inputs is not None:
-            sources["input_ids"] = inputs
-        per_source = len(sequences) // len(sources["input_ids"])
-        sources = {name: tensor.repeat_interleave(per_source, 0) for name, tensor in sources.items()}
-        logits = self(**sources, decoder_input_ids=sequences[:, :-1]).logits  # type: ignore[operator]
-        labels = sequences[:, 1:]
-        configs = [config for config in (generation_config, self.generation_config) if config is not None]
-        given = {
-            name: value for config in reversed(configs) for name, value in vars(config).items() if value is not None
-        }
-        given |= {name: value for name, value in kwargs.items() if value is not None}
-        end = given.get("eos_token_id")
+        arguments = self._scoring_arguments(sequences, prefix_length, inputs, kwargs)
+        logits = self(**arguments, decoder_input_ids=sequences[:, :-1]).logits  # type: ignore[operator]
+        generated = slice(prefix_length - 1, None)
+        labels = sequences[:, 1:][:, generated]
+
+        settings = self._given_settings(generation_config, kwargs)
+        end = settings.get("eos_token_id")
         is_end = torch.isin(labels, torch.tensor([] if end is None else end, device=labels.device))
         fill = (labels == self.config.pad_token_id).long().flip(1).cumprod(1).flip(1).bool()  # padding at the end
         counts = (is_end.cumsum(1) - is_end.long() == 0) & ~fill
         if not self._has_length_limit(generation_config, kwargs):  # beyond its limit, a sequence is only filled up
-            limits = self._default_limits(inputs, kwargs).repeat_interleave(per_source)
-            counts &= torch.arange(labels.shape[1], device=labels.device) < limits[:, None]
-        log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
-        alpha = given.get("length_penalty", DEFAULT_LENGTH_PENALTY)
-        length, log_prob = counts.sum(1), (log_probs * counts).sum(1)
-        gnmt = self.config.length_normalization == "gnmt"
-        return log_prob / (gnmt_length_penalty(length, alpha) if gnmt else length**alpha)
+            limits = self._default_limits(inputs, kwargs)
+            limits = limits.repeat_interleave(len(sequences) // len(limits))
+            positions = torch.arange(prefix_length - 1, sequences.shape[1] - 1, device=labels.device)
+            counts &= positions < limits[:, None]
+
+        log_probs = logits[:, generated].float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+        log_prob = (log_probs * counts).sum(1)
+        length = counts.sum(1)
+        alpha = settings.get("length_penalty", DEFAULT_LENGTH_PENALTY)
+        if self.config.length_normalization == "gnmt":  # |Y| includes a given prefix (see `_update_finished_beams`)
+            return log_prob / gnmt_length_penalty(prefix_length - 1 + length, alpha)
+        return log_prob / length**alpha
+
+    def _scoring_arguments(
+        self, sequences: torch.Tensor, prefix_length: int, inputs: torch.Tensor | None, kwargs: dict
+    ) -> dict[str, Any]:
+        """Return the arguments of `forward` for the sources and masks that `generate` got, repeated per sequence."""
+        count, length = sequences.shape
+        names = ("input_ids", "inputs_embeds", "attention_mask", "decoder_attention_mask")
+        tensors = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
+        if inputs is not None:
+            tensors["input_ids"] = inputs
+        if (encoded := kwargs.get("encoder_outputs")) is not None:
+            tensors["encoder_outputs"] = encoded[0]
+        arguments: dict[str, Any] = {
+            name: tensor.repeat_interleave(count // len(tensor), 0) for name, tensor in tensors.items()
+        }
+
+        if "encoder_outputs" in arguments:
+            arguments["encoder_outputs"] = BaseModelOutput(arguments["encoder_outputs"])
+        if (prefix_mask := arguments.get("decoder_attention_mask")) is not None:
+            # transformers may have added a start token before the prefix, and no generated token is padding
+            start = prefix_length - prefix_mask.shape[1]
+            padding = (start, length - 1 - prefix_length)
+            arguments["decoder_attention_mask"] = nn.functional.pad(prefix_mask, padding, value=1)
+        return arguments | {name: kwargs[name] for name in HEAD_MASKS if name in kwargs}
+
+    def _given_settings(self, generation_config: GenerationConfig | None, kwargs: dict) -> dict[str, Any]:
+        """Return the settings that the arguments, `generation_config` or else the model's own set to a value."""
+        settings: dict[str, Any] = {}
+        for config in (self.generation_config, generation_config):
+            if config is not None:
+                settings |= {name: value for name, value in vars(config).items() if value is not None}
+        return settings | {name: value for name, value in kwargs.items() if value is not None}
 
     def _has_length_limit(self, generation_config: GenerationConfig | None, kwargs: dict) -> bool:
         """Return whether the arguments or a generation config limit the length of the output."""
-        given = [kwargs, *(vars(c) for c in (generation_config, self.generation_config) if c is not None)]
-        return any(settings.get(name) is not None for settings in given for name in ("max_length", "max_new_tokens"))
+        return not self._given_settings(generation_config, kwargs).keys().isdisjoint(("max_length", "max_new_tokens"))
 
     def _max_output_tokens(self) -> int:
         """Return the number of tokens for which the model has positions."""
@@ -210,7 +294,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
         """Return the number of tokens in each source (B,), from the mask, token ids, embeddings or encoder outputs."""
         if kwargs.get("attention_mask") is not None:
-            return kwargs["attention_mask"].sum(-1)
+            return kwargs["attention_mask"].ne(0).sum(-1)  # an integer for a mask of any dtype
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is not None:
             return input_ids.ne(self.config.pad_token_id).sum(-1)
@@ -220,6 +304,20 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if states is None:
             states = kwargs["encoder_outputs"][0]
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse continuous batching, which transformers has only for models without an encoder.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no continuous batching, which transformers supports only for decoder-only "
+            "models. Use generate(), which removes finished sentences from the batch."
+        )
+
+    generate_batch = init_continuous_batching  # type: ignore[assignment]
+    continuous_batching_context_manager = init_continuous_batching  # type: ignore[assignment]
 
     def _update_finished_beams(  # type: ignore[override]
         self, *, topk_log_probs, cur_len, decoder_prompt_len, length_penalty, **kwargs
@@ -275,7 +373,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and settings._eos_token_tensor is not None
             and not getattr(settings, "is_assistant", False)
             and model_kwargs[CACHE].get_seq_length() == 0
-            and not model_kwargs.keys() & {"decoder_attention_mask", "decoder_inputs_embeds"}
+            and all(model_kwargs.get(name) is None for name in _UNKNOWN_TO_FAST_SEARCH)
             and can_decode_incrementally(self)
             # attention over a fully padded source depends on the attention function
             and (mask is None or bool(mask.any(-1).all()))
@@ -311,8 +409,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             sequences, scores = beam_search(self, input_ids, limits, generation_config, model_kwargs)
         finally:
             _current_limits.reset(token)
-        if (collected := _current_scores.get()) is not None:
-            collected.append(scores)
+        if (record := _current_record.get()) is not None:
+            record.scores = scores
         return sequences
 
     def _length_limits(self, stopping_criteria, batch_size: int, device: torch.device) -> torch.Tensor:

@@ -4,7 +4,8 @@ The order is that of the paper's Figure 1, from bottom to top. Shapes use B sent
 and h heads.
 """
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -148,6 +149,41 @@ class Dropout(nn.Dropout):
         return x * kept.to(x.dtype).mul_(1 / (1 - self.p))
 
 
+def mask_config(config: VanillaTransformerConfig) -> VanillaTransformerConfig:
+    """Return the configuration to create masks with.
+
+    For an attention function that was registered without a mask, transformers creates none, and the decoder would see
+    the future. Such a function gets the mask of eager attention, which is added to the scores.
+    """
+    if config._attn_implementation in ALL_MASK_ATTENTION_FUNCTIONS:
+        return config
+    eager = copy.copy(config)
+    eager._attn_implementation = "eager"
+    return eager
+
+
+def split_head_mask(
+    mask: torch.Tensor | None, name: str, num_layers: int, num_heads: int
+) -> Sequence[torch.Tensor | None]:
+    """Return the factors (h,) for the heads of each layer, or None for each if there is no mask.
+
+    Args:
+        mask: (layers, h), or (h,) for all layers alike.
+        name: the name of the argument, for the error.
+
+    Raises:
+        ValueError: If the mask has a different shape.
+    """
+    if mask is None:
+        return [None] * num_layers
+    if mask.shape not in ((num_heads,), (num_layers, num_heads)):
+        raise ValueError(
+            f"{name} must have the shape (layers, heads) or (heads,), here ({num_layers}, {num_heads}) or "
+            f"({num_heads},), but has {tuple(mask.shape)}."
+        )
+    return mask.expand(num_layers, num_heads).unbind()
+
+
 def padding_mask(
     config: VanillaTransformerConfig,
     queries: torch.Tensor,
@@ -165,7 +201,7 @@ def padding_mask(
         keys: (B, S, d_model); the queries themselves in self-attention.
     """
     return create_bidirectional_mask(
-        config=config,
+        config=mask_config(config),
         inputs_embeds=queries,
         attention_mask=attention_mask,
         encoder_hidden_states=keys,
@@ -208,7 +244,9 @@ class VanillaTransformerAttention(nn.Module):
         self.is_causal = is_causal
         assert config.d_k is not None  # set by the config's __post_init__
         assert config.d_v is not None
-        self.num_heads, self.d_k, self.d_v = config.num_heads, config.d_k, config.d_v
+        self.num_heads = config.num_heads
+        self.d_k = config.d_k
+        self.d_v = config.d_v
         self.scaling = self.d_k**-0.5
         self.dropout = config.attention_dropout
         self.q_proj = nn.Linear(config.d_model, self.num_heads * self.d_k, bias=config.attention_bias)
@@ -229,6 +267,7 @@ class VanillaTransformerAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
+        head_mask: torch.Tensor | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute self-attention, or cross-attention if `encoder_hidden_states` is given.
@@ -238,6 +277,7 @@ class VanillaTransformerAttention(nn.Module):
             attention_mask: as required by the attention implementation: boolean, or added to the scores.
             encoder_hidden_states: (B, S, d_model), projected to the keys and values.
             cache: keys and values of earlier tokens, which are read and updated.
+            head_mask: (h,) factors by which the output of each head is multiplied; 0 removes a head.
 
         Returns:
             Output (B, T, d_model), and attention weights (B, h, T, S) or None.
@@ -272,6 +312,8 @@ class VanillaTransformerAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             **kwargs,
         )  # (B, T, h, d_v), and (B, h, T, S) or None
+        if head_mask is not None:  # on the output, because only eager attention has weights to multiply
+            output = output * head_mask.to(output)[:, None]
         return self.out_proj(output.reshape(*batch_and_length, -1)), weights
 
 
@@ -304,8 +346,14 @@ class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
         self.self_attn = VanillaTransformerAttention(config, layer_idx)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
-        attended, _ = self.self_attn(hidden_states, attention_mask, **kwargs)
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        head_mask: torch.Tensor | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        attended, _ = self.self_attn(hidden_states, attention_mask, head_mask=head_mask, **kwargs)
         hidden_states = self.add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
         return self.add_and_norm(hidden_states, self.feed_forward(hidden_states), self.final_layer_norm)
 
@@ -330,13 +378,20 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         attention_mask: torch.Tensor | None,
         encoder_hidden_states: torch.Tensor,
         encoder_attention_mask: torch.Tensor | None,
+        head_mask: torch.Tensor | None = None,
+        cross_attn_head_mask: torch.Tensor | None = None,
         cache: EncoderDecoderCache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        attended, _ = self.self_attn(hidden_states, attention_mask, cache=cache, **kwargs)
+        attended, _ = self.self_attn(hidden_states, attention_mask, cache=cache, head_mask=head_mask, **kwargs)
         hidden_states = self.add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
         attended, _ = self.encoder_attn(
-            hidden_states, encoder_attention_mask, encoder_hidden_states, cache=cache, **kwargs
+            hidden_states,
+            encoder_attention_mask,
+            encoder_hidden_states,
+            cache=cache,
+            head_mask=cross_attn_head_mask,
+            **kwargs,
         )
         hidden_states = self.add_and_norm(hidden_states, attended, self.encoder_attn_layer_norm)
         return self.add_and_norm(hidden_states, self.feed_forward(hidden_states), self.final_layer_norm)

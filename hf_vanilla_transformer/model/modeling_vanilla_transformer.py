@@ -34,9 +34,11 @@ from .layers_vanilla_transformer import (
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
     init_weights,
+    mask_config,
     next_positions,
     padding_mask,
     shift_right,
+    split_head_mask,
 )
 from .loss_vanilla_transformer import projected_cross_entropy
 
@@ -58,6 +60,20 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     uploader: Callable[..., str] | None = None  # method behind `push_to_hub`, set by the installed package
+
+    def tie_weights(self, *args: Any, **kwargs: Any):
+        """Tie as transformers does, and let both stacks call one module, so that hooks on it see every use.
+
+        `__init__` does not share the module: `from_pretrained` overlooks missing weights of shared modules.
+        """
+        super().tie_weights(*args, **kwargs)
+        base = self.base_model
+        shared = getattr(base, "shared", None)
+        if shared is None:
+            return
+        # transformers leaves weights untied while loading, and if a file has different ones
+        if all(stack.embed_tokens.weight is shared.weight for stack in (base.encoder, base.decoder)):
+            base.shared = shared
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -124,14 +140,19 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        head_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d_model); `attention_mask` (B, S) is 0 at padding."""
+        """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d_model); `attention_mask` (B, S) is 0 at padding.
+
+        `head_mask`, (layers, h) or (h,), multiplies the outputs of the heads.
+        """
+        head_masks = split_head_mask(head_mask, "head_mask", len(self.layers), self.config.num_heads)
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
         mask = padding_mask(self.config, embeddings, attention_mask)
         hidden_states = self.add_positions(embeddings)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, **kwargs)
+        for layer, layer_head_mask in zip(self.layers, head_masks, strict=True):
+            hidden_states = layer(hidden_states, mask, layer_head_mask, **kwargs)
         return BaseModelOutput(last_hidden_state=hidden_states)
 
 
@@ -159,24 +180,38 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        head_mask: torch.Tensor | None = None,
+        cross_attn_head_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode `input_ids` (B, T) after those in `cache`, attending to `encoder_hidden_states` (B, S, d_model)."""
+        """Decode `input_ids` (B, T) after those in `cache`, attending to `encoder_hidden_states` (B, S, d_model).
+
+        The head masks, (layers, h) or (h,), multiply the outputs of the heads in self- and in cross-attention.
+        """
+        size = (len(self.layers), self.config.num_heads)
+        head_masks = split_head_mask(head_mask, "decoder_head_mask", *size)
+        cross_head_masks = split_head_mask(cross_attn_head_mask, "cross_attn_head_mask", *size)
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         causal_mask = create_causal_mask(
-            config=self.config,
+            config=mask_config(self.config),
             inputs_embeds=embeddings,
             attention_mask=attention_mask,
             **{CACHE: getattr(cache, "self_attention_cache", cache)},
         )
         cross_mask = padding_mask(self.config, embeddings, encoder_attention_mask, encoder_hidden_states)
         hidden_states = self.add_positions(embeddings, cache)
-        for layer in self.layers:
+        for layer, *layer_head_masks in zip(self.layers, head_masks, cross_head_masks, strict=True):
             # tensors are passed by position, because gradient checkpointing only tracks positional arguments
             hidden_states = layer(
-                hidden_states, causal_mask, encoder_hidden_states, cross_mask, **{CACHE: cache}, **kwargs
+                hidden_states,
+                causal_mask,
+                encoder_hidden_states,
+                cross_mask,
+                *layer_head_masks,
+                **{CACHE: cache},
+                **kwargs,
             )
         fields: dict[str, Any] = {"last_hidden_state": hidden_states, CACHE: cache}
         return BaseModelOutputWithPastAndCrossAttentions(**fields)
@@ -200,13 +235,21 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
 
+    def __setattr__(self, name: str, value: object):
+        super().__setattr__(name, value)
+        # FSDP2 refuses a matrix that several modules hold, and PEFT replaces modules by name: replace all uses
+        if name == "shared" and "decoder" in self._modules:
+            self.encoder.embed_tokens = value
+            self.decoder.embed_tokens = value
+
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.shared if self.config.tie_word_embeddings else self.encoder.embed_tokens
+        return self.encoder.embed_tokens  # if tied, the decoder calls the same module
 
     def set_input_embeddings(self, value: nn.Embedding):  # type: ignore[override]
-        self.encoder.embed_tokens = value
         if self.config.tie_word_embeddings:
-            self.shared = self.decoder.embed_tokens = value
+            self.shared = value
+        else:
+            self.encoder.embed_tokens = value
 
     @accept_past_key_values
     @can_return_tuple
@@ -221,6 +264,9 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        head_mask: torch.Tensor | None = None,
+        decoder_head_mask: torch.Tensor | None = None,
+        cross_attn_head_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Return the decoder's `last_hidden_state` (B, T, d_model) for source (B, S) and target (B, T) tokens.
@@ -233,10 +279,16 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             encoder_outputs: earlier output of the encoder for this source; then no source tokens are needed.
             cache: `EncoderDecoderCache` of the previous step; then pass only the new target tokens. It may also be
                 called `past_key_values`, its name in transformers before 5.24.
+            head_mask, decoder_head_mask, cross_attn_head_mask: (layers, h), or (h,) for all layers alike: factors for
+                the outputs of the heads in the encoder's, the decoder's and the cross-attention; 0 removes a head.
         """
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                head_mask=head_mask,
+                **kwargs,
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
@@ -248,6 +300,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            head_mask=decoder_head_mask,
+            cross_attn_head_mask=cross_attn_head_mask,
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -303,6 +357,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         smoothing: float | None = None,  # transformers takes every argument named like "label" for labels
+        head_mask: torch.Tensor | None = None,
+        decoder_head_mask: torch.Tensor | None = None,
+        cross_attn_head_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Return `logits` (B, T, vocab_size) and, given `labels` (B, T), the cross-entropy, ignoring labels of -100.
@@ -325,9 +382,14 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            head_mask=head_mask,
+            decoder_head_mask=decoder_head_mask,
+            cross_attn_head_mask=cross_attn_head_mask,
             **kwargs,
         )
-        states, logits, loss = outputs.last_hidden_state, None, None
+        states = outputs.last_hidden_state
+        logits = None
+        loss = None
         if labels is None or smoothing is None:
             logits = self.lm_head(states)
         if labels is not None and logits is None:

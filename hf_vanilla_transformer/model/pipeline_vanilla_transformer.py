@@ -3,30 +3,38 @@
 The pipeline works with every sequence-to-sequence model of transformers, not only with the models of this package.
 """
 
-import logging
+import re
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 from transformers.pipelines.base import Pipeline
 
-from .text_rules_vanilla_transformer import Directions
+from .text_rules_vanilla_transformer import Directions, is_blank, max_source_tokens
 
-logger = logging.getLogger(__name__)
 _N_BEST_SETTINGS = ("num_return_sequences", "num_beams")  # n-best lists with scores are returned if both exceed 1
+_QUOTED_CHARACTERS = 40  # of a text that is too long, in the warning
 
 
 class TranslationPipeline(Pipeline):
-    """Translate a string, a list of strings, or a dataset or generator of strings, which is streamed.
+    """Translate a string, a list or column of strings, or a dataset or any iterable of strings, which is streamed.
 
-    Returns `[{"translation_text": ...}]` for a string, and one such dictionary per string for a list. With beam search
-    and `num_return_sequences=n`, returns the n best translations of a string, best first, each with its "score" (the
-    log-probability divided by the model's length penalty); for a list, returns a list of such lists.
+    Returns `[{"translation_text": ...}]` for a string, and one such dictionary per string for a list, a tuple or a
+    column of `datasets`. A dataset of torch, such as `KeyDataset`, a generator or another iterable returns an iterator
+    over what each string alone returns. With beam search and `num_return_sequences=n`, returns the n best translations
+    of a string, best first, each with its "score" (the log-probability divided by the model's length penalty); for a
+    list, returns a list of such lists.
 
-    `src_lang` and `tgt_lang` choose the direction of a model that has several, here and in `pipeline(...)`.
+    `src_lang` and `tgt_lang` choose the direction of a model that has several, here and in `pipeline(...)`; so does
+    the task "translation_xx_to_yy".
 
-    The translation of a blank string is empty. Text that is longer than the tokenizer's limit, or without one the
-    model's `max_position_embeddings`, is truncated with a warning. All arguments except `batch_size` and `num_workers`
-    are passed to `generate`; their defaults are those saved with the model.
+    The translation of a blank string is empty, and so, with a warning, is that of a text with more tokens than the
+    model's `max_position_embeddings`, unless `truncation=True` shortens it. `clean_up_tokenization_spaces`,
+    `return_tensors` ("translation_token_ids" instead of text) and `return_text` are those of transformers 4. All
+    other arguments except `batch_size` and `num_workers` are passed to `generate`; their defaults are those saved with
+    the model.
 
     Raises:
         ValueError: If an input is not a string, or the model does not have the languages.
@@ -40,76 +48,142 @@ class TranslationPipeline(Pipeline):
     model: Any
     _pipeline_calls_generate = False  # otherwise transformers adds defaults to the saved settings
 
+    def __init__(self, *args: Any, **kwargs: Any):
+        if direction := re.fullmatch("translation_([^_]+)_to_([^_]+)", kwargs.get("task") or ""):
+            kwargs = {"src_lang": direction[1], "tgt_lang": direction[2], **kwargs}
+        super().__init__(*args, **kwargs)
+
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(inputs, (list, tuple)):
-            inputs = list(inputs)
-            for text in inputs:
-                _check_text(text)
-            if not inputs:
-                return []
-            results = super().__call__(inputs, *args, **kwargs)
-            return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
-        return super().__call__(inputs, *args, **kwargs)
+        is_text = isinstance(inputs, (str, bytes, dict)) or not isinstance(inputs, Iterable)
+        is_dataset = isinstance(inputs, Dataset)
+        if is_text or is_dataset:  # of which transformers checks the first, and streams the second
+            return super().__call__(inputs, *args, **kwargs)
+        if not isinstance(inputs, Sequence):
+            return super().__call__((text for text in inputs), *args, **kwargs)
+
+        inputs = list(inputs)
+        for text in inputs:
+            _check_text(text)
+        if not inputs:
+            return []
+        results = super().__call__(inputs, *args, **kwargs)
+        return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
 
     def _sanitize_parameters(
-        self, src_lang: str | None = None, tgt_lang: str | None = None, **generate_kwargs: Any
+        self,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        truncation: bool | str | None = None,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        **generate_kwargs: Any,
     ) -> tuple[dict, dict, dict]:
-        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
-        languages = {name: value for name, value in languages.items() if value is not None}
-        build = getattr(self.tokenizer, "_build_translation_inputs", None)
-        if build and languages:  # as multilingual models of transformers need it; also sets the tokenizer's src_lang
-            inputs = build("", return_tensors="pt", src_lang=src_lang, tgt_lang=tgt_lang)
-            return {}, {**generate_kwargs, "forced_bos_token_id": inputs["forced_bos_token_id"]}, {}
-        return languages, generate_kwargs, {}
+        given = {
+            "src_lang": src_lang,
+            "tgt_lang": tgt_lang,
+            "truncation": truncation,
+            "return_tensors": return_tensors,
+            "return_text": return_text,
+            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
+        }
+        given = {name: value for name, value in given.items() if value is not None}
+        output_names = ("return_tensors", "return_text", "clean_up_tokenization_spaces")
+        postprocessing = {name: given.pop(name) for name in output_names if name in given}
 
-    def _max_source_tokens(self) -> int:
-        limit = self.tokenizer.model_max_length
-        return limit if limit < 10**9 else getattr(self.model.config, "max_position_embeddings", None) or 1024
+        build = getattr(self.tokenizer, "_build_translation_inputs", None)
+        if build and (src_lang or tgt_lang):  # multilingual models of transformers; sets the tokenizer's src_lang
+            languages = {name: given.pop(name, None) for name in ("src_lang", "tgt_lang")}
+            try:
+                inputs = build("", return_tensors="pt", **languages)
+            except KeyError as error:  # from the table of languages of M2M100
+                raise ValueError(f"This model does not have one of the languages {languages}.") from error
+            generate_kwargs["forced_bos_token_id"] = inputs["forced_bos_token_id"]
+        return given, generate_kwargs, postprocessing
 
     def preprocess(  # type: ignore[override]
-        self, text: str, src_lang: str | None = None, tgt_lang: str | None = None
+        self, text: str, src_lang: str | None = None, tgt_lang: str | None = None, truncation: bool | str = False
     ) -> dict[str, Any]:
         _check_text(text)
         tag = Directions(self.model.config).tag(src_lang, tgt_lang)
-        limit = self._max_source_tokens() - (tag is not None)
+        num_tags = 0 if tag is None else 1
+        limit = max_source_tokens(self.model.config, self.tokenizer)
         inputs = self.tokenizer(text, return_tensors="pt", verbose=False)
-        length = inputs["input_ids"].shape[1]
+        skipped = is_blank(text)
+        length = inputs["input_ids"].shape[1] + num_tags
         if length > limit:
-            logger.warning("A text of %d tokens was truncated to %d, the model's maximum.", length, limit)
-            inputs = self.tokenizer(text, return_tensors="pt", truncation=True, max_length=limit)
+            truncated = truncation and truncation != "do_not_truncate"  # one of the names in transformers
+            if not truncated:
+                skipped = True
+                warnings.warn(
+                    f"Not translated, because its {length} tokens are more than the {limit} that the model supports: "
+                    f"{text[:_QUOTED_CHARACTERS]!r}... Split the text, or truncate it with truncation=True.",
+                    stacklevel=2,
+                )
+            # a text that is not translated takes up a short row of its batch
+            kept = text if truncated else ""
+            inputs = self.tokenizer(kept, return_tensors="pt", truncation=True, max_length=limit - num_tags)
         if tag is not None:
             start = {"input_ids": self.tokenizer.convert_tokens_to_ids(tag), "attention_mask": 1}
             inputs = {name: torch.nn.functional.pad(inputs[name], (1, 0), value=start[name]) for name in start}
         return {
             **{name: inputs[name] for name in ("input_ids", "attention_mask")},
-            "blank": torch.tensor([not text.strip()]),
+            "skipped": torch.tensor([skipped]),
         }
 
     def _forward(  # type: ignore[override]
         self, inputs: dict[str, Any], **generate_kwargs: Any
     ) -> dict[str, torch.Tensor]:
-        """Return the n best translations of B texts: "tokens" (B, n, T), "blank" (B), and "scores" (B, n) if n > 1."""
-        blank = inputs.pop("blank")
+        """Return the n best translations of B texts.
+
+        Returns:
+            "tokens" (B, n, T), "skipped" (B), whether a text has no translation, and "scores" (B, n) if n > 1.
+        """
+        skipped = inputs.pop("skipped")
         config = generate_kwargs.get("generation_config") or self.model.generation_config
         settings = {name: generate_kwargs.get(name, getattr(config, name)) or 1 for name in _N_BEST_SETTINGS}
-        if min(settings.values()) == 1:
-            tokens = self.model.generate(**inputs, **generate_kwargs)
-            return {"tokens": tokens.unflatten(0, (len(blank), -1)), "blank": blank}
-        outputs = self.model.generate(**inputs, **generate_kwargs, return_dict_in_generate=True, output_scores=True)
-        tokens, scores = (x.unflatten(0, (len(blank), -1)) for x in (outputs.sequences, outputs.sequences_scores))
-        return {"tokens": tokens, "blank": blank, "scores": scores}
+        has_scores = min(settings.values()) > 1
+        if has_scores:
+            generate_kwargs |= {"return_dict_in_generate": True, "output_scores": True}
+        generated = self.model.generate(**inputs, **generate_kwargs)
+        sequences = getattr(generated, "sequences", generated)  # with `return_dict_in_generate`
+        outputs = {"tokens": sequences.unflatten(0, (len(skipped), -1)), "skipped": skipped}
+        if has_scores:
+            outputs["scores"] = generated.sequences_scores.unflatten(0, (len(skipped), -1))
+        return outputs
 
-    def postprocess(self, outputs: dict[str, torch.Tensor]) -> list[dict[str, Any]]:  # type: ignore[override]
-        if outputs["blank"].item():
-            return [{"translation_text": ""}]
-        texts = self.tokenizer.batch_decode(outputs["tokens"][0], skip_special_tokens=True)
-        if "scores" not in outputs:
-            return [{"translation_text": text} for text in texts]
-        scores = outputs["scores"][0].tolist()
-        return [{"translation_text": text, "score": score} for text, score in zip(texts, scores, strict=True)]
+    def postprocess(  # type: ignore[override]
+        self,
+        outputs: dict[str, torch.Tensor],
+        return_tensors: bool = False,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[dict[str, Any]]:
+        tokens = outputs["tokens"][0]  # (n, T)
+        scores = outputs["scores"][0].tolist() if "scores" in outputs else None
+        if outputs["skipped"].item():
+            tokens = tokens[:1, :0]
+            scores = None
+
+        # as in transformers 4, tokens replace the text unless both are requested
+        if return_text is None:
+            return_text = not return_tensors
+        results: list[dict[str, Any]] = [{} for _ in tokens]
+        for i, result in enumerate(results):
+            if return_tensors or not return_text:
+                result["translation_token_ids"] = tokens[i]
+            if return_text:
+                result["translation_text"] = self.tokenizer.decode(
+                    tokens[i],
+                    skip_special_tokens=True,
+                    clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+                )
+            if scores is not None:
+                result["score"] = scores[i]
+        return results
 
 
-def _check_text(text: Any) -> None:
+def _check_text(text: object) -> None:
     if not isinstance(text, str):
         raise ValueError(f"translation expects a string or a list of strings, got {type(text).__name__}: {text!r:.80}")
 

@@ -1,6 +1,6 @@
-"""Serve models: a page in the browser, and an HTTP server with LibreTranslate's API.
+"""Serve models: an HTTP server with LibreTranslate's API and a page, and the page of `demo`.
 
-Read `page.py` first for the page. For the server, read `server.py`, which speaks HTTP, then `service.py`, which cuts
-texts into sentences, and `batcher.py`, which translates the sentences of several requests together; `process.py` adds
-the page to the API and runs both.
+For the server, read `server.py` first, which speaks HTTP, then `service.py`, which cuts texts into sentences, and
+`batcher.py`, which translates the sentences of several requests together; `page.html` is one more client of it, and
+`process.py` runs it. `explorer.py` is the page of `demo`, with Gradio.
 """

@@ -1,29 +1,33 @@
 """Metrics of the server, for Prometheus (the extra `serve`)."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from ..files import import_extra
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
+_BATCH_SIZES = [2**power for power in range(11)]
 
 
 class Metrics:
     """Counters and histograms of one server, in a registry of its own."""
 
     def __init__(self) -> None:
-        prometheus = import_extra("prometheus_client", "serve")
-        self._registry = prometheus.CollectorRegistry()
-        self._prometheus = prometheus
-        settings: dict[str, Any] = {"namespace": "vanilla_transformer", "registry": self._registry}
-        self.requests = prometheus.Counter("requests", "Requests answered.", ["path", "status"], **settings)
-        seconds = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
-        self.seconds = prometheus.Histogram(
-            "request_seconds", "Seconds per request.", ["path"], buckets=seconds, **settings
-        )
-        self.sentences = prometheus.Counter("sentences", "Sentences translated.", **settings)
-        self.tokens = prometheus.Counter("tokens", "Tokens read and generated.", ["side"], **settings)
-        sizes = [2**power for power in range(11)]
-        self.batches = prometheus.Histogram("batch_sentences", "Sentences per batch.", buckets=sizes, **settings)
-        self._queue = prometheus.Gauge("queue_sentences", "Queued sentences.", **settings)
+        self._prometheus = import_extra("prometheus_client", "serve")
+
+        # Not the registry of the process, in which two servers could not both have a metric of the same name.
+        self._registry = self._prometheus.CollectorRegistry()
+        settings = {"namespace": "vanilla_transformer", "registry": self._registry}
+        counter = partial(self._prometheus.Counter, **settings)
+        gauge = partial(self._prometheus.Gauge, **settings)
+        histogram = partial(self._prometheus.Histogram, **settings)
+
+        self.requests = counter("requests", "Requests answered.", ["path", "status"])
+        self.seconds = histogram("request_seconds", "Seconds per request.", ["path"], buckets=_SECONDS)
+        self.sentences = counter("sentences", "Sentences translated.")
+        self.tokens = counter("tokens", "Tokens read and generated.", ["side"])
+        self.batches = histogram("batch_sentences", "Sentences per batch.", buckets=_BATCH_SIZES)
+        self._queue = gauge("queue_sentences", "Queued sentences.")
 
     def watch_queue(self, length: Callable[[], float]) -> None:
         """Report what `length` returns as the length of the queue."""

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Coroutine, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
@@ -16,17 +16,28 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..version import __version__
 from .batcher import QueueFullError
 from .monitoring import Metrics
-from .service import Translation, TranslationService, UnsupportedError
+from .page import page_response
+from .service import AUTO, Detection, Translation, TranslationService, UnsupportedError
 
 logger = logging.getLogger(__name__)
 BYTES_PER_CHARACTER = 12  # of a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form
 CLIENT_CLOSED_REQUEST = 499  # as nginx calls it; only the log and the metrics see it
-_PATHS = ("/translate", "/detect", "/languages", "/health", "/metrics", "/docs", "/openapi.json")
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_PATHS = (
+    "/",
+    "/translate",
+    "/detect",
+    "/languages",
+    "/frontend/settings",
+    "/health",
+    "/metrics",
+    "/docs",
+    "/openapi.json",
+)
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
 
 
@@ -105,22 +116,25 @@ class Server:
         max_characters: int = 10_000,
         timeout: float = 30.0,
     ):
-        self.service, self.metrics = service, metrics
+        self.service = service
+        self.metrics = metrics
         self._api_keys = [key.encode() for key in api_keys]
-        self._max_characters, self._timeout = max_characters, timeout
+        self._max_characters = max_characters
+        self._timeout = timeout
 
-    def app(self, cors_origins: Sequence[str] = ()) -> FastAPI:
+    def app(self, cors_origins: Sequence[str] = (), page: bool = True) -> FastAPI:
         """Return the application.
 
         Args:
             cors_origins: the web sites whose pages may use the server.
+            page: whether the page is at the address /.
         """
         app = FastAPI(
             title="hf-vanilla-transformer",
             version=__version__,
             description="Translations by the original Transformer, with LibreTranslate's API.",
         )
-        errors: dict[int | str, dict[str, Any]] = {
+        errors: dict[int | str, dict[str, object]] = {
             code: {"model": Error} for code in (400, 403, 408, 413, 500, 503, 504)
         }
         app.post(
@@ -134,22 +148,18 @@ class Server:
             "/detect", response_model=list[DetectedLanguage], responses=errors, openapi_extra=_body(DetectRequest)
         )(self.detect)
         app.get("/languages", response_model=list[Language])(self.languages)
+        app.get("/frontend/settings")(self.frontend_settings)
         app.get("/health", response_model=Health)(self.health)
         app.head("/health", include_in_schema=False)(self.health)
         app.get("/metrics", response_class=Response)(self.render_metrics)
-        for path in _PATHS:  # otherwise a page mounted at / would answer
-            app.api_route(path, methods=list(_METHODS), include_in_schema=False)(_wrong_method)
+        if page:
+            app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
         app.add_exception_handler(HTTPException, _error_response)
-        # added even without origins, because the page would otherwise bring its own, which allows many
         app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
         app.add_middleware(_Watch, metrics=self.metrics, max_bytes=BYTES_PER_CHARACTER * self._max_characters + 10_000)
         return app
 
-    def is_key(self, given: str) -> bool:
-        """Return whether this is an API key, comparing in constant time."""
-        return any([hmac.compare_digest(given.encode(errors="replace"), key) for key in self._api_keys])
-
-    async def translate(self, request: Request) -> Any:
+    async def translate(self, request: Request) -> dict[str, object]:
         """Translate a text, or several."""
         deadline = time.monotonic() + self._timeout
         wanted = await self._read(request, TranslateRequest)
@@ -157,29 +167,52 @@ class Server:
             raise HTTPException(400, "Invalid request: format: only text is supported")
         texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
         self._check_size(texts)
+
         work = self.service.translate(texts, wanted.source, wanted.target, wanted.alternatives)
         translations = await self._answer(request, work, deadline)
-        answer: dict[str, Any] = {"translatedText": [translation.text for translation in translations]}
-        if wanted.alternatives:
-            answer["alternatives"] = [translation.alternatives for translation in translations]
-        if wanted.source == "auto":
-            answer["detectedLanguage"] = [_detected(translation) for translation in translations]
-        if any(translation.warnings for translation in translations):
-            answer["warnings"] = [translation.warnings for translation in translations]
-        return {name: items[0] for name, items in answer.items()} if isinstance(wanted.q, str) else answer
 
-    async def detect(self, request: Request) -> Any:
+        # For several texts, each field is a list with one item per text; for a single text, it is that item.
+        answer: dict[str, Sequence[object]] = {"translatedText": [each.text for each in translations]}
+        if wanted.alternatives:
+            answer["alternatives"] = [each.alternatives for each in translations]
+        if wanted.source == AUTO:
+            answer["detectedLanguage"] = [_detected(each.detected) for each in translations if each.detected]
+        if any(each.warnings for each in translations):
+            answer["warnings"] = [each.warnings for each in translations]
+        return {name: items[0] if isinstance(wanted.q, str) else items for name, items in answer.items()}
+
+    async def detect(self, request: Request) -> list[DetectedLanguage]:
         """Return the languages in which a text may be, the most probable first."""
         wanted = await self._read(request, DetectRequest)
         self._check_size([wanted.q])
         found = await asyncio.to_thread(self.service.detect, wanted.q)
-        return [{"confidence": round(100 * item.probability, 1), "language": item.language} for item in found]
+        return [_detected(item) for item in found]
 
-    async def languages(self) -> Any:
+    async def languages(self) -> list[dict[str, str | list[str]]]:
         """Return the languages, and into which others each is translated."""
         return self.service.languages()
 
-    async def health(self) -> Any:
+    async def frontend_settings(self) -> dict[str, object]:
+        """Return what a page or an app needs to know before it sends a request, as LibreTranslate does."""
+        languages = self.service.languages()
+        names = {each["code"]: each["name"] for each in languages}
+        first, *others = [each for each in languages if each["targets"]]
+        target = first["targets"][0]
+
+        # With one source language there is nothing to detect.
+        source = {"code": AUTO, "name": "Auto Detect"} if others else {"code": first["code"], "name": first["name"]}
+        return {
+            "apiKeys": bool(self._api_keys),
+            "charLimit": self._max_characters,
+            "filesTranslation": False,
+            "frontendTimeout": 500,  # milliseconds after a key, for pages that translate while somebody types
+            "keyRequired": bool(self._api_keys),
+            "language": {"source": source, "target": {"code": target, "name": names[target]}},
+            "suggestions": False,
+            "supportedFilesFormat": [],
+        }
+
+    async def health(self) -> Health:
         """Return 200 while the server is running."""
         return Health()
 
@@ -210,9 +243,16 @@ class Server:
                 raise HTTPException(400, f"Invalid request: missing {name} parameter") from None
             raise HTTPException(400, f"Invalid request: {name}: {problem['msg']}") from None
 
-    def _check_key(self, given: Any) -> None:
-        if self._api_keys and not self.is_key(str(given)):
-            raise HTTPException(403, "Please provide an API key (api_key)" if given is None else "Invalid API key")
+    def _check_key(self, given: object) -> None:
+        if not self._api_keys:
+            return
+        if given is None:
+            raise HTTPException(403, "Please provide an API key (api_key)")
+
+        # In constant time, and all of them, so that the time of the answer tells nothing about the keys.
+        key = str(given).encode(errors="replace")
+        if not any([hmac.compare_digest(key, each) for each in self._api_keys]):
+            raise HTTPException(403, "Invalid API key")
 
     def _check_size(self, texts: Sequence[str]) -> None:
         size = sum(max(1, len(text)) for text in texts)
@@ -222,11 +262,12 @@ class Server:
             )
 
     async def _answer(
-        self, request: Request, work: Coroutine[Any, Any, list[Translation]], deadline: float
+        self, request: Request, work: Coroutine[object, object, list[Translation]], deadline: float
     ) -> list[Translation]:
         """Return the result of `work`, which is dropped if its client disconnects or it takes too long."""
         remaining = max(0.0, deadline - time.monotonic())
-        task, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+        task = asyncio.ensure_future(work)
+        disconnect = asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait({task, disconnect}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
@@ -244,28 +285,24 @@ class Server:
             disconnect.cancel()
 
 
-def _detected(translation: Translation) -> dict[str, Any]:
-    assert translation.detected is not None
-    return {
-        "confidence": round(100 * translation.detected.probability, 1),
-        "language": translation.detected.language,
-    }
+def _detected(found: Detection) -> DetectedLanguage:
+    return DetectedLanguage(confidence=round(100 * found.probability, 1), language=found.language)
 
 
-def _body(kind: type[BaseModel]) -> dict[str, Any]:
+def _body(kind: type[BaseModel]) -> dict[str, object]:
     """Return the description of a request whose body is read by `_parameters`."""
     schema = kind.model_json_schema()
     kinds = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
-async def _parameters(request: Request) -> dict[str, Any]:
+async def _parameters(request: Request) -> dict[str, object]:
     """Return the parameters in the address and the body of a request, a JSON object or a form.
 
     Raises:
         HTTPException: if the body is damaged.
     """
-    given: dict[str, Any] = dict(request.query_params)
+    given: dict[str, object] = dict(request.query_params)
     if request.headers.get("content-type", "").lower().startswith("application/json"):
         try:
             body = json.loads(await request.body())
@@ -275,6 +312,7 @@ async def _parameters(request: Request) -> dict[str, Any]:
         if not isinstance(body, dict):
             raise HTTPException(400, "Invalid request: the body is not a JSON object")
         return given | body
+
     # the size of the whole body is limited already
     async with request.form(max_files=0, max_fields=sys.maxsize, max_part_size=sys.maxsize) as form:
         for name in form:
@@ -287,11 +325,6 @@ async def _disconnected(request: Request) -> None:
     """Wait until the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _wrong_method() -> None:
-    """Answer a request to an address of the API with a method that it does not have."""
-    raise HTTPException(405, "Method Not Allowed")
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
@@ -307,15 +340,19 @@ class _Watch:
         app: the application behind it.
     """
 
-    def __init__(self, app: Any, metrics: Metrics, max_bytes: int):
-        self._app, self._metrics, self._max_bytes = app, metrics, max_bytes
+    def __init__(self, app: ASGIApp, metrics: Metrics, max_bytes: int):
+        self._app = app
+        self._metrics = metrics
+        self._max_bytes = max_bytes
 
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
-        status, size, start = CLIENT_CLOSED_REQUEST, 0, time.perf_counter()
+        status = CLIENT_CLOSED_REQUEST  # unless an answer begins
+        size = 0
+        start = time.perf_counter()
 
-        async def receive_limited() -> Any:
+        async def receive_limited() -> Message:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
@@ -323,7 +360,7 @@ class _Watch:
                 raise HTTPException(413, f"Invalid request: it is larger than {self._max_bytes:,} bytes")
             return message
 
-        async def send_watched(message: Any) -> None:
+        async def send_watched(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -340,8 +377,7 @@ class _Watch:
                 await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
         finally:
             seconds = time.perf_counter() - start
-            path = scope["path"] if scope["path"] in _PATHS else "other"
+            path = scope["path"] if scope["path"] in _PATHS else "other"  # clients write what they like into addresses
             self._metrics.requests.labels(path, status).inc()
-            if path != "other":  # streams of the page last for hours
-                self._metrics.seconds.labels(path).observe(seconds)
-                logger.info("%s: %d in %.0f ms", path, status, 1000 * seconds)
+            self._metrics.seconds.labels(path).observe(seconds)
+            logger.info("%s: %d in %.0f ms", path, status, 1000 * seconds)

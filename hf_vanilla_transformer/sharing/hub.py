@@ -26,7 +26,7 @@ _TRANSFORMERS_CARD = "This model card has been automatically generated"  # in ca
 
 _APP = '''"""Translate with {repo_id} and show its attention weights."""
 
-from hf_vanilla_transformer.serving.page import Explorer, build_page
+from hf_vanilla_transformer.serving.explorer import Explorer, build_page
 
 build_page(Explorer.load("{repo_id}")).launch()
 '''

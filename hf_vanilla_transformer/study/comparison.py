@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import sacrebleu
 import torch
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
-from ..inference.metrics import Bleu, ChrF, Ter
+from ..inference.metrics import bleu
 from ..inference.translator import Translator
 from ..model.modeling_vanilla_transformer import shift_right
 
@@ -46,9 +47,9 @@ def compare_translations(
         if not len(lines) == len(sources) == len(references) or not lines:
             raise ValueError(f"{name} has {len(lines)} translations for {len(sources)} lines.")
     metrics: dict[str, Metric] = {
-        "bleu": Bleu.sacrebleu_metric(tokenize=bleu_tokenize),
-        "chrf": ChrF.sacrebleu_metric(),
-        "ter": Ter.sacrebleu_metric(),
+        "bleu": bleu(bleu_tokenize),
+        "chrf": sacrebleu.CHRF(),
+        "ter": sacrebleu.TER(),
     }
     systems: list[tuple[str, Sequence[str]]] = [(name, list(lines)) for name, lines in translations.items()]
     signatures, results = PairedTest(systems, metrics, [list(references)], "bs", RESAMPLES)()
@@ -99,7 +100,7 @@ def _most_different(
     sources: Sequence[str], references: Sequence[str], lines_a: Sequence[str], lines_b: Sequence[str]
 ) -> dict[str, Any]:
     """Return the sentences where B beats A by the largest margin, and A beats B, in sentence-level chrF."""
-    chrf = ChrF.sacrebleu_metric()
+    chrf = sacrebleu.CHRF()
     gains = []
     for i, (reference, a, b) in enumerate(zip(references, lines_a, lines_b, strict=True)):
         gains.append((chrf.sentence_score(b, [reference]).score - chrf.sentence_score(a, [reference]).score, i))

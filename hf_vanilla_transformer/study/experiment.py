@@ -14,8 +14,7 @@ from ..flags import check_choices, option
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from ..training.settings import resolve_config, run_settings
-from ..training.sources import text_sources
-from ..training.text import tokenize_text
+from ..training.text import prepared_folder, tokenize_text
 from ..training.trainer import VanillaTransformerTrainer
 
 if TYPE_CHECKING:
@@ -75,13 +74,13 @@ class Experiment:
         args: VanillaTransformerTrainingArguments,
         report: Callable[[str], None],
     ):
-        self.args, self.report = args, report
+        self.args = args
+        self.report = report
         assert args.metric_for_best_model is not None  # set by the arguments' __post_init__
         self.measure = args.metric_for_best_model.removeprefix("eval_")
         self.config, data = resolve_config(model, data)
         self.settings = run_settings(self.config, model, data, args)
-        prepared = next((source.file for source in text_sources(data) if source.is_prepared), None)
-        tokenizer_path = prepared or model.tokenizer_name
+        tokenizer_path = prepared_folder(data) or model.tokenizer_name
         with tempfile.TemporaryDirectory() as scratch:  # the output folder may hold a model with its own vocabulary
             scratch_args = copy.copy(args)
             scratch_args.output_dir = scratch
@@ -93,7 +92,9 @@ class Experiment:
             report(
                 f"Training ends during the warm-up of {args.warmup_steps:g} updates: pass a smaller --warmup_steps."
             )
-        args.save_strategy, args.load_best_model_at_end, args.early_stopping_patience = "no", False, None
+        args.save_strategy = "no"
+        args.load_best_model_at_end = False
+        args.early_stopping_patience = None
 
     def model(self, trial: "Trial | None" = None) -> VanillaTransformerForConditionalGeneration:
         """Return an untrained model with the same initial weights as in `train` with this seed."""

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..data.batching import check_fits
+from ..data.batching import by_name, check_fits
 from ..files import import_extra, write_whole
 from ..training.settings import PROCESSES, differences, write_settings
-from ..training.validation import token_lengths
 from . import plots
 from .experiment import Experiment, TuneArguments, TuningTrainer
 
@@ -133,11 +132,11 @@ class _SearchSpace:
     """The search space around the given settings, except dropout, which `Experiment.model` sets on the config."""
 
     def __init__(self, experiment: Experiment):
-        args, validation = experiment.args, experiment.text.validation
-        splits = [experiment.text.train, *(validation.values() if isinstance(validation, dict) else [validation])]
+        args = experiment.args
+        splits = [experiment.text.train, *by_name(experiment.text.validation).values()]
         assert args.learning_rate is not None  # set by the arguments' __post_init__
         self.rate, self.warmup = args.learning_rate, int(args.warmup_steps)
-        lengths = [np.maximum(*token_lengths(split)) for split in splits]
+        lengths = [np.maximum(*split.lengths) for split in splits]
         for split in lengths:
             check_fits(split, args.max_tokens)
         longest = max(split.max() for split in lengths)

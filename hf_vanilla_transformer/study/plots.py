@@ -4,47 +4,36 @@ Heat maps use the perceptually uniform colour map cividis; lines differ in style
 of Okabe and Ito.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.batching import pad
 from ..files import STATE, import_extra, read_json
-from ..model.cache_vanilla_transformer import CACHE
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.layers_vanilla_transformer import sinusoids
 from ..training.checkpoints import checkpoint_folders
-from ..training.presets import TABLE_3
-from ..training.schedule import noam
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-_COLOUR_MAP = "cividis"
+COLOUR_MAP = "cividis"
 _INCHES_PER_TOKEN = 0.32
 
 
-def figure_class() -> "type[Figure]":
-    """Return matplotlib's class `Figure`.
+def new_figure(width: float, height: float) -> "Figure":
+    """Return an empty figure; width and height are in inches.
 
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    return import_extra("matplotlib.figure", "plots").Figure
+    return import_extra("matplotlib.figure", "plots").Figure(figsize=(width, height), layout="constrained")
 
 
-def _figure(width: float, height: float) -> "Figure":
-    """Return an empty figure; width and height are in inches."""
-    return figure_class()(figsize=(width, height), layout="constrained")
-
-
-def _line_style(i: int) -> dict[str, Any]:
+def line_style(i: int) -> dict[str, Any]:
     """Return the colour and line style of the `i`-th line."""
-    return {"color": _COLOURS[i % len(_COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
 
 
 def save(figure: "Figure", file: str) -> None:
@@ -62,79 +51,6 @@ def save(figure: "Figure", file: str) -> None:
         figure.savefig(file, dpi=150, metadata={"Date": None} if kind == ".svg" else {"Software": None})
 
 
-def positions(d_model: int, count: int) -> "Figure":
-    """Plot the sinusoids of section 3.5 for the first `count` positions, and the dot products of rows by distance."""
-    table = sinusoids(count, d_model)
-    figure = _figure(11, 4)
-    left, right = figure.subplots(1, 2)
-    image = left.imshow(table.numpy(), cmap=_COLOUR_MAP, aspect="auto", vmin=-1, vmax=1, interpolation="nearest")
-    left.set(xlabel="dimension", ylabel="position", title=f"alternating sine and cosine, d_model {d_model}")
-    figure.colorbar(image, ax=left)
-    products = table @ table.T
-    for i, position in enumerate((count // 4, count // 2)):
-        distances = torch.arange(count) - position
-        right.plot(distances, products[position], label=f"from position {position}", **_line_style(i))
-    right.set(xlabel="distance", ylabel="dot product", title="the same at every position")
-    right.legend()
-    return figure
-
-
-def noam_curves(curves: Sequence[tuple[int, int]], steps: int) -> "Figure":
-    """Plot the learning rate of equation 3 by update for pairs of (d_model, warm-up).
-
-    The peak of the paper's base model is marked if its pair (512, 4000) is among them.
-    """
-    figure = _figure(8, 4.5)
-    axes = figure.add_subplot()
-    updates = range(1, steps + 1)
-    for i, (d_model, warmup) in enumerate(curves):
-        rates = [noam(step, d_model, warmup) for step in updates]
-        axes.plot(updates, rates, label=f"d_model {d_model}, warm-up {warmup:,}", **_line_style(i))
-    if (512, 4000) in curves and steps >= 4000:
-        peak = noam(4000, 512, 4000)
-        axes.plot(4000, peak, "o", color="black", label=f"peak of the paper's base model, {peak:.2e}")
-    axes.set(xlabel="update", ylabel="learning rate", ylim=(0, None))
-    axes.legend()
-    return figure
-
-
-def masks(lengths: Sequence[int]) -> "Figure":
-    """Plot the attention masks of a batch of sentences: padding, causal, and both combined for the shortest sentence.
-
-    The masks are created by the same functions as in the model.
-    """
-    from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
-
-    config = VanillaTransformerConfig()
-    config._attn_implementation = "sdpa"  # its masks are True where attention is allowed
-    real = pad([[1] * length for length in lengths], 0)
-    longest, shortest = max(lengths), lengths.index(min(lengths))
-    states = torch.zeros(len(lengths), longest, 1)
-
-    def create(create_mask: Callable[..., Any], attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return a mask of shape (B, T, T)."""
-        settings = {CACHE: None} if create_mask is create_causal_mask else {}
-        mask = create_mask(config=config, inputs_embeds=states, attention_mask=attention_mask, **settings)
-        if mask is None:  # transformers returns None if nothing is masked or the mask is purely causal
-            full = torch.ones(len(lengths), longest, longest, dtype=torch.bool)
-            return full.tril() if create_mask is create_causal_mask else full
-        return mask[:, 0]
-
-    panels = {
-        "padding: keys of each sentence": create(create_bidirectional_mask, real)[:, 0],
-        "causal": create(create_causal_mask, torch.ones_like(real))[0],
-        f"both, for a target of {min(lengths)} tokens": create(create_causal_mask, real)[shortest],
-    }
-    figure = _figure(11, 3.6)
-    for axes, (title, panel) in zip(figure.subplots(1, 3), panels.items(), strict=True):
-        axes.imshow(panel.numpy(), cmap=_COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
-        axes.set(title=title, xlabel="key", ylabel="sentence" if title.startswith("padding") else "query")
-        axes.set_xticks(range(longest))
-        axes.set_yticks(range(len(panel)))
-    figure.suptitle("light: visible; dark: masked")
-    return figure
-
-
 def attention_map(
     weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str], title: str, axis_labels: tuple[str, str]
 ) -> "Figure":
@@ -148,9 +64,9 @@ def attention_map(
         ImportError: if matplotlib is not installed.
     """
     height, width = (max(3.0, 1.6 + _INCHES_PER_TOKEN * len(tokens)) for tokens in (queries, keys))
-    figure = _figure(width + 0.8, height)
+    figure = new_figure(width + 0.8, height)
     axes = figure.add_subplot()
-    image = axes.imshow(weights.numpy(), cmap=_COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
+    image = axes.imshow(weights.numpy(), cmap=COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(keys)), keys, rotation=90)
     axes.set_yticks(range(len(queries)), queries)
     axes.set_xlabel(axis_labels[1])
@@ -178,11 +94,11 @@ def attention_heads(
     if not -layers <= layer < layers:
         raise ValueError(f"There is no layer {layer}: the model has {layers} layers, from 0 to {layers - 1}.")
     side = 1.1 + 0.17 * max(map(len, tokens.values()))
-    figure = _figure(side * heads + 1, side * 3 + 0.5)
+    figure = new_figure(side * heads + 1, side * 3 + 0.5)
     panels = figure.subplots(3, heads, squeeze=False)
     for row, (kind, (queries, keys)) in zip(panels, rows.items(), strict=True):
         for head, axes in enumerate(row):
-            image = axes.imshow(weights[kind][layer, head].numpy(), cmap=_COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
+            image = axes.imshow(weights[kind][layer, head].numpy(), cmap=COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
             axes.set_xticks(range(len(tokens[keys])), tokens[keys], rotation=90, fontsize=6)
             axes.set_yticks(range(len(tokens[queries])), tokens[queries] if head == 0 else [], fontsize=6)
             axes.set_title(f"{kind}, head {head + 1}", fontsize=9)
@@ -233,12 +149,12 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
     }
     if not present:
         raise ValueError(f"Nothing to plot: {', '.join(runs)} logged no loss, perplexity or BLEU.")
-    figure = _figure(4.5 * len(present), 4)
+    figure = new_figure(4.5 * len(present), 4)
     for axes, (key, title) in zip(figure.subplots(1, len(present), squeeze=False)[0], present.items(), strict=True):
         for i, (name, run) in enumerate(runs.items()):
             points = [(log["step"], log[key]) for log in run if key in log]
             if points:
-                axes.plot(*zip(*points, strict=True), label=name, marker=".", markersize=3, **_line_style(i))
+                axes.plot(*zip(*points, strict=True), label=name, marker=".", markersize=3, **line_style(i))
         axes.set(xlabel="update", title=title)
         if key == "eval_perplexity":
             axes.set_yscale("log")
@@ -253,15 +169,15 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
 
 def learning_rates(result: Mapping[str, Any]) -> "Figure":
     """Plot a range test: the loss by learning rate without the schedule, and the validation loss by factor with it."""
-    figure = _figure(11, 4)
+    figure = new_figure(11, 4)
     left, right = figure.subplots(1, 2)
     off, on = result["schedule_off"], [row for row in result["schedule_on"] if row["eval_loss"] is not None]
-    left.plot(off["rates"], off["smoothed_losses"], **_line_style(0))
+    left.plot(off["rates"], off["smoothed_losses"], **line_style(0))
     for i, (name, rate) in enumerate((("steepest fall", off["steepest"]), ("lowest loss", off["lowest"])), start=1):
-        left.axvline(rate, label=f"{name}: {rate:.2g}", **_line_style(i))
+        left.axvline(rate, label=f"{name}: {rate:.2g}", **line_style(i))
     left.set(xscale="log", xlabel="learning rate", ylabel="training loss, smoothed", title="schedule off")
     left.legend()
-    right.plot([row["factor"] for row in on], [row["eval_loss"] for row in on], marker="o", **_line_style(0))
+    right.plot([row["factor"] for row in on], [row["eval_loss"] for row in on], marker="o", **line_style(0))
     right.set(xscale="log", xlabel="factor on the schedule", ylabel="validation loss")
     right.set_title(f"schedule on, {result['updates']:,} updates each")
     return figure
@@ -269,9 +185,9 @@ def learning_rates(result: Mapping[str, Any]) -> "Figure":
 
 def search_results(result: Mapping[str, Any]) -> "Figure":
     """Plot a hyperparameter search: the result of each trial, the best so far, and the importance of each setting."""
-    figure = _figure(11, 4)
+    figure = new_figure(11, 4)
     left, right = figure.subplots(1, 2)
-    for state, marker, colour in (("complete", "o", _COLOURS[0]), ("pruned", "x", _COLOURS[1])):
+    for state, marker, colour in (("complete", "o", COLOURS[0]), ("pruned", "x", COLOURS[1])):
         trials = [trial for trial in result["trials"] if trial["state"] == state and trial["value"] is not None]
         if trials:
             numbers, values = zip(*((trial["number"], trial["value"]) for trial in trials), strict=True)
@@ -284,62 +200,6 @@ def search_results(result: Mapping[str, Any]) -> "Figure":
     left.locator_params(axis="x", integer=True)
     left.legend()
     shares = sorted(result["importances"].items(), key=lambda item: item[1])
-    right.barh([name for name, _ in shares], [share for _, share in shares], color=_COLOURS[0])
+    right.barh([name for name, _ in shares], [share for _, share in shares], color=COLOURS[0])
     right.set(xlabel="importance (PED-ANOVA)")
-    return figure
-
-
-def costs(lengths: Sequence[int], seconds: Mapping[str, Sequence[float]], d_model: int) -> "Figure":
-    """Plot the time of one layer of each type by sequence length n, and mark n = d.
-
-    Args:
-        lengths: sequence lengths n.
-        seconds: layer type to the seconds per sequence at each length.
-        d_model: width d of the layers.
-    """
-    figure = _figure(8, 5)
-    axes = figure.add_subplot()
-    for i, (kind, times) in enumerate(seconds.items()):
-        axes.plot(lengths, [1000 * time for time in times], label=kind, marker=".", **_line_style(i))
-    axes.axvline(d_model, color="gray", linewidth=0.8, label=f"n = d = {d_model}")
-    axes.set(xscale="log", yscale="log", xlabel="length n", ylabel="milliseconds per sequence")
-    axes.set_xticks(lengths, [str(length) for length in lengths])
-    axes.minorticks_off()
-    axes.legend()
-    return figure
-
-
-def ablation(results: Mapping[str, Mapping[str, float]]) -> "Figure":
-    """Plot rows of Table 3 as differences to base: results of `scripts/study/ablate.py` next to those of the paper.
-
-    Raises:
-        ValueError: if base is missing, there is no other row, or a row lacks BLEU or perplexity.
-    """
-    if not isinstance(results, Mapping) or not all(isinstance(row, Mapping) for row in results.values()):
-        raise ValueError("Not results of scripts/study/ablate.py: expected a JSON object with one object per row.")
-    rows = [row for row in results if row != "base" and row in TABLE_3]
-    if "base" not in results or not rows:
-        raise ValueError("Rows are compared with base: the results must contain base and at least one other row.")
-    if missing := [
-        row
-        for row in ("base", *rows)
-        if not all(isinstance(results[row].get(key), (int, float)) for key in ("bleu", "perplexity"))
-    ]:
-        raise ValueError(f"BLEU or perplexity is missing for {', '.join(missing)}.")
-    figure = _figure(10, 1.2 + 0.5 * len(rows))
-    for axes, measure in zip(figure.subplots(1, 2, sharey=True), ("BLEU", "perplexity"), strict=True):
-        key = measure.lower()
-        here = [results[row][key] - results["base"][key] for row in rows]
-        paper = [getattr(TABLE_3[row], key) - getattr(TABLE_3["base"], key) for row in rows]
-        for offset, values, name, colour, hatch in (
-            (-0.2, here, "here", _COLOURS[0], ""),
-            (0.2, paper, "paper", _COLOURS[5], "///"),
-        ):
-            places = [i + offset for i in range(len(rows))]
-            axes.barh(places, values, 0.38, label=name, color=colour, hatch=hatch, edgecolor="white")
-        axes.axvline(0, color="black", linewidth=0.8)
-        axes.set(title=f"{measure}, difference to base ({results['base'][key]:.2f} here)", yticks=range(len(rows)))
-        axes.set_yticklabels(rows)
-        axes.legend()
-    axes.invert_yaxis()
     return figure

@@ -16,7 +16,8 @@ from . import plots
 from .experiment import Experiment, TuningTrainer
 
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # multiples of --learning_rate, the factor on the schedule
-LOWEST, HIGHEST = 1e-6, 1.0  # learning rates
+LOWEST = 1e-6  # learning rates
+HIGHEST = 1.0
 DIVERGED = 2.0  # nats above the lowest smoothed loss
 
 
@@ -68,7 +69,8 @@ def range_test(experiment: Experiment, folder: Path) -> str:
     updates = experiment.args.max_steps
     if updates < 20:
         raise ValueError("A range test needs at least 20 updates: pass a larger --max_steps.")
-    off, on = _schedule_off(experiment), _schedule_on(experiment)
+    off = _schedule_off(experiment)
+    on = _schedule_on(experiment)
     result = {"updates": updates, "schedule_off": off, "schedule_on": on}
     write_whole(folder / "range.json", json.dumps(result, indent=2) + "\n")
     plots.save(plots.learning_rates(result), str(folder / "range.png"))
@@ -88,9 +90,11 @@ def _schedule_off(experiment: Experiment) -> dict[str, Any]:
     """
     args = experiment.args
     logging_steps = args.logging_steps
-    args.eval_strategy, args.logging_steps = "no", 1
+    args.eval_strategy = "no"
+    args.logging_steps = 1
     experiment.report(f"Schedule off: {args.max_steps} updates with learning rates from {LOWEST:g} to {HIGHEST:g}")
-    trainer, recorder = experiment.trainer(_RangeTrainer), _StopWhenDiverged()
+    trainer = experiment.trainer(_RangeTrainer)
+    recorder = _StopWhenDiverged()
     trainer.add_callback(recorder)
     trainer.train()
     args.logging_steps = logging_steps
@@ -103,9 +107,12 @@ def _schedule_off(experiment: Experiment) -> dict[str, Any]:
 
 def _schedule_on(experiment: Experiment) -> list[dict[str, Any]]:
     """Train once for each of `FACTORS`, and return each factor with its peak rate and validation loss."""
-    args, rows = experiment.args, []
-    args.eval_bleu, args.metric_for_best_model = False, "loss"  # only the loss is compared
-    base, warmup = args.learning_rate, int(args.warmup_steps)
+    args = experiment.args
+    rows = []
+    args.eval_bleu = False  # only the loss is compared
+    args.metric_for_best_model = "loss"
+    base = args.learning_rate
+    warmup = int(args.warmup_steps)
     assert base is not None  # set by the arguments' __post_init__
     for factor in (base * multiple for multiple in FACTORS):
         args.learning_rate = factor

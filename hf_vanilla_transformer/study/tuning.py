@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
+from ..files import import_extra
 from ..training.arguments import NOAM, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from ..training.safeguards import explain_failures, one_run
-from . import plots
 from .experiment import Experiment, TuneArguments
 from .hyperparameter_search import hyperparameter_search
 from .range_test import range_test
@@ -29,7 +29,7 @@ def tune(
     _check(model, data, args)
     assert args.output_dir is not None
     folder = Path(args.output_dir)
-    plots.figure_class()  # fail before hours of training if matplotlib is missing
+    import_extra("matplotlib.figure", "plots")  # fail before hours of training if matplotlib is missing
     with one_run(folder), explain_failures():
         experiment = Experiment(model, data, args, report)
         with redirect_stdout(sys.stderr):  # the Trainer prints its log to stdout

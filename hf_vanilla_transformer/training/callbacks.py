@@ -36,7 +36,8 @@ class TrainingSpeed(TrainerCallback):
     def tokens_per_second(self) -> float:
         """Return the speed since the last call, and reset its counters."""
         speed = float(self.tokens) / self._seconds if self._seconds else 0.0
-        self.tokens, self._seconds = 0, 0.0
+        self.tokens = 0
+        self._seconds = 0.0
         return speed
 
     def on_step_end(self, args, state, control, **kwargs):

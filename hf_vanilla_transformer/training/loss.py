@@ -17,7 +17,8 @@ def symmetric_divergence(first: torch.Tensor, second: torch.Tensor, labels: torc
         first, second: (..., V), the logits of P1 and of P2, float32 or wider.
         labels: (...), -100 at padded positions.
     """
-    first, second = first.log_softmax(-1), second.log_softmax(-1)
+    first = first.log_softmax(-1)
+    second = second.log_softmax(-1)
     divergence = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2
     return divergence.masked_fill(labels == IGNORED_LABEL, 0.0).sum()
 
@@ -45,11 +46,13 @@ class _RDropLoss(torch.autograd.Function):
         ctx: Any, logits: torch.Tensor, labels: torch.Tensor, alpha: float, smoothing: float, pad_token_id: int
     ):
         wide = torch.promote_types(logits.dtype, torch.float32)
-        loss, gradient = logits.new_zeros((), dtype=wide), torch.empty_like(logits)
+        loss = logits.new_zeros((), dtype=wide)
+        gradient = torch.empty_like(logits)
         chunk_rows = CHUNK_ROWS if logits.device.type == "cpu" else GPU_CHUNK_ROWS
         for start in range(0, len(labels), chunk_rows):
             chunk = slice(start, start + chunk_rows)
-            part, part_labels = logits[:, chunk].detach().to(wide).requires_grad_(), labels[chunk]
+            part = logits[:, chunk].detach().to(wide).requires_grad_()
+            part_labels = labels[chunk]
             with torch.enable_grad():
                 entropy = smoothed_cross_entropy(part, part_labels.expand(2, -1), smoothing, pad_token_id)
                 chunk_loss = (entropy + alpha * symmetric_divergence(part[0], part[1], part_labels)) / 2

@@ -29,7 +29,8 @@ def training_record(
     """Return what the card says about a finished run; call it on every process, since all compute validation BLEU."""
     args: Any = trainer.args
     state = trainer.state
-    names, base_model = data.dataset_name or [], model.model_name_or_path
+    names = data.dataset_name or []
+    base_model = model.model_name_or_path
     hub_datasets = [name for name in names if not _is_local(name)]
     public = {
         name: value

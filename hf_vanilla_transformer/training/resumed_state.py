@@ -48,6 +48,7 @@ class ResumedState(TrainerCallback):
         validations = [log for log in validations if not math.isnan(log[metric])]
         choose = max if args.greater_is_better else min
         best = choose(validations, key=lambda log: log[metric], default={})
-        state.best_metric, state.best_global_step = best.get(metric), best.get("step")
+        state.best_metric = best.get(metric)
+        state.best_global_step = best.get("step")
         checkpoint = folder / f"checkpoint-{state.best_global_step}"
         state.best_model_checkpoint = str(checkpoint) if checkpoint.is_dir() else None

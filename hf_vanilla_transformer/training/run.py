@@ -32,8 +32,7 @@ from .settings import (
     run_settings,
     write_settings,
 )
-from .sources import all_tags, text_sources
-from .text import tokenize_text
+from .text import TokenizedText, all_tags, prepared_folder, tokenize_text
 from .trainer import VanillaTransformerTrainer
 
 
@@ -65,7 +64,7 @@ class _Run:
     config: Any
     settings: dict[str, Any]
     folder: str
-    text: Any = None  # TokenizedText, once it has been read
+    text: TokenizedText | None = None  # once it has been read
 
     def train(self) -> VanillaTransformerTrainer | None:
         """Train until the end or SIGTERM; return None if the run was already finished."""
@@ -133,8 +132,10 @@ class _Run:
 
     def _build_trainer(self, checkpoint: str | None, resumes: bool) -> VanillaTransformerTrainer:
         """Read the text, build or load the model, and record the run in its folder."""
-        data, args, pretrained = self.data, self.args, self.model.model_name_or_path
-        prepared = next((source.file for source in text_sources(data) if source.is_prepared), None)
+        data = self.data
+        args = self.args
+        pretrained = self.model.model_name_or_path
+        prepared = prepared_folder(data)
         if data.streaming and not prepared:
             raise ValueError("--streaming reads a folder made by `prepare`; give one as --train_file.")
         given = prepared or self.model.tokenizer_name or pretrained
@@ -145,7 +146,8 @@ class _Run:
         else:
             tokenizer_path = prepared or self.model.tokenizer_name or checkpoint or pretrained
         text = tokenize_text(self.model, data, args, self.config, tokenizer_path, self._report)
-        self.text, tokenizer = text, text.tokenizer
+        self.text = text
+        tokenizer = text.tokenizer
         self.settings[PAIRS] = text.num_pairs
         if tokenizer_path and not resumes:
             self._check_vocabulary(tokenizer, tokenizer_path)
@@ -203,7 +205,8 @@ class _Run:
         Raises:
             ValueError: if it does not.
         """
-        pretrained, named = self.model.model_name_or_path, self.model.tokenizer_name
+        pretrained = self.model.model_name_or_path
+        named = self.model.tokenizer_name
         for name in {pretrained, named} - {None, path}:
             try:
                 expected = load(AutoTokenizer, str(name)).get_vocab()
@@ -217,8 +220,9 @@ class _Run:
 
     def _add_embeddings(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         """Add rows to the embedding matrix of a pretrained model for the tags that it lacks."""
-        size, vocabulary = model.config.vocab_size, tokenizer.get_vocab()
-        new = [tag for tag in all_tags(self.config, text_sources(self.data)) if vocabulary[tag] >= size]
+        size = model.config.vocab_size
+        vocabulary = tokenizer.get_vocab()
+        new = [tag for tag in all_tags(self.config, self.data) if vocabulary[tag] >= size]
         if new and len(tokenizer) == size + len(new):
             model.resize_token_embeddings(len(tokenizer))
             self.config.vocab_size = len(tokenizer)
@@ -232,7 +236,8 @@ class _Run:
         """
         saved = load_config(checkpoint)
         for name in (flag.name for flag in fields(ModelArguments)):
-            value, expected = getattr(saved, name, None), getattr(self.config, name, None)
+            value = getattr(saved, name, None)
+            expected = getattr(self.config, name, None)
             if meaning(name).decides is Decides.SIZES and value != expected:
                 raise ValueError(f"--resume_from_checkpoint {checkpoint}: its {name} is {value}, not {expected}.")
         if fingerprint(load(AutoTokenizer, checkpoint)) != fingerprint(tokenizer):
@@ -247,6 +252,7 @@ class _Run:
         """Save the model with its card, report the best metric, and upload the model if requested."""
         trainer.save_model(_internal_call=True)
         state = trainer.state
+        assert self.text is not None  # read before training
         record = training_record(trainer, self.settings, self.data, self.model, self.text)
         record["example"] = example_sentence(self.data, self.text)
         if self.args.process_index == 0:

@@ -89,7 +89,8 @@ class Safeguards(TrainerCallback):
     """
 
     def __init__(self, accelerator: "Accelerator", tokenizer: "PreTrainedTokenizerBase | None"):
-        self.accelerator, self.tokenizer = accelerator, tokenizer
+        self.accelerator = accelerator
+        self.tokenizer = tokenizer
         self.signalled = self.stopped = False
         self._batches: list[_Batch] = []  # of the current update
         self._updates: list[tuple[int, torch.Tensor, list[_Batch]]] = []  # number, flags and batches since the report
@@ -102,7 +103,10 @@ class Safeguards(TrainerCallback):
         self.signalled = True
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._batches, self._updates, self._flags, self._bad_updates = [], [], None, 0
+        self._batches = []
+        self._updates = []
+        self._flags = None
+        self._bad_updates = 0
         if threading.current_thread() is threading.main_thread():
             self._previous_handler = signal.signal(signal.SIGTERM, self._on_signal)
 
@@ -127,7 +131,8 @@ class Safeguards(TrainerCallback):
             finite = finite & batch.loss.isfinite()
         flags = torch.stack([~finite, torch.full_like(finite, self.signalled)]).float()
         if self.accelerator.num_processes > 1:
-            flags, before = self.accelerator.reduce(flags, "sum"), self._flags
+            flags = self.accelerator.reduce(flags, "sum")
+            before = self._flags
             self.stopped = before is not None and before.tolist()[1] > 0
             self._flags = _HostCopy(flags)
         else:
@@ -155,7 +160,8 @@ class Safeguards(TrainerCallback):
         """
         if not self._updates:
             return
-        updates, self._updates = self._updates, []
+        updates = self._updates
+        self._updates = []
         skipped = torch.stack([flags[0] for _, flags, _ in updates]).tolist()
         for (number, _, batches), bad in zip(updates, skipped, strict=True):
             self._bad_updates = self._bad_updates + 1 if bad else 0

@@ -50,7 +50,8 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, Dat
             raise ValueError(
                 f"{model.model_name_or_path} translates {', '.join(config.language_pairs)}: give --language_pairs."
             )
-        given, data = [f"{data.source_lang}-{data.target_lang}"], replace(data, source_lang=None, target_lang=None)
+        given = [f"{data.source_lang}-{data.target_lang}"]
+        data = replace(data, source_lang=None, target_lang=None)
     pairs = list(dict.fromkeys([*(config.language_pairs or ()), *map("-".join, map(parse_language_pair, given))]))
     known = config.source_lang and config.target_lang  # not by a model that was converted
     own = f"{config.source_lang}-{config.target_lang}" if known else pairs and pairs[0]

@@ -20,14 +20,6 @@ def check_saved_form(plugin: Any) -> None:
         )
 
 
-def share_embeddings(model: Any) -> None:
-    """Make tied embeddings one module and not only one matrix: FSDP2 refuses a matrix that several modules hold.
-
-    Models are built and loaded without this, since `from_pretrained` overlooks missing weights of shared modules.
-    """
-    model.set_input_embeddings(model.get_input_embeddings())
-
-
 def keep_in_float32(plugin: Any) -> None:
     """Let FSDP2 in bfloat16 add up gradients, and pass on the outputs of layers and the loss, in float32."""
     plugin.mixed_precision_policy = MixedPrecisionPolicy(
@@ -37,8 +29,10 @@ def keep_in_float32(plugin: Any) -> None:
 
 def restore_name(model: torch.nn.Module) -> None:
     """Give the class that FSDP2 made of a model's class its name and module again: they are saved with the model."""
-    sharded, original = type(model), type(model).__mro__[2]
-    sharded.__name__, sharded.__module__ = original.__name__, original.__module__
+    sharded = type(model)
+    original = type(model).__mro__[2]
+    sharded.__name__ = original.__name__
+    sharded.__module__ = original.__module__
 
 
 def is_sharded(model: torch.nn.Module) -> bool:

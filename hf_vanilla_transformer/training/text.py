@@ -1,49 +1,34 @@
-"""Read, clean and tokenise the text of a run, and learn a vocabulary if none is given."""
+"""The text of a run: from its flags to sources, and from these to rows of token ids and a vocabulary."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from datasets import Dataset
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..data.bpe_dropout import BpeDropout
-from ..data.cleaning import Cleaning, describe_drops, tokenize_pairs
+from ..data.batching import Rows
+from ..data.cleaning import Cleaning
 from ..data.formats import names_languages
-from ..data.hub_datasets import load_hub_pairs
 from ..data.language_filter import check_known
-from ..data.mixture import Mixture, TokenSource
-from ..data.phrases import splits
-from ..data.readers import load_directed_pairs, load_pairs
-from ..data.sampling import temperature_weights
-from ..data.shards import ShardStream, check_prepared_languages, is_prepared, load_shards, read_manifest
-from ..data.tags import add_tags, prefix_ids
+from ..data.shards import is_prepared
+from ..data.source import (
+    BuiltInPhrases,
+    DirectedLines,
+    HubDataset,
+    Languages,
+    PreparedFolder,
+    Source,
+    Text,
+    TextFile,
+    Tokenization,
+)
+from ..data.tags import LANGUAGE_TAG, add_tags, language_tag
 from ..data.tokenizer import adapt_tokenizer, train_tokenizer
 from ..model.loading import load
-from ..model.text_rules_vanilla_transformer import parse_language_pair
+from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
-from .sources import Languages, TextSource, all_tags, language_pairs, text_sources
 
-
-@dataclass
-class Text:
-    """Parallel text in one direction.
-
-    Args:
-        source: where it comes from; its languages are set.
-        pairs: the text; None for a prepared folder.
-    """
-
-    source: TextSource
-    pairs: Dataset | None
-
-    @property
-    def languages(self) -> Languages:
-        """Return source and target language."""
-        assert self.source.languages is not None
-        return self.source.languages
+_Value = TypeVar("_Value")
 
 
 @dataclass
@@ -52,104 +37,150 @@ class TokenizedText:
 
     Args:
         train: rows for `VanillaTransformerTrainer`.
-        validation: a dataset, or several by name; None if there is no validation text.
+        validation: rows, or several by name; None if there is no validation text.
+        num_pairs: number of training pairs.
         sources: what the card says about each source of training text.
         directions: the direction of each validation text by name.
     """
 
     tokenizer: PreTrainedTokenizerBase
-    train: Any = None
-    validation: Any = None
+    train: Any  # `Rows`, whose length only a stream lacks
+    validation: Rows | dict[str, Rows] | None = None
+    num_pairs: int = 0
     sources: list[dict[str, Any]] = field(default_factory=list)
     directions: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def num_pairs(self) -> int:
-        """Return the number of training pairs, streamed or not."""
-        return self.train.pairs if isinstance(self.train, ShardStream) else len(self.train)
 
-
-def read_texts(data: DataArguments, directions: list[Languages]) -> tuple[list[Text], list[Text]]:
-    """Return the training texts and the validation texts; prepared folders are not read.
-
-    Args:
-        directions: the directions of the run.
+def _for_each(flag: str, values: Sequence[_Value] | None, count: int, default: _Value) -> list[_Value]:
+    """Return one value per source: those given, or the only one given for all, or the default.
 
     Raises:
-        ValueError: if a text cannot be read or does not contain both languages.
+        ValueError: if the number of values fits neither.
     """
-    training: list[Text] = []
-    validation: list[Text] = []
-    sources = text_sources(data)
-    for source in sources:
-        train, held_out = _read_source(source, directions, data.validation_file is None)
-        training += train
-        validation += held_out
-    for source in _validation_sources(data, sources, directions):
-        if is_prepared(source.file):
-            raise ValueError(f"--validation_file {source.file}: a prepared folder cannot be used for validation.")
-        validation += _read_file(source, directions)
-    return training, validation
+    if not values:
+        return [default] * count
+    if len(values) not in (1, count):
+        raise ValueError(f"--{flag} takes one value per source ({count}), or one for all, but has {len(values)}.")
+    return list(values) * (count if len(values) == 1 else 1)
 
 
-def _validation_sources(
-    data: DataArguments, sources: list[TextSource], directions: list[Languages]
-) -> list[TextSource]:
-    """Return the validation files: one for each source, or one for every direction."""
-    files = data.validation_file or []
+def prepared_folder(data: DataArguments) -> str | None:
+    """Return the first prepared folder among the training texts, whose tokenizer the run uses, or None."""
+    return next(filter(is_prepared, data.train_file or ()), None)
+
+
+def _directions(data: DataArguments) -> list[Languages]:
+    """Return the different directions of the run, in order."""
+    if data.language_pairs:
+        return list(dict.fromkeys(map(parse_language_pair, data.language_pairs)))
+    assert data.source_lang is not None
+    assert data.target_lang is not None
+    return [(data.source_lang, data.target_lang)]
+
+
+def _origins(data: DataArguments) -> list[str]:
+    """Return the files and datasets with training text, or "" for the built-in phrases."""
+    return [*(data.train_file or ()), *(data.dataset_name or ())] or [""]
+
+
+def _source_languages(data: DataArguments) -> list[Languages | None]:
+    """Return the languages of each source, None for JSON lines that name their own."""
+    origins = _origins(data)
+    if not data.language_pairs:
+        return [*_directions(data)] * len(origins)
+    pairs = [parse_language_pair(pair) for pair in data.language_pairs]
+    directed = [names_languages(origin) for origin in origins]
+    if len(pairs) not in (1, len(origins)) and all(directed):
+        return [None] * len(origins)
+    languages = _for_each("language_pairs", pairs, len(origins), pairs[0])
+    return [None if own else pair for own, pair in zip(directed, languages, strict=True)]
+
+
+def _sources_in(path: str, languages: Languages | None, data: DataArguments) -> list[Text]:
+    """Return the source in a file or folder, or one for each direction of JSON lines that name their languages."""
+    if languages is not None:
+        return [PreparedFolder(languages, path, data.streaming) if is_prepared(path) else TextFile(languages, path)]
+    directions = _directions(data)
+    expected = tuple(map("-".join, directions))
+    lines = [DirectedLines(direction, path, expected) for direction in directions]
+    return [each for each in lines if len(each.pairs())]
+
+
+def training_sources(data: DataArguments) -> list[Text]:
+    """Return the sources that the flags name, files before datasets; without any, the built-in phrases.
+
+    Args:
+        data: the flags, with both languages set unless there are several directions.
+
+    Raises:
+        ValueError: if the number of weights, tags, languages or configurations does not fit the sources, or if these
+            cannot be streamed.
+    """
+    origins = _origins(data)
+    count = len(origins)
+    if data.train_weights and len(data.train_weights) != count:
+        raise ValueError(f"--train_weights takes one value per source ({count}), but has {len(data.train_weights)}.")
+    weights: list[float | None] = [*(data.train_weights or ())] or [None if data.sampling_temperature else 1.0] * count
+    tags = _for_each("source_tag", data.source_tag, count, "")
+    datasets = len(data.dataset_name or ())
+    configs = _for_each("dataset_config_name", data.dataset_config_name, datasets, None)
+
+    sources: list[Text] = []
+    for i, (origin, languages) in enumerate(zip(origins, _source_languages(data), strict=True)):
+        if i < len(data.train_file or ()):
+            found = _sources_in(origin, languages, data)
+        else:
+            assert languages is not None  # only a file can name its languages
+            config_name = configs[i - count] if origin else None
+            found = [HubDataset(languages, origin, config_name) if origin else BuiltInPhrases(languages)]
+        for source in found:
+            source.tag = tags[i] or None
+            source.weight = weights[i]
+        sources += found
+    if data.streaming and (count > 1 or any(tags) or weights != [1.0] or data.language_pairs or data.bpe_dropout):
+        raise ValueError("--streaming reads a single prepared folder, without tags, weights or BPE dropout.")
+    return sources
+
+
+def validation_sources(data: DataArguments, training: Sequence[Text] = ()) -> list[Text]:
+    """Return the validation texts: one for each training source, one for every direction, or those of the datasets.
+
+    Raises:
+        ValueError: if the number of files does not fit the training sources, or one is a prepared folder.
+    """
+    files = data.validation_file
+    if not files:
+        return [text for source in training if (text := source.validation()) is not None]
+    for file in filter(is_prepared, files):
+        raise ValueError(f"--validation_file {file}: a prepared folder cannot be used for validation.")
     if len(files) == 1:
-        languages: list[Languages | None] = [None] if names_languages(files[0]) else [*directions]
+        languages: list[Languages | None] = [None] if names_languages(files[0]) else [*_directions(data)]
         files = files * len(languages)
-    elif len(files) == len(sources):
-        languages = [source.languages for source in sources]
-    elif files:
-        raise ValueError(
-            f"--validation_file takes one value per source ({len(sources)}), or one for all, but has {len(files)}."
-        )
-    return [
-        TextSource(Path(file).name, file, None, pair, None, None)
-        for file, pair in zip(files, languages if files else [], strict=True)
-    ]
-
-
-def _read_source(
-    source: TextSource, directions: list[Languages], with_validation: bool
-) -> tuple[list[Text], list[Text]]:
-    """Return the texts of a source for training and, if requested and if there is any, for validation."""
-    if source.file:
-        return ([Text(source, None)] if source.is_prepared else _read_file(source, directions)), []
-    wanted = ("train", "validation") if with_validation else ("train",)
-    assert source.languages is not None
-    if source.dataset:
-        found = load_hub_pairs(*source.dataset, *source.languages, wanted)
-        if "train" not in found:
-            raise ValueError(f"{source.dataset[0]} has no train split.")
     else:
-        if sorted(source.languages) != ["de", "en"]:
-            raise ValueError(
-                "The built-in phrases are English and German (en, de); other languages need --train_file."
-            )
-        found = {}
-        for name in wanted:
-            sides = [[getattr(phrase, language) for phrase in splits()[name]] for language in source.languages]
-            found[name] = Dataset.from_dict(dict(zip(("source", "target"), sides, strict=True)))
-    texts = {name: [Text(source, pairs)] for name, pairs in found.items()}
-    return texts["train"], texts.get("validation", [])
+        languages = _source_languages(data)
+        files = _for_each("validation_file", files, len(languages), "")
+    return [source for file, pair in zip(files, languages, strict=True) for source in _sources_in(file, pair, data)]
 
 
-def _read_file(source: TextSource, directions: list[Languages]) -> list[Text]:
-    assert source.file is not None
-    if source.languages:
-        return [Text(source, load_pairs(source.file, *source.languages))]
-    found = load_directed_pairs(source.file, tuple(map("-".join, directions)))
-    return [Text(replace(source, languages=parse_language_pair(name)), pairs) for name, pairs in found.items()]
+def all_tags(config: PreTrainedConfig, data: DataArguments) -> list[str]:
+    """Return every tag that the sources of a run need, those of the target languages first.
+
+    Raises:
+        ValueError: if the tag of a source is that of a language.
+    """
+    own = [tag for tag in data.source_tag or () if tag]
+    for tag in own:
+        if tag.startswith(LANGUAGE_TAG):
+            raise ValueError(f"--source_tag {tag}: tags that start with <2 are those of target languages.")
+    targets = [parse_language_pair(pair)[1] for pair in config.language_pairs or ()]
+    return list(dict.fromkeys([*map(language_tag, targets), *own]))
 
 
 def tokenize_text(
     model: ModelArguments,
     data: DataArguments,
     args: VanillaTransformerTrainingArguments,
-    config: Any,
+    config: PreTrainedConfig,
     tokenizer_path: str | None,
     report: Callable[[str], None],
 ) -> TokenizedText:
@@ -160,172 +191,83 @@ def tokenize_text(
             `args.output_dir`.
         report: called with each message for the user.
     """
-    directions = language_pairs(data) or [(config.source_lang, config.target_lang)]
-    tags = all_tags(config, text_sources(data))
+    tags = all_tags(config, data)
     if data.bpe_dropout and model.tokenizer_model != "bpe":
         raise ValueError("--bpe_dropout needs --tokenizer_model bpe.")
     with args.main_process_first(desc="reading the text"):
-        training, validation = read_texts(data, directions)
+        training = Source(training_sources(data), data.sampling_temperature)
+        validation = validation_sources(data, training.parts)
+        for source in (*training.parts, *validation):
+            if source.has_text:
+                source.pairs()  # so that every problem in the text is found before a vocabulary is learned
         if data.filter_language:
-            check_known(*(language for text in training for language in text.languages))
+            check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:
-            tokenizer = _learn_tokenizer([text.pairs for text in training if text.pairs], model, config, tags, report)
+            tokenizer = _learn_tokenizer(training.parts, model, config, tags, report)
+            tokenizer.model_max_length = config.max_position_embeddings
             tokenizer.save_pretrained(str(args.output_dir))
     args.distributed_state.wait_for_everyone()  # process 0, which saves the tokenizer, may be on another machine
     with args.main_process_first(desc="tokenising the text"):
         tokenizer = load(AutoTokenizer, tokenizer_path or str(args.output_dir))
         adapt_tokenizer(tokenizer, tokenizer_path or "just learned")
         add_tags(tokenizer, tags)
-        result = TokenizedText(tokenizer)
-        text = _Tokenizing(data, args, config, tokenizer, report)
-        result.train, result.sources = text.training(training)
-        result.validation = text.validation(validation)
-        names = _names(validation) if len(validation) > 1 else ["" for _ in validation]
-        result.directions = {name: "-".join(each.languages) for name, each in zip(names, validation, strict=True)}
-    return result
+        # saved with the model, so that whoever truncates does so at its limit
+        tokenizer.model_max_length = max_source_tokens(config, tokenizer)
+        how = Tokenization(
+            tokenizer,
+            config,
+            args.max_tokens,
+            report,
+            Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None,
+            data.filter_language,
+            data.bpe_dropout,
+            args.seed if args.data_seed is None else args.data_seed,
+            args.process_index,
+            args.world_size,
+        )
+        train = training.tokenize(how, "train")
+        how = replace(how, cleaning=None)
+        labels = ["validation"] if len(validation) == 1 else [f"validation, {name}" for name in _names(validation)]
+        rows = [source.tokenize(how, label) for source, label in zip(validation, labels, strict=True)]
+    names = _names(validation) if len(validation) > 1 else ["" for _ in validation]
+    return TokenizedText(
+        tokenizer,
+        train,
+        dict(zip(names, rows, strict=True)) if len(rows) > 1 else next(iter(rows), None),
+        training.counts.used,
+        [_about(source) for source in training.parts],
+        {name: "-".join(source.languages) for name, source in zip(names, validation, strict=True)},
+    )
 
 
-@dataclass
-class _Tokenizing:
-    """Tokenise the texts of a run with its settings."""
-
-    data: DataArguments
-    args: VanillaTransformerTrainingArguments
-    config: Any
-    tokenizer: PreTrainedTokenizerBase
-    report: Callable[[str], None]
-
-    @property
-    def seed(self) -> int:
-        """Return the seed of everything that is random in the text."""
-        return self.args.seed if self.args.data_seed is None else self.args.data_seed
-
-    def training(self, texts: list[Text]) -> tuple[Any, list[dict[str, Any]]]:
-        """Return the training rows, and what the card says about each text."""
-        sources, counts = [], []
-        if self.data.streaming:
-            return self._stream(texts)
-        for text in texts:
-            prefix = self._prefix(text, text.source.tag)
-            name = "train" if len(texts) == 1 else f"train, {_describe(text)}"
-            if text.pairs is None:
-                tokens, count = self._load_prepared(text, name)
-            else:
-                tokens, count = self._tokenize(text, name, prefix, clean=self.data.clean)
-            sources.append(TokenSource(name, tokens, prefix, text.source.weight or 1.0))
-            counts.append({**count, "direction": "-".join(text.languages), "tag": text.source.tag})
-        if self.data.sampling_temperature:
-            weights = temperature_weights([len(source.tokens) for source in sources], self.data.sampling_temperature)
-            sources = [replace(source, weight=weight) for source, weight in zip(sources, weights, strict=True)]
-        for source, count in zip(sources, counts, strict=True):
-            count["weight"] = round(source.weight, 4)
-        dropout = None
-        if self.data.bpe_dropout:
-            dropout = BpeDropout(self.tokenizer, self.data.bpe_dropout, self.seed)
-        if dropout is None and len(sources) == 1 and not sources[0].prefix and sources[0].weight == 1.0:
-            return sources[0].tokens, counts
-        return Mixture(sources, dropout), counts
-
-    def validation(self, texts: list[Text]) -> Any:
-        """Return the validation text, or several by name, or None."""
-        found: dict[str, Dataset] = {}
-        for text, name in zip(texts, _names(texts), strict=True):
-            label = "validation" if len(texts) == 1 else f"validation, {name}"
-            prefix = self._prefix(text, None)
-            tokens, _ = self._tokenize(text, label, prefix, clean=False)
-            found[name] = _with_prefix(tokens, prefix)
-        return next(iter(found.values()), None) if len(found) < 2 else found
-
-    def _prefix(self, text: Text, tag: str | None) -> list[int]:
-        source_lang, target_lang = text.languages
-        return prefix_ids(self.config, self.tokenizer, source_lang, target_lang, tag)
-
-    def _tokenize(self, text: Text, name: str, prefix: list[int], clean: bool) -> tuple[Dataset, dict[str, Any]]:
-        data, pairs = self.data, text.pairs
-        assert pairs is not None
-        languages = text.languages if data.filter_language else None
-        cleaning = Cleaning(data.max_sentence_tokens, data.max_length_ratio, languages) if clean else None
-        limit = self.args.max_tokens
-        if self.config.position_embedding == "learned":
-            limit = min(limit, self.config.max_position_embeddings)
-        tokens, drops = tokenize_pairs(pairs, self.tokenizer, limit - len(prefix), cleaning)
-        self.report(f"{name}: {len(tokens):,} of {len(pairs):,} pairs; dropped: {describe_drops(drops)}")
-        return tokens, _count(text, len(tokens), len(pairs), drops)
-
-    def _load_prepared(self, text: Text, name: str) -> tuple[Dataset, dict[str, Any]]:
-        folder = str(text.source.file)
-        self._check_prepared(folder, text.languages)
-        tokens = load_shards(folder)
-        self.report(f"{name}: {len(tokens):,} prepared pairs")
-        return tokens, _count_prepared(text, folder)
-
-    def _check_prepared(self, folder: str, languages: Languages) -> None:
-        """Check that a prepared folder has these languages, and the tokens of this run's tokenizer.
-
-        Raises:
-            ValueError: if it does not.
-        """
-        check_prepared_languages(folder, languages)
-        if self.data.filter_language:
-            raise ValueError(f"{folder} is already cleaned: give --filter_language to `prepare` instead.")
-        if not load(AutoTokenizer, folder).get_vocab().items() <= self.tokenizer.get_vocab().items():
-            raise ValueError(f"{folder} was prepared with another vocabulary; prepare it with this run's tokenizer.")
-
-    def _stream(self, texts: list[Text]) -> tuple[ShardStream, list[dict[str, Any]]]:
-        text = texts[0]
-        folder = str(text.source.file)
-        if len(texts) > 1 or text.source.weight != 1.0 or self._prefix(text, text.source.tag) or self.data.bpe_dropout:
-            raise ValueError("--streaming reads a single prepared folder, without tags, weights or BPE dropout.")
-        stream = ShardStream(folder, self.args.max_tokens, self.seed, self.args.process_index, self.args.world_size)
-        self._check_prepared(folder, text.languages)
-        self.report(f"train: {stream.pairs:,} prepared pairs")
-        about = {"direction": "-".join(text.languages), "tag": None, "weight": 1.0}
-        return stream, [{**_count_prepared(text, folder), **about}]
+def _about(source: Text) -> dict[str, Any]:
+    """Return what the card says about a source of training text."""
+    return {
+        "name": source.name,
+        "pairs": source.counts.used,
+        "read": source.counts.read,
+        "dropped": dict(source.counts.dropped),
+        "direction": "-".join(source.languages),
+        "tag": source.tag,
+        "weight": round(source.weight or 1.0, 4),
+    }
 
 
-def _count(text: Text, used: int, read: int | None = None, drops: Counter[str] | None = None) -> dict[str, Any]:
-    """Return what the card says about the pairs of a text."""
-    return {"name": text.source.name, "pairs": used, "read": read, "dropped": dict(drops or {})}
-
-
-def _count_prepared(text: Text, folder: str) -> dict[str, Any]:
-    """Return what the card says about the pairs of a prepared folder."""
-    manifest = read_manifest(folder)
-    return _count(text, manifest["pairs"], manifest.get("read"), Counter(manifest.get("drops") or {}))
-
-
-def _describe(text: Text) -> str:
-    """Return the name, direction and tag of a text."""
-    return " ".join(filter(None, [text.source.name, "-".join(text.languages), text.source.tag]))
-
-
-def _names(texts: list[Text]) -> list[str]:
+def _names(sources: Sequence[Text]) -> list[str]:
     """Return a different name for each text: its direction, its file, both, or these and a number."""
-    for parts in (lambda text: ["-".join(text.languages)], lambda text: [text.source.name], _name_parts):
-        names = ["_".join(parts(text)) for text in texts]
+    for form in ("{direction}", "{name}", "{name}_{direction}"):
+        names = [form.format(direction="-".join(source.languages), name=source.name) for source in sources]
         if len(set(names)) == len(names):
             return names
     return [f"{name}_{number}" for number, name in enumerate(names, start=1)]
 
 
-def _name_parts(text: Text) -> list[str]:
-    return [text.source.name, "-".join(text.languages)]
-
-
-def _with_prefix(tokens: Dataset, prefix: list[int]) -> Dataset:
-    """Return the tokenised text with `prefix` at the start of every source."""
-    if not prefix:
-        return tokens
-
-    def add(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        lengths = [length + len(prefix) for length in batch["source_length"]]
-        return {"input_ids": [prefix + ids for ids in batch["input_ids"]], "source_length": lengths}
-
-    return tokens.map(add, batched=True, desc="Adding tags")
-
-
 def _learn_tokenizer(
-    texts: Iterable[Dataset], model: ModelArguments, config: Any, tags: list[str], report: Callable[[str], None]
+    sources: Sequence[Text],
+    model: ModelArguments,
+    config: PreTrainedConfig,
+    tags: list[str],
+    report: Callable[[str], None],
 ) -> PreTrainedTokenizerBase:
     """Learn a joint vocabulary, the tags included, from the training texts.
 
@@ -334,7 +276,10 @@ def _learn_tokenizer(
     """
     size = config.vocab_size
     report(f"Learning a joint vocabulary of {size:,} tokens ...")
-    learned = train_tokenizer(_sentences(texts), size - len(tags), model.tokenizer_model, model.normalization)
+    batches = (batch for source in sources for batch in source.pairs().iter(1000))
+    columns = (batch[column] for batch in batches for column in ("source", "target"))
+    sentences = (sentence for column in columns for sentence in column if sentence)
+    learned = train_tokenizer(sentences, size - len(tags), model.tokenizer_model, model.normalization)
     add_tags(learned, tags)
     if len(learned) < size:
         message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"
@@ -342,10 +287,3 @@ def _learn_tokenizer(
             raise ValueError(f"{message}; set --vocab_size to at most {len(learned)}.")
         report(f"{message} as in the preset.")
     return learned
-
-
-def _sentences(texts: Iterable[Dataset]) -> Iterator[str]:
-    for pairs in texts:
-        for batch in pairs.iter(1000):
-            for column in ("source", "target"):
-                yield from (sentence for sentence in batch[column] if sentence)

@@ -14,9 +14,7 @@ from transformers.debug_utils import DebugOption
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
 
-from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator
-from ..data.mixture import Mixture
-from ..data.shards import ShardStream
+from ..data.batching import Seq2SeqCollator, as_rows, by_name
 from ..files import STATE
 from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
@@ -31,8 +29,8 @@ from .loss import r_drop_loss
 from .resumed_state import ResumedState
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
-from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name, share_embeddings
-from .validation import ValidatingTrainer, token_lengths
+from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
+from .validation import ValidatingTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +80,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             _use_one_device(args)
             if args.device.type == "cuda":
                 avoid_cudnn_attention()
-            if isinstance(train := kwargs.get("train_dataset"), ShardStream) or hasattr(train, "__len__"):
+            if as_rows(kwargs.get("train_dataset")) is not None:
                 check_batch_size(args)
             if kwargs.get("eval_dataset") is not None:
                 check_evaluation(args)
@@ -96,10 +94,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             self.accelerator.dataloader_config.non_blocking = True  # otherwise each batch waits for the last update
         if self.is_fsdp_enabled:
             check_saved_form(self.accelerator.state.fsdp_plugin)
-        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
-            share_embeddings(self.model)
-            if self.args.bf16:
-                keep_in_float32(self.accelerator.state.fsdp_plugin)
+        if self.is_fsdp_enabled and self.accelerator.is_fsdp2 and self.args.bf16:
+            keep_in_float32(self.accelerator.state.fsdp_plugin)
         if self.args.torch_compile:  # the shapes of batches change, so compile once for all of them
             self.accelerator.state.dynamo_plugin.dynamic = True
         self._saving = False
@@ -130,12 +126,14 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         Raises:
             ValueError: if validation does not report the metric.
         """
-        metric, names = args.metric_for_best_model.removeprefix("eval_"), args.metrics()
-        if isinstance(eval_dataset, dict):
-            if metric in names and eval_dataset:
+        metric = args.metric_for_best_model.removeprefix("eval_")
+        names = args.metrics()
+        parts = list(by_name(eval_dataset))
+        if parts != [""]:
+            if metric in names and parts:
                 args = copy.copy(args)  # the caller may reuse them for another trainer
-                metric = args.metric_for_best_model = f"{next(iter(eval_dataset))}_{metric}"
-            names = [f"{part}_{name}" for part in eval_dataset for name in names]
+                metric = args.metric_for_best_model = f"{parts[0]}_{metric}"
+            names = [f"{part}_{name}" for part in parts for name in names]
         known = not compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
         if known and metric not in names:
             raise ValueError(f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}.")
@@ -172,21 +170,16 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         for name in ("multiprocessing_context", "in_order"):  # only in newer releases of transformers
             if (value := getattr(self.args, f"dataloader_{name}", None)) is not None:
                 settings[name] = value
-        if isinstance(self.train_dataset, ShardStream):  # rows are whole batches, different ones on each process
-            self.train_dataset.check_readers(max(1, self.args.dataloader_num_workers))
-            return DataLoader(self.train_dataset, batch_size=None, **settings)
-        if not hasattr(self.train_dataset, "__len__"):
+        rows = self._rows(self.train_dataset)
+        if rows is None:
             return super().get_train_dataloader()
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        if isinstance(self.train_dataset, Mixture):
-            sampler: MaxTokensBatchSampler = self.train_dataset.sampler(
-                self.args.max_tokens, seed, progress=self.is_world_process_zero() and not self.args.disable_tqdm
-            )
-        else:
-            sampler = MaxTokensBatchSampler(*token_lengths(self.train_dataset), self.args.max_tokens, seed=seed)
+        progress = self.is_world_process_zero() and not self.args.disable_tqdm
+        sampler = rows.sampler(self.args.max_tokens, seed, max(1, self.args.dataloader_num_workers), progress)
+        if sampler is None:  # the rows are whole batches, different ones on each process
+            return DataLoader(rows, batch_size=None, **settings)
         self.remove_callback(SetEpoch)
         self.add_callback(SetEpoch(sampler))
-        rows = self._rows(self.train_dataset)
         return self.accelerator.prepare(DataLoader(rows, batch_sampler=sampler, **settings))
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
@@ -212,8 +205,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         processes, so that one batch of 8 pairs and 8 accumulated batches of 1 have the same gradient. With R-Drop, the
         model runs twice with different dropout.
         """
-        labels, inputs = inputs["labels"], {name: value for name, value in inputs.items() if name != "labels"}
-        smoothing, r_drop = self.args.label_smoothing_factor, self.args.r_drop_alpha
+        labels = inputs["labels"]
+        inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        smoothing = self.args.label_smoothing_factor
+        r_drop = self.args.r_drop_alpha
         pad_token_id = self.model.config.pad_token_id
         if not model.training:
             smoothing = r_drop = 0.0
@@ -286,8 +281,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         The best checkpoint is kept in addition to the newest `save_total_limit`, so that these can all be averaged.
         """
         self.safeguards.report()
-        folder, name = Path(self._get_output_dir(trial)), f"checkpoint-{self.state.global_step}"
-        unfinished, best = folder / UNFINISHED / name, self.state.best_global_step
+        folder = Path(self._get_output_dir(trial))
+        name = f"checkpoint-{self.state.global_step}"
+        unfinished = folder / UNFINISHED / name
+        best = self.state.best_global_step
         self._saving = True
         try:
             super()._save_checkpoint(model, trial)

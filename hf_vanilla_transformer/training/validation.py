@@ -1,7 +1,7 @@
 """Validate a model during training: cross-entropy, perplexity, and BLEU of its translations."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
@@ -13,8 +13,7 @@ from tqdm import tqdm
 from transformers import EvalPrediction, Seq2SeqTrainer
 from transformers.trainer_utils import denumpify_detensorize
 
-from ..data.batching import Seq2SeqCollator, TokenRows, batches_by_length, pad
-from ..data.mixture import Mixture
+from ..data.batching import Rows, Seq2SeqCollator, as_rows, batches_by_length, by_name, pad
 from ..inference.metrics import Bleu, evaluate_translations, perplexity
 from ..inference.translator import Translator
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
@@ -37,17 +36,6 @@ def _original_forward(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         model.forward = wrapper
-
-
-def token_lengths(dataset: Any) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the number of source tokens and of target tokens of each pair."""
-    if isinstance(dataset, Mixture):
-        source_lengths, target_lengths = dataset.lengths
-        return source_lengths.tolist(), target_lengths.tolist()
-    if "source_length" in getattr(dataset, "column_names", ()):
-        return dataset["source_length"][:], dataset["target_length"][:]
-    sources, targets = zip(*((len(row["input_ids"]), len(row["labels"])) for row in dataset), strict=True)
-    return sources, targets
 
 
 class ValidatingTrainer(Seq2SeqTrainer):
@@ -79,8 +67,9 @@ class ValidatingTrainer(Seq2SeqTrainer):
         if dataset is None:
             raise ValueError("There is no dataset to evaluate: give an eval_dataset.")
         metrics: dict[str, Any] = {}
-        if isinstance(dataset, dict):
-            for name, part in dataset.items():
+        parts = by_name(dataset)
+        if set(parts) != {""}:
+            for name, part in parts.items():
                 metrics |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
             return metrics
         if self.args.eval_bleu and self.processing_class is None:
@@ -95,10 +84,9 @@ class ValidatingTrainer(Seq2SeqTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _rows(self, dataset: Any) -> Any:
-        """Return the dataset's rows in the form that is fastest for the collator, if both are this package's."""
-        ours = isinstance(self.data_collator, Seq2SeqCollator) and TokenRows.supports(dataset)
-        return TokenRows(dataset) if ours else dataset
+    def _rows(self, dataset: Any) -> Rows | None:
+        """Return the dataset's rows, as arrays if the collator is this package's, or None if it has no length."""
+        return as_rows(dataset, as_arrays=isinstance(self.data_collator, Seq2SeqCollator))
 
     def _validated_model(self) -> torch.nn.Module:
         if self.average and self.average.model:
@@ -107,9 +95,11 @@ class ValidatingTrainer(Seq2SeqTrainer):
 
     def _validation_loss(self, model: torch.nn.Module, dataset: Any) -> float:
         """Return the mean cross-entropy per real target token, over all processes."""
-        batches = batches_by_length(*token_lengths(dataset), self.args.max_tokens)
+        rows = self._rows(dataset)
+        assert rows is not None  # `_translate_ids` needs a length as well
+        batches = batches_by_length(*rows.lengths, self.args.max_tokens)
         loader = DataLoader(
-            self._rows(dataset),
+            rows,
             batch_sampler=batches[self.accelerator.process_index :: self.accelerator.num_processes],
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
@@ -152,13 +142,13 @@ class ValidatingTrainer(Seq2SeqTrainer):
 
     def score(self) -> list[dict[str, Any]]:
         """Return the scores of each validation text with the model's decoding settings, as `evaluate` does."""
-        sets: Any = self.eval_dataset
-        named = {f"validation text, {name}": part for name, part in sets.items()} if isinstance(sets, dict) else {}
-        results, model = [], self._validated_model()
-        for name, dataset in (named or {"validation text": sets}).items():
+        results = []
+        model = self._validated_model()
+        for name, dataset in by_name(self.eval_dataset).items():
             predictions, references = self._decode(*self._translate_ids(model, dataset))
             scores = evaluate_translations(predictions, references, self.args.bleu_tokenize)
-            results.append({"text": name, "sentences": len(predictions), **scores})
+            text = f"validation text, {name}" if name else "validation text"
+            results.append({"text": text, "sentences": len(predictions), **scores})
         return results
 
     def _translate_ids(self, model: Any, dataset: Any, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmark_text import Text
 from decoding import (
     DEFAULT_SIZE,
     growth_table,
@@ -27,44 +28,6 @@ from decoding import (
 from measuring import Report, describe_machine, gemm_rate, log, time_interleaved
 from training import measure_base_training_step, measure_loss, measure_training
 from transformers.utils import logging
-
-from hf_vanilla_transformer import train_tokenizer
-from hf_vanilla_transformer.data.cleaning import tokenize_pairs
-from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.readers import load_pairs
-from hf_vanilla_transformer.inference.metrics import Bleu
-
-ROOT = Path(__file__).parents[2]
-MULTI30K_FOLDERS = (ROOT / "data" / "multi30k", ROOT.parent / "shared" / "data" / "multi30k" / "tok")
-MULTI30K = next((folder for folder in MULTI30K_FOLDERS if (folder / "train.en").is_file()), MULTI30K_FOLDERS[0])
-
-
-class Text:
-    """Training and test text as token ids, with a tokenizer trained on it."""
-
-    def __init__(self) -> None:
-        if MULTI30K.is_dir():
-            self.name = "Multi30k"
-            pairs, test = load_pairs(str(MULTI30K / "train"), "en", "de"), MULTI30K / "test_2016_flickr.en"
-            self.test = test.read_text(encoding="utf-8").splitlines()
-            self.references = test.with_suffix(".de").read_text(encoding="utf-8").splitlines()
-        else:
-            from datasets import Dataset
-
-            self.name, phrases = "built-in phrases", splits()
-            pairs = Dataset.from_dict(
-                {"source": [p.en for p in phrases["train"]], "target": [p.de for p in phrases["train"]]}
-            )
-            self.test = [p.en for p in phrases["test"]][:1000]
-            self.references = [p.de for p in phrases["test"]][:1000]
-        texts = [text for name in ("source", "target") for text in pairs[name] if text]
-        self.tokenizer = train_tokenizer(texts, 5000)
-        self.train, _ = tokenize_pairs(pairs, self.tokenizer, 256, None)
-        self.sources = self.tokenizer(self.test)["input_ids"]
-
-    def bleu(self, translations: list[str]) -> float:
-        """Return the BLEU of the translations of the test text."""
-        return Bleu().compute(predictions=translations, references=self.references, tokenize="none")["bleu"]
 
 
 def measure_imports(report: Report, repeats: int) -> None:

@@ -11,7 +11,8 @@ projections add 8 n d^2. Exits 0 only if every exponent is within 0.35 of the pa
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from measuring import describe_machine, log, peak_memory_increase
@@ -21,6 +22,9 @@ from torch.utils.benchmark import Timer
 from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.layers_vanilla_transformer import VanillaTransformerAttention
 from hf_vanilla_transformer.study import plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KERNEL_SIZE = 3  # of the convolution, k in its path length log_k(n)
 # sequences per batch: with one, the n calls of a recurrent layer and the packing of weights would dominate the time
@@ -141,19 +145,39 @@ def print_crossovers() -> tuple[list[int], dict[str, list[float]]]:
     return lengths, times
 
 
+def plot_times(lengths: Sequence[int], seconds: Mapping[str, Sequence[float]], d_model: int) -> "Figure":
+    """Plot the time of one layer of each type by sequence length n, and mark n = d.
+
+    Args:
+        lengths: sequence lengths n.
+        seconds: layer type to the seconds per sequence at each length.
+        d_model: width d of the layers.
+    """
+    figure = plots.new_figure(8, 5)
+    axes = figure.add_subplot()
+    for i, (kind, times) in enumerate(seconds.items()):
+        axes.plot(lengths, [1000 * time for time in times], label=kind, marker=".", **plots.line_style(i))
+    axes.axvline(d_model, color="gray", linewidth=0.8, label=f"n = d = {d_model}")
+    axes.set(xscale="log", yscale="log", xlabel="length n", ylabel="milliseconds per sequence")
+    axes.set_xticks(lengths, [str(length) for length in lengths])
+    axes.minorticks_off()
+    axes.legend()
+    return figure
+
+
 @torch.inference_mode()
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", metavar="FILE", help="also draw the times, as .png or .svg")
     args = parser.parse_args()
     if args.output:
-        plots.save(plots.figure_class()(), args.output)  # fail now, not after 5 minutes, if it cannot be written
+        plots.save(plots.new_figure(1, 1), args.output)  # fail now, not after 5 minutes, if it cannot be written
     torch.manual_seed(0)
     print(f"{describe_machine()}; on one thread\n")
     worst = print_exponents()
     lengths, times = print_crossovers()
     if args.output:
-        plots.save(plots.costs(lengths, times, CROSSOVER_WIDTH), args.output)
+        plots.save(plot_times(lengths, times, CROSSOVER_WIDTH), args.output)
     return int(worst > 0.35)
 
 

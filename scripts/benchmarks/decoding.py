@@ -11,9 +11,10 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from benchmark_text import Text
 from measuring import Report, log, peak_memory_increase, time_interleaved
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -31,13 +32,11 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.training.presets import preset
 
-if TYPE_CHECKING:
-    from benchmark import Text
-
 VOCAB_SIZE, BATCH_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 16_000, 32, 35, 30  # of the measurements at base size
 SEARCHES = {"beam 4": 4, "greedy": 1}  # names and numbers of beams
 CTRANSLATE2_DTYPES = ("float32", "bfloat16", "int8")
 OURS = {"ours": "", "ours bfloat16": "bfloat16, "}  # the two rows of ours for each peer, and their names in the table
+PLANNED_PAIRS = 4_500_000  # as many as WMT 2014 English-German has
 DEFAULT_SIZE = {"source length": 100, "batch": 8, "beam": 4}  # of the growth table
 
 
@@ -165,7 +164,7 @@ def measure_base_decoding(report: Report, repeats: int) -> None:
         report.add_agreement(f"base, {name}", *outputs)
 
 
-def train_tiny(text: "Text", updates: int) -> VanillaTransformerForConditionalGeneration:
+def train_tiny(text: Text, updates: int) -> VanillaTransformerForConditionalGeneration:
     """Return a `tiny` model trained on the training text."""
     log(f"Training `tiny` for {updates} updates ...")
     torch.manual_seed(0)
@@ -180,7 +179,7 @@ def train_tiny(text: "Text", updates: int) -> VanillaTransformerForConditionalGe
     return model
 
 
-def measure_tiny_decoding(report: Report, text: "Text", folder: str | None, updates: int, repeats: int) -> None:
+def measure_tiny_decoding(report: Report, text: Text, folder: str | None, updates: int, repeats: int) -> None:
     """Measure decoding of the test sentences, in the same length-sorted batches for every peer.
 
     The model is the one saved in `folder`, or a `tiny` trained for `updates` updates.
@@ -246,9 +245,9 @@ def print_memory(task: str) -> None:
     The tasks are beam search at base size ("ours", "MarianMT") and "planning" the batches of 4.5 million pairs.
     """
     if task == "planning":
-        lengths = torch.randint(5, 60, (4_500_000,)).tolist()
+        lengths = torch.randint(5, 60, (PLANNED_PAIRS,)).tolist()
         targets = [
-            max(1, length + int(noise)) for length, noise in zip(lengths, torch.randn(4_500_000) * 4, strict=True)
+            max(1, length + int(noise)) for length, noise in zip(lengths, torch.randn(PLANNED_PAIRS) * 4, strict=True)
         ]
         start = time.perf_counter()
 

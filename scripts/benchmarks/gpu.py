@@ -11,12 +11,11 @@ Exits with 3 if the time was not enough for all rows, with 0 otherwise.
 
 import argparse
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from gpu_decoding import measure_decoding
-from gpu_results import OutOfTimeError, Results
+from gpu_results import OutOfTimeError, Results, Setup
 from gpu_runs import measure_launchers, measure_recipe, run_tests, test_devices
 from gpu_training import measure_training, peak_rate
 from measuring import describe_machine
@@ -27,20 +26,6 @@ from hf_vanilla_transformer.inference.precision import default_device
 OUT_OF_TIME = 3  # exit status
 PAPER_UPDATES = {"base": 100_000, "big": 300_000}  # section 5.2
 PAPER_TOKENS = 25_000  # target tokens per update (section 5.1)
-
-
-@dataclass
-class Setup:
-    """What the stages measure, and where."""
-
-    text: Path
-    output: Path
-    small: bool
-    device: torch.device
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return ("tiny",) if self.small else ("base", "big")
 
 
 STAGES = {

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from decoding import (
@@ -18,20 +18,18 @@ from decoding import (
     random_model,
     word_tokenizer,
 )
-from gpu_results import Results, describe
+from gpu_results import Results, Setup, describe
 from measuring import time_interleaved
 
 from hf_vanilla_transformer import convert
 
-if TYPE_CHECKING:
-    from gpu import Setup
 
-
-def measure_decoding(setup: "Setup", results: Results) -> None:
+def measure_decoding(setup: Setup, results: Results) -> None:
     """Add one row for each model, search, batch size and dtype."""
-    sizes, default_size = ((1, 2), 2) if setup.small else ((1, 64, 256), 64)
-    cases = [(size, torch.bfloat16) for size in sizes]
-    cases += [(default_size, torch.float16), (default_size, torch.float32)]
+    cases = [(size, torch.bfloat16) for size in (1, 64, 256)]
+    cases += [(64, torch.float16), (64, torch.float32)]
+    if setup.small:
+        cases = [(1, torch.bfloat16), (2, torch.float32)]
     for name in setup.models:
         for search, beams in SEARCHES.items():
             for size, dtype in cases:
@@ -47,7 +45,7 @@ def _exports(root: Path, name: str, device: str) -> dict[str, Any]:
     return export_to_ctranslate2(random_model(name), word_tokenizer(VOCAB_SIZE), str(root), (dtype,), device)
 
 
-def _decode(setup: "Setup", name: str, beams: int, size: int, dtype: torch.dtype) -> dict[str, Any]:
+def _decode(setup: Setup, name: str, beams: int, size: int, dtype: torch.dtype) -> dict[str, Any]:
     """Return the sentences per second of each candidate, and how often the host waited for the GPU."""
     model: Any = random_model(name)
     model.to(setup.device, dtype)

@@ -5,14 +5,30 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from measuring import log, synchronize
 
 from hf_vanilla_transformer.files import write_whole
 
 FAILED = "failed"
+
+
+@dataclass
+class Setup:
+    """What the stages measure, and where."""
+
+    text: Path
+    output: Path
+    small: bool
+    device: torch.device
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return ("tiny",) if self.small else ("base", "big")
 
 
 class OutOfTimeError(Exception):

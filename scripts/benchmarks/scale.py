@@ -22,6 +22,7 @@ from hf_vanilla_transformer.corpus.pieces import WORK, Preparation
 from hf_vanilla_transformer.corpus.preparation import SAMPLE_PAIRS, prepare
 from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
+from hf_vanilla_transformer.data.source import Source, TextFile
 
 PAIRS, NODES = (100_000_000, 1_000_000_000), (1, 8, 64)
 
@@ -70,9 +71,8 @@ def measure_preparation(text: str, languages: tuple[str, str], copies: int, fold
             sizes[kind] = sum(file.stat().st_size for file in files)
 
     preparation = Preparation(languages, 8000, cleaning=Cleaning(256, 4.0), shard_pairs=50_000)
-    manifest = prepare(
-        [f"{folder}-{copy}" for copy in range(copies)], preparation, str(folder), runner=Runner(1), watch=watch
-    )
+    source = Source([TextFile(languages, f"{folder}-{copy}") for copy in range(copies)])
+    manifest = prepare(source, preparation, str(folder), runner=Runner(1), watch=watch)
     pairs = manifest["read"]
     return {
         "read": pairs / seconds["Reading"],

@@ -3,9 +3,10 @@
 import statistics
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from benchmark_text import Text
 from decoding import OURS, VOCAB_SIZE
 from measuring import Report, log, peak_memory_increase, synchronize, time_interleaved
 from torch import nn
@@ -25,9 +26,6 @@ from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import IGNORED_LABEL
 from hf_vanilla_transformer.model.loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
 from hf_vanilla_transformer.training.presets import preset
-
-if TYPE_CHECKING:
-    from benchmark import Text
 
 
 class Throughput(TrainerCallback):
@@ -66,7 +64,7 @@ class OurBatchesTrainer(Seq2SeqTrainer):
     _rows = VanillaTransformerTrainer._rows
 
 
-def measure_training(report: Report, text: "Text", repeats: int, steps: int) -> None:
+def measure_training(report: Report, text: Text, repeats: int, steps: int) -> None:
     """Measure complete training runs of `tiny`, alternating between the trainers."""
     config = paper_config("tiny", vocab_size=len(text.tokenizer))
     max_tokens = preset("tiny").training["max_tokens"]

@@ -24,7 +24,7 @@ from hf_vanilla_transformer.training.arguments import DataArguments, VanillaTran
 from hf_vanilla_transformer.training.presets import TABLE_3, preset
 from hf_vanilla_transformer.training.recipes import parse_arguments
 from hf_vanilla_transformer.training.run import run_train
-from hf_vanilla_transformer.training.text import read_texts
+from hf_vanilla_transformer.training.text import validation_sources
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
@@ -48,9 +48,8 @@ def measure(folder: str, data: DataArguments, args: VanillaTransformerTrainingAr
     model, tokenizer = load_model(folder), load(AutoTokenizer, folder)
     languages = (model.config.source_lang, model.config.target_lang)
     data = replace(data, source_lang=languages[0], target_lang=languages[1])
-    _, (validation,) = read_texts(data, [languages])
-    assert validation.pairs is not None
-    tokens, _ = tokenize_pairs(validation.pairs, tokenizer, args.max_tokens, None)
+    (validation,) = validation_sources(data)
+    tokens, _ = tokenize_pairs(validation.pairs(), tokenizer, args.max_tokens, None)
     metrics = VanillaTransformerTrainer(model, args, eval_dataset=tokens, processing_class=tokenizer).evaluate()
     return {
         "perplexity": metrics["eval_perplexity"],

@@ -76,8 +76,8 @@ torch.set_printoptions(precision=3, sci_mode=False, linewidth=110)
 
 # %%
 section()
-phrases = splits(train=8000, validation=50, test=50)
-english, german = ([getattr(phrase, side) for phrase in phrases["train"]] for side in ("en", "de"))
+phrases = splits()
+english, german = ([getattr(phrase, side) for phrase in phrases["train"][:8000]] for side in ("en", "de"))
 tokenizer = train_tokenizer(english + german, vocab_size=1200)
 print(f"{english[0]!r}\n{tokenizer.convert_ids_to_tokens(tokenizer(english[0])['input_ids'])}\n")
 rows = [

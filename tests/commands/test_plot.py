@@ -10,7 +10,7 @@ from hf_vanilla_transformer.data.tags import add_tags
 
 @pytest.fixture
 def model(small_model, tmp_path):
-    """The folder of a model with a training log and results of an ablation."""
+    """The folder of a model with a training log."""
     tokenizer = train_tokenizer(["a dog runs"] * 3, 265)
     small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
@@ -20,20 +20,14 @@ def model(small_model, tmp_path):
         {"step": 10, "eval_loss": 1.0, "eval_perplexity": 2.7, "eval_bleu": 9.0},
     ]
     (tmp_path / "model" / "trainer_state.json").write_text(json.dumps({"global_step": 10, "log_history": log}))
-    rows = {"base": {"bleu": 30.0, "perplexity": 8.0}, "A1": {"bleu": 28.5, "perplexity": 8.5}}
-    (tmp_path / "model" / "ablation.json").write_text(json.dumps(rows))
     return tmp_path / "model"
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["positions", "--d_model", "32"],
-        ["noam", "--curves", "512:4000", "--steps", "5000"],
-        ["masks", "--lengths", "3", "2"],
         ["attention", "{}", "--sentence", "a dog", "--layer", "0"],
         ["training", "{}"],
-        ["table3", "{}/ablation.json"],
     ],
     ids=lambda words: words[0],
 )
@@ -62,26 +56,10 @@ def test_attention_is_plotted_for_a_model_of_several_target_languages(tmp_path, 
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
-def test_a_wrong_curve_is_reported_with_the_right_form(capsys):
-    with pytest.raises(SystemExit):
-        main(["plot", "noam", "--curves", "512", "--output", "x.png"])
-    assert "must have the form 512:4000, got '512'" in capsys.readouterr().err
-
-
-def test_other_file_types_and_wrong_flags_are_refused(tmp_path, capsys):
-    assert main(["plot", "masks", "--output", str(tmp_path / "masks.jpg")]) == 1
+def test_other_file_types_and_wrong_flags_are_refused(model, tmp_path, capsys):
+    assert main(["plot", "training", str(model), "--output", str(tmp_path / "curves.jpg")]) == 1
     assert "must end in .png or .svg" in capsys.readouterr().err
-    for words in (["noam", "--curves", "512"], ["masks", "--lengths", "0"], []):
+    for words in (["training"], ["masks"], []):
         with pytest.raises(SystemExit) as stop:
             main(["plot", *words, "--output", "x.png"])
         assert stop.value.code == 2
-
-
-@pytest.mark.parametrize(
-    "results",
-    ["[]", '{"base": 3, "A1": {}}', '{"base": {"bleu": "x", "perplexity": 1}, "A1": {"bleu": 1, "perplexity": 2}}'],
-)
-def test_invalid_results_of_table_3_are_reported_in_one_line(results, tmp_path, capsys):
-    (tmp_path / "ablation.json").write_text(results)
-    assert main(["plot", "table3", str(tmp_path / "ablation.json"), "--output", str(tmp_path / "t.png")]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -9,7 +9,7 @@ from tokenizers.normalizers import NFKC
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.readers import load_pairs
+from hf_vanilla_transformer.data.source import TextFile
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_every_line_is_translated_in_order_and_can_be_read_as_pairs(saved, corpu
     ]
     rows = [json.loads(line) for line in read_parts(saved.folder / "out")]
     assert rows == [{"en": source, "de": target} for source, target in zip(saved.sources, expected, strict=True)] * 2
-    pairs = load_pairs(str(saved.folder / "out"), "en", "de")
+    pairs = TextFile(("en", "de"), str(saved.folder / "out")).pairs()
     assert pairs["source"][:] == saved.sources * 2
     assert pairs["target"][:] == expected * 2
 

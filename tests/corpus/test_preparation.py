@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset
-from sample_text import CLEANING, LANGUAGES, PAIRS, prepare_sample, rows
+from sample_text import CLEANING, LANGUAGES, PAIRS, GivenRows, prepare_sample, rows
 from small import write_moses
 from transformers import ByT5Tokenizer
 
@@ -21,9 +21,8 @@ from hf_vanilla_transformer.corpus.pieces import Preparation
 from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.hub_datasets import HubRows
-from hf_vanilla_transformer.data.readers import load_pairs
 from hf_vanilla_transformer.data.shards import load_shards
+from hf_vanilla_transformer.data.source import HubDataset, Source, TextFile
 
 COMMAND = [sys.executable, "-m", "hf_vanilla_transformer", "prepare"]
 LANGUAGE_FLAGS = ["--source_lang", "en", "--target_lang", "de"]
@@ -44,7 +43,7 @@ def stamps(folder: Path, files: Iterable[Path] | None = None) -> dict[Path, int]
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sample_folder, sample_tokenizer, workers):
     folder, manifest = prepare_sample(sample_folder, sample_tokenizer, workers=workers)
-    pairs = load_pairs(str(sample_folder / "all"), *LANGUAGES)
+    pairs = TextFile(LANGUAGES, str(sample_folder / "all")).pairs()
     expected, drops = tokenize_pairs(pairs, sample_tokenizer, 25_000, CLEANING)
     shards = load_shards(str(folder))
     assert shards["input_ids"][:] == expected["input_ids"][:]
@@ -108,14 +107,14 @@ def test_the_elements_of_an_array_write_the_same_shards_step_by_step(sample_fold
 def test_duplicates_are_found_across_files_and_shards_and_the_first_is_kept(sample_folder, sample_tokenizer):
     repeated = [*PAIRS[200:260], ("new", "neu"), *PAIRS[20:50], ("new", "neu")]
     write_moses(sample_folder / "third", en=[en for en, _ in repeated], de=[de for _, de in repeated])
-    files = [str(sample_folder / name) for name in ("first", "second", "third")]
-    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, sources=files)
+    files = Source([TextFile(LANGUAGES, str(sample_folder / name)) for name in ("first", "second", "third")])
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, source=files)
     assert manifest["drops"]["duplicate"] == 1 + len(repeated) - 1
     kept = load_shards(str(folder))
     texts = sample_tokenizer.batch_decode(kept["input_ids"][:], skip_special_tokens=True)
     expected = [en for i, (en, _) in enumerate(PAIRS) if i not in (10, 11, 15)]
     assert texts == [*expected, "new"]
-    _, kept_all = prepare_sample(sample_folder, sample_tokenizer, "all", sources=files, cleaning=None)
+    _, kept_all = prepare_sample(sample_folder, sample_tokenizer, "all", source=files, cleaning=None)
     assert kept_all["pairs"] == 300 + len(repeated) - 1  # all but the blank side
 
 
@@ -162,17 +161,17 @@ def test_an_interrupted_stream_is_not_resumed_from_a_different_dataset(sample_fo
         translations = [{"en": f"{name} {en}", "de": de} for en, de in PAIRS]
         Dataset.from_dict({"translation": translations}).to_parquet(sample_folder / name / "train.parquet")
 
-    def hub_rows(name: str, fail: bool = False) -> HubRows:
-        stream = HubRows(str(sample_folder / name), None, LANGUAGES)
+    def hub_rows(name: str, fail: bool = False) -> HubDataset:
+        source = HubDataset(LANGUAGES, str(sample_folder / name))
         if fail:
-            stream.rows = itertools.chain(itertools.islice(stream.rows, 150), (1 / 0 for _ in range(1)))
-        return stream
+            source._stream = itertools.chain(itertools.islice(source._stream, 150), (1 / 0 for _ in range(1)))
+        return source
 
     with pytest.raises(ZeroDivisionError):
-        prepare_sample(sample_folder, sample_tokenizer, sources=hub_rows("one", fail=True))
+        prepare_sample(sample_folder, sample_tokenizer, source=hub_rows("one", fail=True))
     with pytest.raises(ValueError, match=r"different text or settings \(dataset;"):
-        prepare_sample(sample_folder, sample_tokenizer, sources=hub_rows("two"))
-    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, sources=hub_rows("one"))
+        prepare_sample(sample_folder, sample_tokenizer, source=hub_rows("two"))
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, source=hub_rows("one"))
     assert manifest["read"] == 300
     assert str(sample_folder) not in (folder / "manifest.json").read_text()
 
@@ -181,21 +180,21 @@ def test_a_different_configuration_of_a_dataset_is_a_different_text(sample_folde
     (sample_folder / "set").mkdir()
     translations = [{"en": en, "de": de} for en, de in PAIRS]
     Dataset.from_dict({"translation": translations}).to_parquet(sample_folder / "set" / "train.parquet")
-    stream = HubRows(str(sample_folder / "set"), None, LANGUAGES)
-    prepare_sample(sample_folder, sample_tokenizer, sources=stream)
-    other = HubRows(str(sample_folder / "set"), "default", LANGUAGES)
+    stream = HubDataset(LANGUAGES, str(sample_folder / "set"))
+    prepare_sample(sample_folder, sample_tokenizer, source=stream)
+    other = HubDataset(LANGUAGES, str(sample_folder / "set"), "default")
     with pytest.raises(ValueError, match=r"different text or settings \(dataset;"):
-        prepare_sample(sample_folder, sample_tokenizer, sources=other)
+        prepare_sample(sample_folder, sample_tokenizer, source=other)
 
 
 def test_changed_code_invalidates_interrupted_but_not_finished_folders(sample_folder, sample_tokenizer, monkeypatch):
     _, manifest = prepare_sample(sample_folder, sample_tokenizer)
     with pytest.raises(OSError, match="gone"):
-        prepare_sample(sample_folder, sample_tokenizer, "interrupted", sources=interrupted_rows())
+        prepare_sample(sample_folder, sample_tokenizer, "interrupted", source=GivenRows(interrupted_rows()))
     monkeypatch.setattr("hf_vanilla_transformer.corpus.preparation.VERSION", "later")
     assert prepare_sample(sample_folder, sample_tokenizer)[1] == manifest
     with pytest.raises(ValueError, match=r"different text or settings \(version;"):
-        prepare_sample(sample_folder, sample_tokenizer, "interrupted", sources=interrupted_rows())
+        prepare_sample(sample_folder, sample_tokenizer, "interrupted", source=GivenRows(interrupted_rows()))
 
 
 def test_a_folder_with_other_files_is_refused(sample_folder, sample_tokenizer):
@@ -222,7 +221,7 @@ def test_flags_of_a_new_vocabulary_are_refused_beside_a_tokenizer(sample_folder,
 def test_equal_source_and_target_languages_are_rejected(sample_folder, sample_tokenizer):
     folder = sample_folder / "prepared"
     with pytest.raises(DataError, match="both 'en'"):
-        prepare(rows([("a", "b")]), Preparation(("en", "en")), str(folder), sample_tokenizer)
+        prepare(GivenRows(rows([("a", "b")])), Preparation(("en", "en")), str(folder), sample_tokenizer)
     assert not folder.exists()
 
 
@@ -253,7 +252,9 @@ def test_the_verb_streams_a_dataset_from_the_hub(sample_folder, sample_tokenizer
     flags = ["--dataset_name", str(sample_folder / "set"), *LANGUAGE_FLAGS, "--shard_pairs", "64"]
     flags += ["--tokenizer_name", str(sample_folder / "tokenizer"), "--output_dir", str(sample_folder / "streamed")]
     subprocess.run([*COMMAND, *flags], capture_output=True, text=True, check=True)
-    _, manifest = prepare_sample(sample_folder, sample_tokenizer, sources=[str(sample_folder / "all")])
+    _, manifest = prepare_sample(
+        sample_folder, sample_tokenizer, source=TextFile(LANGUAGES, str(sample_folder / "all"))
+    )
     streamed = json.loads((sample_folder / "streamed" / "manifest.json").read_text())
     assert streamed["shards"] == manifest["shards"]
     assert streamed["tokenizer"] == manifest["tokenizer"]

@@ -1,11 +1,11 @@
-"""Fixtures for the tests of data: generated phrases."""
+"""Fixtures for the tests of data: the built-in phrases."""
 
 import pytest
 
-from hf_vanilla_transformer.data.phrases import generate
+from hf_vanilla_transformer.data.phrases import Phrase, splits
 
 
 @pytest.fixture(scope="session")
-def phrases():
-    """20,000 phrases of the built-in corpus."""
-    return generate(20_000, seed=1)
+def phrases() -> list[Phrase]:
+    """All phrases of the built-in corpus."""
+    return [phrase for part in splits().values() for phrase in part]

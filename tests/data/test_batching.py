@@ -215,7 +215,7 @@ def test_token_rows_are_sent_to_a_process_without_their_arrays(tokens):
     rows = TokenRows(tokens)
     rows.__getitems__([0])
     copy = pickle.loads(pickle.dumps(rows))
-    assert vars(copy).keys() == {"dataset"}
+    assert vars(copy).keys() == {"dataset", "prefix"}
     assert [row["labels"].tolist() for row in copy.__getitems__([5])] == [tokens[5]["labels"]]
 
 

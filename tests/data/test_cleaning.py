@@ -7,10 +7,10 @@ from corpora import ROOT
 from datasets import Dataset
 
 from hf_vanilla_transformer import train_tokenizer
-from hf_vanilla_transformer.data import cleaning, readers
+from hf_vanilla_transformer.data import cleaning, formats, source
 from hf_vanilla_transformer.data.cleaning import Cleaning, describe_drops, tokenize_pairs
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.readers import load_pairs
+from hf_vanilla_transformer.data.source import TextFile
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 CLEANING = Cleaning(max_sentence_tokens=256, max_length_ratio=4.0)
@@ -20,7 +20,7 @@ SHARED = ROOT.parent / "shared" / "data"
 class WordTokenizer:
     """Maps each word to its length, plus 100 for target text."""
 
-    def __call__(self, text=None, text_target=None):
+    def __call__(self, text=None, text_target=None, verbose=True):
         shift, texts = (0, text) if text is not None else (100, text_target)
         return {"input_ids": [[*(shift + len(word) for word in line.split()), 2] for line in texts]}
 
@@ -117,11 +117,11 @@ def test_tags_are_markup(text):
 
 def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path, monkeypatch):
     (tmp_path / "text.tsv").write_text("en\tde\n" + "".join(f"{'a' * (i % 37 + 1)} {i}\tb {i}\n" for i in range(60)))
-    pairs = load_pairs(str(tmp_path / "text.tsv"), "en", "de")
+    pairs = TextFile(("en", "de"), str(tmp_path / "text.tsv")).pairs()
     expected = tokenize_pairs(pairs, WordTokenizer(), 100)[0].to_dict()
     monkeypatch.setattr("hf_vanilla_transformer.data.cleaning.MIN_PAIRS_PER_PROCESS", 10)
     monkeypatch.setattr("hf_vanilla_transformer.data.cleaning.available_cores", lambda: 2)
-    pairs = load_pairs(str(tmp_path / "text.tsv"), "en", "de")
+    pairs = TextFile(("en", "de"), str(tmp_path / "text.tsv")).pairs()
     assert tokenize_pairs(pairs, WordTokenizer(), 99)[0].to_dict() == expected  # 99: not from the cache
 
 
@@ -132,7 +132,8 @@ def test_every_pair_of_the_wmt_sample_is_kept_or_counted():
     lines = [(folder / f"train.{language}").read_bytes().decode().split("\n")[:-1] for language in ("en", "de")]
     blank = [i for i, pair in enumerate(zip(*lines, strict=True)) if not all(side.strip() for side in pair)]
     pairs = set(zip(*lines, strict=True))
-    tokens, drops = tokenize_pairs(load_pairs(str(folder / "train"), "en", "de"), WordTokenizer(), 50, CLEANING)
+    text = TextFile(("en", "de"), str(folder / "train"))
+    tokens, drops = tokenize_pairs(text.pairs(), WordTokenizer(), 50, CLEANING)
     assert drops["blank side"] == len(blank) > 0
     assert drops["too long"] > 0
     assert len(tokens) + drops.total() == 10_000
@@ -141,18 +142,17 @@ def test_every_pair_of_the_wmt_sample_is_kept_or_counted():
 
 def test_changed_code_does_not_use_the_cache_of_the_old_code(tmp_path, monkeypatch):
     (tmp_path / "text.tsv").write_text("en\tde\na dog\tein hund\n")
-    path = str(tmp_path / "text.tsv")
-    assert load_pairs(path, "en", "de")["source"][:] == ["a dog"]
-    monkeypatch.setitem(readers.READERS, ".tsv", lambda files, languages: iter([{"source": "new", "target": "neu"}]))
-    assert load_pairs(path, "en", "de")["source"][:] == ["a dog"]  # from the cache, as the code has not changed
-    monkeypatch.setattr(readers, "VERSION", "later")
-    pairs = load_pairs(path, "en", "de")
-    assert pairs["source"][:] == ["new"]
+    text = TextFile(("en", "de"), str(tmp_path / "text.tsv"))
+    assert text.pairs()["source"][:] == ["a dog"]
+    monkeypatch.setitem(formats.READERS, ".tsv", lambda files, languages: iter([{"source": "new", "target": "neu"}]))
+    assert text.pairs()["source"][:] == ["a dog"]  # from the cache, as the code has not changed
+    monkeypatch.setattr(source, "VERSION", "later")
+    assert text.pairs()["source"][:] == ["new"]
     tokenizer = train_tokenizer([""], 260)
     fingerprints = {}
     for version in ("later", "later still"):
         monkeypatch.setattr(cleaning, "VERSION", version)
-        fingerprints[version] = tokenize_pairs(pairs, tokenizer, 100)[0]._fingerprint
+        fingerprints[version] = tokenize_pairs(text.pairs(), tokenizer, 100)[0]._fingerprint
     assert len(set(fingerprints.values())) == 2
 
 

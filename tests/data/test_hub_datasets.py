@@ -5,8 +5,9 @@ import pytest
 from datasets import Dataset
 
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.hub_datasets import HubRows, load_hub_pairs
+from hf_vanilla_transformer.data.source import HubDataset
 
+LANGUAGES = ("en", "de")
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 
@@ -24,19 +25,18 @@ def hub_dataset(tmp_path):
     return str(tmp_path / "set")
 
 
-def test_the_existing_splits_of_a_hub_dataset_are_returned(hub_dataset):
-    pairs = load_hub_pairs(hub_dataset, "de-en", "en", "de", ("train", "validation"))
-    assert {name: split[0] for name, split in pairs.items()} == {
-        name: {"source": f"{name} one", "target": f"{name} eins"} for name in ("train", "validation")
-    }
-    assert list(load_hub_pairs(hub_dataset, "small", "en", "de", ("train", "validation"))) == ["train"]
+def test_a_dataset_comes_with_its_validation_split_if_it_has_one(hub_dataset):
+    train = HubDataset(LANGUAGES, hub_dataset, "de-en")
+    for name, source in (("train", train), ("validation", train.validation())):
+        assert source.pairs()[0] == {"source": f"{name} one", "target": f"{name} eins"}
+    assert HubDataset(LANGUAGES, hub_dataset, "small").validation() is None
 
 
 def test_a_missing_split_or_language_of_a_hub_dataset_is_reported_with_the_existing_ones(hub_dataset):
     with pytest.raises(DataError, match=r"\(small\) has no split test; its splits are train"):
-        load_hub_pairs(hub_dataset, "small", "en", "de", ("test",))
+        HubDataset(LANGUAGES, hub_dataset, "small", "test").pairs()
     with pytest.raises(DataError, match=r"\(de-en\), train, has no column 'fr'; its columns are de, en"):
-        load_hub_pairs(hub_dataset, "de-en", "en", "fr", ("train",))
+        HubDataset(("en", "fr"), hub_dataset, "de-en").pairs()
 
 
 def test_a_null_row_of_a_stream_is_blank(tmp_path):
@@ -44,19 +44,19 @@ def test_a_null_row_of_a_stream_is_blank(tmp_path):
     rows = [{"en": "a", "de": "b"}, None]
     Dataset.from_dict({"translation": rows}).to_parquet(tmp_path / "null" / "train.parquet")
     expected = [{"source": "a", "target": "b"}, {"source": "", "target": ""}]
-    assert list(HubRows(str(tmp_path / "null"), None, ("en", "de"))) == expected
+    assert list(HubDataset(LANGUAGES, str(tmp_path / "null"))) == expected
 
 
 def test_a_stream_without_the_language_or_with_numbers_is_reported(hub_dataset, tmp_path):
-    with pytest.raises(DataError, match=r"\(de-en\) has no column 'fr'; its columns are de, en"):
-        list(HubRows(hub_dataset, "de-en", ("en", "fr")))
+    with pytest.raises(DataError, match=r"\(de-en\), row 1: no 'fr' among the keys \(de, en\)"):
+        list(HubDataset(("en", "fr"), hub_dataset, "de-en"))
     (tmp_path / "numbers").mkdir()
     Dataset.from_dict({"en": ["a", "b"], "de": [1, 2]}).to_parquet(tmp_path / "numbers" / "train.parquet")
-    with pytest.raises(DataError, match="row 1: 'de' is not text but int"):
-        list(HubRows(str(tmp_path / "numbers"), None, ("en", "de")))
+    with pytest.raises(DataError, match="row 1: the value of 'de' is not a string"):
+        list(HubDataset(LANGUAGES, str(tmp_path / "numbers")))
 
 
 def test_equal_source_and_target_languages_are_rejected(tmp_path):
     Dataset.from_dict({"en": ["a"], "de": ["b"]}).to_parquet(tmp_path / "text.parquet")
     with pytest.raises(DataError, match="both 'en'"):
-        load_hub_pairs(str(tmp_path), None, "en", "en", ("train",))
+        HubDataset(("en", "en"), str(tmp_path)).pairs()

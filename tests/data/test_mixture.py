@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from hf_vanilla_transformer import train_tokenizer
-from hf_vanilla_transformer.data.batching import Seq2SeqCollator
+from hf_vanilla_transformer.data.batching import Seq2SeqCollator, TokenRows
 from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
-from hf_vanilla_transformer.data.mixture import Mixture, TokenSource
+from hf_vanilla_transformer.data.mixture import MixedRows
 from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.sampling import WeightedBatchSampler
 
 
 @pytest.fixture(scope="module")
@@ -17,45 +18,51 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module")
-def sources(tokenizer) -> list[TokenSource]:
+def rows(tokenizer) -> list[TokenRows]:
     from datasets import Dataset
 
     phrases = splits()["train"]
     found = []
-    for name, start, end, prefix, weight in (("a", 0, 400, (), 1.0), ("b", 400, 500, (7, 8), 2.0)):
+    for start, end, prefix in ((0, 400, ()), (400, 500, (7, 8))):
         pairs = {"source": [p.en for p in phrases[start:end]], "target": [p.de for p in phrases[start:end]]}
         tokens, _ = tokenize_pairs(Dataset.from_dict(pairs), tokenizer, 250)
-        found.append(TokenSource(name, tokens, prefix, weight))
+        found.append(TokenRows(tokens, prefix))
     return found
 
 
-def test_pairs_are_those_of_the_sources_with_their_prefix(sources):
-    mixture = Mixture(sources)
-    assert len(mixture) == len(sources[0].tokens) + len(sources[1].tokens)
-    numbers = [len(mixture) - 1, 0, len(sources[0].tokens), 3]
-    rows = mixture.__getitems__([5 * len(mixture) + number for number in numbers])  # the epoch changes nothing
-    for number, row in zip(numbers, rows, strict=True):
-        source = sources[number >= len(sources[0].tokens)]
-        expected = source.tokens[number - (source is sources[1]) * len(sources[0].tokens)]
+def sampler_of(mixture: MixedRows) -> WeightedBatchSampler:
+    return mixture.sampler(256, seed=1, readers=1, progress=False)
+
+
+def test_pairs_are_those_of_the_sources_with_their_prefix(rows):
+    mixture = MixedRows(rows, [1.0, 2.0])
+    assert len(mixture) == len(rows[0]) + len(rows[1])
+    numbers = [len(mixture) - 1, 0, len(rows[0]), 3]
+    found = mixture.__getitems__([5 * len(mixture) + number for number in numbers])  # the epoch changes nothing
+    for number, row in zip(numbers, found, strict=True):
+        source = rows[number >= len(rows[0])]
+        expected = source.dataset[number - (source is rows[1]) * len(rows[0])]
         assert row["input_ids"].tolist() == [*source.prefix, *expected["input_ids"]]
         assert row["labels"].tolist() == expected["labels"]
     lengths = [(len(row["input_ids"]), len(row["labels"])) for row in map(mixture.__getitem__, range(len(mixture)))]
     assert [tuple(pair) for pair in zip(*(side.tolist() for side in mixture.lengths), strict=True)] == lengths
 
 
-def test_batches_with_dropout_fit_and_differ_between_epochs_only(sources, tokenizer):
-    mixture = Mixture(sources, BpeDropout(tokenizer, 0.2, seed=3))
-    sampler, collate, plain = mixture.sampler(256, seed=1), Seq2SeqCollator(0, 1), Mixture(sources)
+def test_batches_with_dropout_fit_and_differ_between_epochs_only(rows, tokenizer):
+    mixture = MixedRows(rows, [1.0, 2.0], BpeDropout(tokenizer, 0.2, seed=3))
+    plain = MixedRows(rows, [1.0, 2.0])
+    sampler = sampler_of(mixture)
+    collate = Seq2SeqCollator(0, 1)
     texts: list[dict[int, list[int]]] = []
     for epoch in (0, 1):
         sampler.set_epoch(epoch)
         texts.append({})
         for numbers in sampler:
-            rows = pickle.loads(pickle.dumps(mixture)).__getitems__(numbers)
+            found = pickle.loads(pickle.dumps(mixture)).__getitems__(numbers)
             again = mixture.__getitems__(numbers[::-1])[::-1]
-            batch = collate(rows)
+            batch = collate(found)
             assert max(batch["input_ids"].numel(), batch["labels"].numel()) <= 256
-            for number, row, same in zip(numbers, rows, again, strict=True):
+            for number, row, same in zip(numbers, found, again, strict=True):
                 assert row["input_ids"].tolist() == same["input_ids"].tolist()
                 pair = number % len(mixture)
                 original = plain[pair]
@@ -68,10 +75,9 @@ def test_batches_with_dropout_fit_and_differ_between_epochs_only(sources, tokeni
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.0, 0.75])
-def test_dropout_is_rarely_given_up_for_lack_of_room(sources, tokenizer, weight):
-    source = TokenSource("a", sources[0].tokens, weight=weight)
-    mixture = Mixture([source], BpeDropout(tokenizer, 0.1, seed=3))
-    sampler = mixture.sampler(256, seed=1)
+def test_dropout_is_rarely_given_up_for_lack_of_room(rows, tokenizer, weight):
+    mixture = MixedRows(rows[:1], [weight], BpeDropout(tokenizer, 0.1, seed=3))
+    sampler = sampler_of(mixture)
     for epoch in (0, 1, 5):
         sampler.set_epoch(epoch)
         batches = list(sampler)
@@ -80,15 +86,16 @@ def test_dropout_is_rarely_given_up_for_lack_of_room(sources, tokenizer, weight)
         drawn = mixture.segmented_lengths(np.concatenate(batches))[1]
         assert np.mean(drawn == np.concatenate(tokens)) > 0.95
         if weight != 0.75:  # which leaves room for the longest pair of each group
-            without = list(Mixture([source]).sampler(256, seed=1))
-            original = sum(int(source.tokens[number % len(mixture)]["target_length"]) for b in without for number in b)
+            without = list(sampler_of(MixedRows(rows[:1], [weight])))
+            lengths = rows[0].lengths[1]
+            original = sum(int(lengths[number % len(mixture)]) for batch in without for number in batch)
             assert sum(map(sum, tokens)) / len(batches) > 0.95 * original / len(without)
 
 
-def test_a_pair_that_is_used_twice_in_an_epoch_is_segmented_twice(sources, tokenizer):
-    mixture = Mixture([TokenSource("a", sources[0].tokens, weight=2.0)], BpeDropout(tokenizer, 0.1, seed=3))
+def test_a_pair_that_is_used_twice_in_an_epoch_is_segmented_twice(rows, tokenizer):
+    mixture = MixedRows(rows[:1], [2.0], BpeDropout(tokenizer, 0.1, seed=3))
     uses: dict[int, list[list[int]]] = {}
-    for numbers in mixture.sampler(256, seed=1):
+    for numbers in sampler_of(mixture):
         for number, row in zip(numbers, mixture.__getitems__(numbers), strict=True):
             uses.setdefault(number % len(mixture), []).append(row["labels"].tolist())
     assert len(uses) == len(mixture)

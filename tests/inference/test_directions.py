@@ -1,9 +1,7 @@
 """Models of several directions translate alike with every runtime."""
 
 import pytest
-import transformers
-from export_models import PHRASES
-from packaging.version import Version
+from export_models import NEEDS_ONNX, PHRASES
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
@@ -11,11 +9,10 @@ from hf_vanilla_transformer.data.tags import add_tags
 from hf_vanilla_transformer.export.registry import load_export
 from hf_vanilla_transformer.inference.translator import check_same_directions
 from hf_vanilla_transformer.model.text_rules_vanilla_transformer import Directions
-from hf_vanilla_transformer.serving.page import Explorer
+from hf_vanilla_transformer.serving.explorer import Explorer
 from hf_vanilla_transformer.study.comparison import score_translations
 
 PAIRS = ["en-de", "en-fr"]
-NEEDS_ONNX = pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="too old for ONNX exports")
 
 
 @pytest.fixture
@@ -60,8 +57,8 @@ def test_blank_sentences_stay_blank_in_every_direction(multilingual):
 def test_the_page_translates_in_the_chosen_direction(multilingual):
     model, tokenizer, folder = multilingual
     explorer = Explorer.load(folder)
-    assert explorer.target_langs == ["de", "fr"]
-    for language in explorer.target_langs:
+    assert explorer.directions.targets == ["de", "fr"]
+    for language in explorer.directions.targets:
         _, text, ids = explorer.translate(PHRASES[0], 1, 0.6, language)[0]
         assert text == translate(model, tokenizer, [PHRASES[0]], target_lang=language, num_beams=1)[0]
         tokens = explorer.attention(PHRASES[0], ids, language)["tokens"]["source"]

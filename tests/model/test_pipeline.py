@@ -1,14 +1,15 @@
 """`pipeline("translation")` of transformers, with models of this package and others."""
 
-import logging
 import subprocess
 import sys
 
+import datasets
 import pytest
 import torch
 import transformers
 from torch.utils.data import Dataset
 from transformers import pipeline
+from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vanilla_transformer import TranslationPipeline, convert, train_tokenizer, translate
 from hf_vanilla_transformer.data.phrases import splits
@@ -81,10 +82,68 @@ def test_datasets_and_generators_are_streamed(translator, batch_size):
             drawn.append(text)
             yield text
 
-    stream = iter(translator(sentences(), batch_size=batch_size))
-    assert next(stream) == expected[0]
-    assert len(drawn) < 6
-    assert list(stream) == expected[1:]
+    for source in (sentences(), map(str, sentences())):
+        drawn.clear()
+        stream = iter(translator(source, batch_size=batch_size))
+        assert next(stream) == expected[0]
+        assert len(drawn) < 6
+        assert list(stream) == expected[1:]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_columns_of_datasets_are_lists_and_their_streams_are_streamed(translator, batch_size):
+    expected = translator(PHRASES[:6])
+    dataset = datasets.Dataset.from_dict({"en": PHRASES[:6], "id": range(6)})
+    assert translator(dataset["en"], batch_size=batch_size) == expected
+    streams = (KeyDataset(dataset, "en"), dataset.to_iterable_dataset()["en"])
+    for stream in streams:
+        assert [result for (result,) in translator(stream, batch_size=batch_size)] == expected
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_transformers_4_arguments_select_what_is_returned(translator, model, tokenizer, num_beams):
+    (tokens,) = model.generate(**tokenizer(PHRASES[0], return_tensors="pt"), num_beams=num_beams)
+    text = translator(PHRASES[0], num_beams=num_beams)[0]["translation_text"]
+    for arguments in ({"return_tensors": True}, {"return_text": False}):
+        (result,) = translator(PHRASES[0], num_beams=num_beams, **arguments)
+        assert set(result) == {"translation_token_ids"}
+        assert torch.equal(result["translation_token_ids"], tokens)
+    (both,) = translator(PHRASES[0], num_beams=num_beams, return_tensors=True, return_text=True)
+    assert set(both) == {"translation_token_ids", "translation_text"}
+    assert both["translation_text"] == text
+
+
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_the_tokenizer_is_asked_to_clean_up_spaces(translator, monkeypatch, cleaned):
+    """Whether it does depends on its kind and on the release of transformers."""
+    asked = []
+    decode = translator.tokenizer.decode
+    monkeypatch.setattr(translator.tokenizer, "decode", lambda *args, **kwargs: asked.append(kwargs) or decode(*args))
+    translator("a dog . a man", clean_up_tokenization_spaces=cleaned)
+    assert [kwargs["clean_up_tokenization_spaces"] for kwargs in asked] == [cleaned]
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 2}])
+def test_return_dict_in_generate_never_changes_the_result(translator, settings):
+    expected = translator(PHRASES[:4], batch_size=2, **settings)
+    assert translator(PHRASES[:4], batch_size=2, return_dict_in_generate=True, **settings) == expected
+    assert (
+        translator(PHRASES[:4], batch_size=2, return_dict_in_generate=True, output_scores=True, **settings) == expected
+    )
+
+
+def test_the_task_name_chooses_the_direction(model, tokenizer):
+    model.config.source_lang = "en"
+    model.config.target_lang = "de"
+    parts = {"model": model, "tokenizer": tokenizer}
+    expected = pipeline("translation", **parts)(PHRASES[0])
+    assert pipeline("translation_en_to_de", **parts)(PHRASES[0]) == expected
+    wrong = [pipeline("translation_fr_to_de", **parts), pipeline("translation", src_lang="fr", **parts)]
+    for translator in wrong:
+        with pytest.raises(ValueError, match="translates from en, not from 'fr'"):
+            translator(PHRASES[0])
+    with pytest.raises(ValueError, match="translates into de, not into 'fr'"):
+        pipeline("translation_en_to_de", **parts)(PHRASES[0], tgt_lang="fr")
 
 
 def test_n_best_scores_are_log_probability_over_the_length_penalty(translator, model, tokenizer):
@@ -113,15 +172,42 @@ def test_blank_text_has_an_empty_translation_and_never_changes_others(translator
     assert translator(" ") == [{"translation_text": ""}]
 
 
-def test_long_text_is_truncated_with_a_warning(translator, model, tokenizer, caplog):
+def test_long_text_has_an_empty_translation_and_one_warning(translator, tokenizer):
+    long = " ".join(PHRASES * 9)
+    with pytest.warns(UserWarning, match="Not translated") as warned:
+        results = translator([PHRASES[0], long, PHRASES[1]], batch_size=3)
+    (message,) = [str(warning.message) for warning in warned]
+    assert f"its {len(tokenizer(long).input_ids)} tokens are more than the 64" in message
+    assert long[:40] in message
+    assert long[:60] not in message
+    assert results == [*translator(PHRASES[0]), {"translation_text": ""}, *translator(PHRASES[1])]
+
+
+def test_a_text_is_too_long_from_one_token_beyond_the_models_positions(translator, tokenizer):
+    words = " ".join(PHRASES).split()
+    lengths = {len(tokenizer(" ".join(words[:n])).input_ids): " ".join(words[:n]) for n in range(1, len(words))}
+    fits = max(length for length in lengths if length <= 40)
+    translator.model.config.max_position_embeddings = fits
+    assert translator(lengths[fits])[0]["translation_text"] != ""
+    translator.model.config.max_position_embeddings = fits - 1
+    with pytest.warns(UserWarning, match=f"{fits} tokens are more than the {fits - 1}"):
+        assert translator(lengths[fits]) == [{"translation_text": ""}]
+
+
+@pytest.mark.parametrize("truncation", [True, "only_first"])
+def test_explicit_truncation_translates_the_start_of_a_long_text(translator, model, tokenizer, truncation):
     text = " ".join(PHRASES * 9)
-    with caplog.at_level(logging.WARNING):
-        result = translator(text, max_new_tokens=9)
-    assert f"A text of {len(tokenizer(text).input_ids)} tokens was truncated to 64" in caplog.text
+    result = translator(text, truncation=truncation, max_new_tokens=9)
     cut = tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
     assert cut.input_ids[0, -1] == tokenizer.eos_token_id
     expected = tokenizer.decode(model.generate(**cut, max_new_tokens=9)[0], skip_special_tokens=True)
     assert result == [{"translation_text": expected}]
+
+
+@pytest.mark.parametrize("truncation", [False, "do_not_truncate"])
+def test_truncation_can_be_refused(translator, truncation):
+    with pytest.warns(UserWarning, match="Not translated"):
+        assert translator(" ".join(PHRASES * 9), truncation=truncation) == [{"translation_text": ""}]
 
 
 @pytest.mark.parametrize("text", ["🤖 ❤️‍🔥 日本語", "</s><pad>", "a\x00b", "\ufeff" + PHRASES[0]])
@@ -152,16 +238,18 @@ def test_the_pipeline_works_with_other_models(model, tokenizer, translator):
 def test_other_removed_tasks_are_still_rejected(order, saved):
     code = f"""{order}
 from transformers import pipeline
-for task in ("summarization", "text2text-generation", "question-answering", "translation_en_to_de"):
+from transformers.pipelines.pt_utils import KeyDataset
+for task in ("summarization", "text2text-generation", "question-answering", "translation_en_de"):
     try:
         pipeline(task, model={saved!r})
     except KeyError as error:
         print(task, "refused")
-print(pipeline("translation", model={saved!r})("A dog.", max_new_tokens=3))
+for task in ("translation", "translation_en_to_de"):
+    print(pipeline(task, model={saved!r})("A dog.", max_new_tokens=3))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout.count("refused") == 4, run.stderr[-2000:]
-    assert "translation_text" in run.stdout, run.stderr[-2000:]
+    assert run.stdout.count("translation_text") == 2, run.stderr[-2000:]
 
 
 def test_a_saved_pipeline_includes_its_code(translator, saved, tmp_path):

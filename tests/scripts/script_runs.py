@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
 
 from corpora import ROOT
 
@@ -13,6 +15,14 @@ def run_script(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, f"scripts/{name}", *flags], cwd=ROOT, env=environment, capture_output=True, text=True
     )
+
+
+def import_script(name: str) -> ModuleType:
+    """Import a Python script below scripts/ that imports no module beside it."""
+    spec = spec_from_file_location(f"script_{name.replace('/', '_').removesuffix('.py')}", ROOT / "scripts" / name)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def read_table(text: str) -> dict[str, dict[str, str]]:

@@ -1,21 +1,32 @@
-"""The scripts in scripts/study/, run as a user runs them."""
+"""The scripts in scripts/study/."""
 
 import json
 import re
-import time
+import runpy
 
 import pytest
 from corpora import ROOT
 from script_runs import read_table, run_script
-from small import write_phrases
+from small import write_moses, write_phrases
 
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.training.presets import TABLE_3
 
 
-@pytest.mark.slow
-def test_table3_prints_our_parameter_counts_beside_every_row_of_the_paper():
-    rows = read_table(run_script("study/table3.py").stdout)
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """A function that runs a script of scripts/study/ in this process and returns what it printed."""
+
+    def run(name: str, *flags: object) -> tuple[str, str]:
+        monkeypatch.setattr("sys.argv", [f"{name}.py", *map(str, flags)])
+        runpy.run_path(str(ROOT / "scripts" / "study" / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr()
+
+    return run
+
+
+def test_table3_prints_our_parameter_counts_beside_every_row_of_the_paper(run_here):
+    rows = read_table(run_here("table3")[0])
     assert list(rows) == list(TABLE_3)
     for name, published in TABLE_3.items():
         assert float(rows[name]["PPL (paper)"]) == published.perplexity
@@ -25,16 +36,16 @@ def test_table3_prints_our_parameter_counts_beside_every_row_of_the_paper():
 
 
 @pytest.mark.slow
-def test_ablate_trains_all_rows_for_the_same_number_of_steps_and_resumes(tmp_path):
+def test_ablate_trains_all_rows_for_the_same_number_of_steps_and_resumes(run_here, datasets_cache, tmp_path):
     for split in ("train", "validation"):
         write_phrases(tmp_path / split, splits()[split][:100])
     flags = ["--reduce", "16", "--num_encoder_layers", "1", "--num_decoder_layers", "1", "--vocab_size", "300"]
     flags += ["--max_steps", "3", "--max_tokens", "256", "--save_steps", "3", "--eval_strategy", "no", "--use_cpu"]
     flags += ["--train_file", str(tmp_path / "train"), "--validation_file", str(tmp_path / "validation")]
     flags += ["--dropout", "0.3", "--output_dir", str(tmp_path)]
-    first = run_script("study/ablate.py", "base", "B1", "D1", "D3", *flags)
-    rows = read_table(first.stdout)
-    assert list(rows) == ["base", "B1", "D1", "D3"], first.stderr[-2000:]
+    names = ["base", "B1", "D1", "D3"]
+    rows = read_table(run_here("ablate", *names, *flags)[0])
+    assert list(rows) == names
     assert {row["steps"] for row in rows.values()} == {"3"}
     results = json.loads((tmp_path / "ablation.json").read_text())
     assert results["B1"]["millions"] < results["base"]["millions"] == results["D1"]["millions"]
@@ -42,22 +53,17 @@ def test_ablate_trains_all_rows_for_the_same_number_of_steps_and_resumes(tmp_pat
         settings = (tmp_path / name / "settings.yaml").read_text().splitlines()
         assert change <= set(settings)
     assert "label_smoothing_factor: 0.0" in (tmp_path / "D3" / "settings.yaml").read_text()
-    again = run_script("study/ablate.py", "base", "B1", "D1", "D3", *flags)
-    assert again.stderr.count("is finished") == 4
-    assert read_table(again.stdout) == rows
-    assert list(read_table(run_script("study/ablate.py", "D1", *flags).stdout)) == ["D1"]
+    again, errors = run_here("ablate", *names, *flags)
+    assert errors.count("is finished") == 4
+    assert read_table(again) == rows
+    assert list(read_table(run_here("ablate", "D1", *flags)[0])) == ["D1"]
     assert json.loads((tmp_path / "ablation.json").read_text()) == results
 
 
-@pytest.mark.slow
-def test_ablate_requires_validation_text(tmp_path):
-    (tmp_path / "text.en").write_text("one two three\n" * 50)
-    (tmp_path / "text.de").write_text("eins zwei drei\n" * 50)
-    output = run_script(
-        "study/ablate.py", "base", "--train_file", str(tmp_path / "text"), "--output_dir", str(tmp_path / "out")
-    )
-    assert output.returncode == 1
-    assert "pass it with --validation_file" in output.stderr.splitlines()[-1]
+def test_ablate_requires_validation_text(run_here, tmp_path):
+    text = write_moses(tmp_path / "text", en=["one two three"] * 50, de=["eins zwei drei"] * 50)
+    with pytest.raises(SystemExit, match=r"^ablate\.py: .* pass it with --validation_file"):
+        run_here("ablate", "base", "--train_file", text, "--output_dir", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -70,10 +76,8 @@ def test_train_copy_learns_both_tasks_without_a_mistake():
 
 
 @pytest.mark.slow
-def test_the_walkthrough_shows_code_and_numbers_within_three_minutes():
-    start = time.monotonic()
+def test_the_walkthrough_shows_code_and_numbers():
     walk = run_script("study/walkthrough.py")
-    assert time.monotonic() - start < 180
     assert walk.returncode == 0, walk.stderr[-2000:]
     for title in (
         "3.2.1 Scaled",

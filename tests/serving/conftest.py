@@ -30,8 +30,9 @@ def serve(model, phrase_tokenizer, decoding):
     """A function that serves models by their names, by default one; returns a function to send requests."""
     with contextlib.ExitStack() as stack:
 
-        def start(models=None, cors_origins=(), batcher=None, tokenizer=phrase_tokenizer, **settings):
-            batcher, metrics = batcher or Batcher(max_delay=0), Metrics()
+        def start(models=None, cors_origins=(), page=True, batcher=None, tokenizer=phrase_tokenizer, **settings):
+            batcher = batcher or Batcher(max_delay=0)
+            metrics = Metrics()
             stack.callback(batcher.close)
             metrics.watch_queue(batcher.queue_length)
             models = models or {"model": model}
@@ -39,7 +40,7 @@ def serve(model, phrase_tokenizer, decoding):
                 ServedModel(Translator(each, tokenizer, name), decoding, metrics) for name, each in models.items()
             ]
             server = Server(TranslationService(served, batcher), metrics, **settings)
-            port = stack.enter_context(live(server.app(cors_origins)))
+            port = stack.enter_context(live(server.app(cors_origins, page)))
             send = partial(request, port)
             send.port = port
             return send

@@ -99,27 +99,50 @@ def test_invalid_requests_are_explained(serve, body, message):
     assert answer.body == {"error": message}
 
 
-def test_unknown_addresses_and_methods_are_errors_in_the_same_form(serve):
-    send = serve()
+@pytest.mark.parametrize("page", [True, False])
+def test_unknown_addresses_and_methods_are_errors_in_the_same_form(serve, page):
+    send = serve(page=page)
     assert send("GET", "/nowhere")[:2] == (404, {"error": "Not Found"})
     assert send("GET", "/translate")[:2] == (405, {"error": "Method Not Allowed"})
+    assert send("POST", "/languages")[:2] == (405, {"error": "Method Not Allowed"})
+    assert send("HEAD", "/health").status == 200
+
+
+def test_frontend_settings_are_those_of_libretranslate(serve, model, save_model):
+    expected = {
+        "apiKeys": False,
+        "charLimit": 10_000,
+        "filesTranslation": False,
+        "frontendTimeout": 500,
+        "keyRequired": False,
+        "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
+        "suggestions": False,
+        "supportedFilesFormat": [],
+    }
+    assert serve()("GET", "/frontend/settings").body == expected
+    other, _ = save_model(source_lang="de", target_lang="en")
+    send = serve({"model": model, "other": other}, api_keys=["topsecret"], max_characters=500)
+    found = send("GET", "/frontend/settings").body
+    assert found["language"] == expected["language"] | {"source": {"code": "auto", "name": "Auto Detect"}}
+    assert (found["apiKeys"], found["keyRequired"], found["charLimit"]) == (True, True, 500)
 
 
 def test_keys_are_required_and_nothing_that_clients_write_is_logged(serve, caplog):
     caplog.set_level(logging.DEBUG)
-    send = serve(api_keys=["topsecret", "other"])
+    send = serve(api_keys=["topsecret", "confidential"])
     assert send("POST", "/translate", text("private", api_key="guess"))[:2] == (403, {"error": "Invalid API key"})
+    assert send("POST", "/translate", text("private", api_key=None)).status == 403
     assert send("POST", "/detect", {"q": "private"}).status == 403
     assert send("GET", "/languages").status == 200
     for answer in (
         send("POST", "/translate", text("private", api_key="topsecret")),
-        send("POST", "/translate?api_key=other", text("private"), form=True),
-        send("POST", "/detect", {"q": "private", "api_key": "other"}),
+        send("POST", "/translate?api_key=confidential", text("private"), form=True),
+        send("POST", "/detect", {"q": "private", "api_key": "confidential"}),
     ):
         assert answer.status == 200
     send("GET", "/private?q=private")
     assert "/translate: 200 in" in caplog.text
-    for secret in ("topsecret", "other", "guess", "private"):
+    for secret in ("topsecret", "confidential", "guess", "private"):
         assert secret not in caplog.text
 
 

@@ -70,7 +70,7 @@ def test_saved_folder_loads_without_the_package_even_after_saving_it_again(saved
     assert configs[0] == configs[1]
 
 
-def test_saved_folder_contains_the_nine_modules_of_the_model_code(saved):
+def test_saved_folder_contains_all_modules_of_the_model_code(saved):
     folder, _ = saved
     names = {file.name for file in folder.glob("*.py")}
     modules = (
@@ -83,6 +83,7 @@ def test_saved_folder_contains_the_nine_modules_of_the_model_code(saved):
         "loss",
         "modeling",
         "pipeline",
+        "text_rules",
     )
     assert names == {f"{module}_vanilla_transformer.py" for module in modules}
     config = json.loads((folder / "config.json").read_text())

@@ -5,6 +5,7 @@ from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.corpus.pieces import Preparation
 from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.corpus.runner import Runner
+from hf_vanilla_transformer.data.source import TextFile
 
 
 def test_tune_requires_a_validation_text(tune, without_validation, tmp_path, capsys):
@@ -29,7 +30,8 @@ def test_values_out_of_range_exit_with_status_2(more, message, tune, flags, tmp_
 def test_prepared_text_and_early_stopping_are_supported_but_not_streaming(tune, flags, word_pairs, tmp_path, capsys):
     i = flags.index("--train_file")
     tokenizer = train_tokenizer([" ".join(pair) for pair in word_pairs.items()], 262)
-    prepare([flags[i + 1]], Preparation(("en", "de")), str(tmp_path / "prepared"), tokenizer, runner=Runner(1))
+    text = TextFile(("en", "de"), flags[i + 1])
+    prepare(text, Preparation(("en", "de")), str(tmp_path / "prepared"), tokenizer, runner=Runner(1))
     flags[i + 1] = str(tmp_path / "prepared")
     more = ["--max_steps", "16", "--trials", "1", "--early_stopping_patience", "3", "--save_steps", "4"]
     more += ["--eval_steps", "4", "--metric_for_best_model", "eval_loss"]

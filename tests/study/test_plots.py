@@ -1,5 +1,4 @@
 import json
-import math
 import sys
 
 import pytest
@@ -41,38 +40,6 @@ def lines(axes) -> dict[str, list[list[float]]]:
     }
 
 
-def test_positions_show_sinusoids_and_dot_products_that_depend_only_on_the_distance():
-    left, right = plots.positions(16, 40).axes[:2]
-    table = left.images[0].get_array()
-    assert table.shape == (40, 16)
-    for position, i in ((0, 0), (7, 3), (39, 7)):
-        angle = position / 10000 ** (2 * i / 16)
-        assert table[position, 2 * i] == pytest.approx(math.sin(angle))
-        assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle))
-    curves = [dict(zip(*curve, strict=True)) for curve in lines(right).values()]
-    assert len(curves) == 2
-    for distance in range(-10, 20):
-        expected = sum(math.cos(distance / 10000 ** (2 * i / 16)) for i in range(8))
-        assert all(curve[distance] == pytest.approx(expected) for curve in curves)
-
-
-def test_noam_curves_peak_at_the_warm_up_and_mark_the_peak_of_the_paper():
-    (axes,) = plots.noam_curves([(512, 4000), (256, 100)], 5000).axes
-    curves = lines(axes)
-    for name, (width, warmup) in zip(list(curves)[:2], [(512, 4000), (256, 100)], strict=True):
-        updates, rates = curves[name]
-        assert updates[rates.index(max(rates))] == warmup
-        assert max(rates) == pytest.approx((width * warmup) ** -0.5)
-    assert curves["peak of the paper's base model, 6.99e-04"] == [[4000.0], [pytest.approx(6.99e-4, rel=1e-3)]]
-
-
-def test_plotted_masks_are_those_of_the_model():
-    padding, causal, both = (axes.images[0].get_array().tolist() for axes in plots.masks([4, 2]).axes)
-    assert padding == [[True] * 4, [True, True, False, False]]
-    assert causal == [[key <= query for key in range(4)] for query in range(4)]
-    assert both == [[key <= query and key < 2 for key in range(4)] for query in range(4)]
-
-
 def test_attention_heads_have_one_panel_each():
     tokens = {"source": ["a", "b", "</s>"], "target": ["<s>", "x"]}
     sizes = {"encoder": (3, 3), "decoder": (2, 2), "cross": (2, 3)}
@@ -109,27 +76,6 @@ def test_training_curves_show_the_logs_of_finished_and_interrupted_runs(tmp_path
     # a run that had finished after 4 updates and was resumed with more
     (tmp_path / "interrupted" / "trainer_state.json").write_text(json.dumps({"global_step": 4, "log_history": []}))
     assert plots.read_log(str(tmp_path / "interrupted")) == LOG[:1]
-
-
-def test_rows_of_table_3_are_plotted_as_differences_to_base():
-    results = {"base": {"bleu": 30.0, "perplexity": 8.0}, "A1": {"bleu": 28.5, "perplexity": 8.5}}
-    bleu, perplexity = plots.ablation(results).axes
-    assert [bar.get_width() for bar in bleu.patches] == pytest.approx([-1.5, 24.9 - 25.8])
-    assert [bar.get_width() for bar in perplexity.patches] == pytest.approx([0.5, 5.29 - 4.92])
-    with pytest.raises(ValueError, match="compared with base"):
-        plots.ablation({"A1": results["A1"]})
-    with pytest.raises(ValueError, match="BLEU or perplexity is missing for A1"):
-        plots.ablation({**results, "A1": {"perplexity": 8.5}})
-
-
-def test_layer_costs_are_plotted_by_length():
-    times = {"self-attention": [1e-3, 4e-3], "LSTM": [2e-3, 4e-3]}
-    (axes,) = plots.costs([64, 128], times, 64).axes
-    curves = lines(axes)
-    assert {name: curves[name] for name in times} == {
-        "self-attention": [[64, 128], [1, 4]],  # milliseconds
-        "LSTM": [[64, 128], [2, 4]],
-    }
 
 
 def test_a_search_and_a_range_test_are_plotted_from_their_results():

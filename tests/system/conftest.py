@@ -1,15 +1,17 @@
 """Fixtures that start training and a server in real processes, as a user does."""
 
 import shutil
-import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from corpus_jobs import LINES, LINES_PER_TASK, Job, create_jobs
 from export_models import PHRASES
 from server_process import serving
 from small import write_phrases
-from training_runs import Run, descendants, send_signal
+from training_runs import Run
 
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
@@ -21,6 +23,7 @@ from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
 from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.source import TextFile
 
 
 def pytest_collection_modifyitems(items):
@@ -41,7 +44,7 @@ def prepared(text, tmp_path_factory) -> Path:
     """The text as a folder of shards."""
     folder = tmp_path_factory.mktemp("prepared") / "shards"
     preparation = Preparation(("en", "de"), vocab_size=500, cleaning=Cleaning(256, 4.0), shard_pairs=100)
-    prepare([str(text)], preparation, str(folder), runner=Runner(1))
+    prepare(TextFile(("en", "de"), str(text)), preparation, str(folder), runner=Runner(1))
     return folder
 
 
@@ -50,15 +53,15 @@ def run(text, tmp_path):
     """A function that creates a `Run` with its own folder; processes left at the end of the test are killed."""
     runs = []
 
-    def create(name: str = "run", *extra: str, processes: int = 1, folder: Path | None = None) -> Run:
-        runs.append(Run(text, folder or tmp_path / name, *extra, processes=processes))
+    def create(
+        name: str = "run", *extra: str, processes: int = 1, torchrun: bool = False, folder: Path | None = None
+    ) -> Run:
+        runs.append(Run(text, folder or tmp_path / name, *extra, processes=processes, torchrun=torchrun))
         return runs[-1]
 
     yield create
     for each in runs:
-        if each.process is not None and each.process.poll() is None:
-            send_signal([each.process.pid, *descendants(each.process.pid)], signal.SIGKILL)
-            each.process.communicate()
+        each.kill()
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +79,28 @@ def undisturbed(text, tmp_path_factory):
         return finished[key]
 
     return weights
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory) -> dict[str, Job]:
+    """The jobs "translate" and "prepare" on 6,400 lines, with a small random model."""
+    return create_jobs(tmp_path_factory.mktemp("jobs"))
+
+
+@pytest.fixture(scope="session")
+def expected(jobs, tmp_path_factory) -> Callable[[str], dict[str, bytes]]:
+    """A function that returns the output of a job of one undisturbed process with one thread."""
+    finished: dict[str, dict[str, bytes]] = {}
+
+    def run(name: str) -> dict[str, bytes]:
+        if name not in finished:
+            folder = tmp_path_factory.mktemp("undisturbed") / name
+            subprocess.run(jobs[name].command(folder, "--workers", "1"), check=True, capture_output=True)
+            finished[name] = jobs[name].output(folder)
+            assert len(finished[name]) == LINES // LINES_PER_TASK
+        return finished[name]
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import atheris
 
 with atheris.instrument_imports(include=["hf_vanilla_transformer.data", "hf_vanilla_transformer.training.recipes"]):
     from hf_vanilla_transformer.data.formats import DataError
-    from hf_vanilla_transformer.data.readers import read_rows
+    from hf_vanilla_transformer.data.source import TextFile
     from hf_vanilla_transformer.training.recipes import read_recipe
 
 TARGET, FOLDER = sys.argv[1], Path(sys.argv[2])
@@ -22,7 +22,7 @@ def fuzz_rows(data: bytes) -> None:
     path = FOLDER / f"fuzzed{ENDINGS[data[0] % len(ENDINGS)] if data else '.tsv'}"
     path.write_bytes(data[1:])
     try:
-        for pair in read_rows(str(path), "en", "de")[0]:
+        for pair in TextFile(("en", "de"), str(path)):
             "".join(pair.values()).encode("utf-8")
     except DataError as error:
         str(error).index(str(path))

@@ -16,7 +16,7 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch.distributed.tensor import DTensor
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.training.sharding import restore_name, share_embeddings, unsharded
+from hf_vanilla_transformer.training.sharding import restore_name, unsharded
 
 CONFIGURATION = Path(__file__).parents[2] / "scripts" / "accelerate" / "fsdp.yaml"
 SIZES = {"d_model": 32, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
@@ -55,7 +55,6 @@ def shard(model: torch.nn.Module) -> torch.nn.Module:
         state_dict_type=given["fsdp_state_dict_type"],
         cpu_ram_efficient_loading=False,
     )
-    share_embeddings(model)
     state = SimpleNamespace(fsdp_plugin=plugin)
     accelerator = SimpleNamespace(state=state, mixed_precision="no", device=torch.device("cpu"), is_main_process=True)
     return fsdp2_prepare_model(accelerator, model)

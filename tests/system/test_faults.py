@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -33,10 +32,10 @@ def test_a_second_run_in_the_same_folder_is_refused_and_the_first_continues(run)
     first.start()
     first.wait_for("checkpoint-200")
     assert "Another run is using" in error_line(second.finish(status=1))
-    assert first.process.poll() is None
+    assert first.statuses == [None]
     first.wait_for_next_checkpoint(save_steps=200)
     first.end(signal.SIGTERM)  # while it trains, it deletes old checkpoints
-    assert first.process.returncode == 0
+    assert first.statuses == [0]
     assert checkpoints_are_intact(first.folder)
 
 
@@ -62,9 +61,9 @@ def test_a_killed_data_worker_is_reported_and_the_run_can_resume(run):
     workers = run("run", "--dataloader_num_workers", "2", "--max_steps", "4000", "--save_steps", "50")
     workers.start()
     workers.wait_for("checkpoint-50")
-    os.kill(children(workers.process.pid)[-1], signal.SIGKILL)
+    os.kill(children(workers.pids[0])[-1], signal.SIGKILL)
     output = workers.end()
-    assert workers.process.returncode == 1
+    assert workers.statuses == [1]
     assert "A data-loading process died" in error_line(output)
     assert checkpoints_are_intact(workers.folder)
     workers.start()
@@ -72,12 +71,12 @@ def test_a_killed_data_worker_is_reported_and_the_run_can_resume(run):
 
 
 def test_a_killed_rank_ends_the_others_and_the_run_resumes_bit_identically(run, undisturbed):
-    ranks = run(processes=2)
+    ranks = run(processes=2, torchrun=True)
     ranks.start()
     ranks.wait_for("checkpoint-14")
-    os.kill(children(ranks.process.pid)[-1], signal.SIGKILL)
+    os.kill(children(ranks.pids[0])[-1], signal.SIGKILL)
     ranks.end()
-    assert ranks.process.returncode != 0
+    assert ranks.statuses[0] != 0
     assert checkpoints_are_intact(ranks.folder)
     assert "Resuming from" in ranks.finish()
     expected = undisturbed(processes=2)
@@ -98,31 +97,33 @@ def test_a_killed_run_does_not_block_its_folder(run):
     killed = run()
     killed.kill_after("checkpoint-7")
     assert (killed.folder / "run.lock").exists()
-    start = time.monotonic()
     assert "Another run" not in killed.finish()
-    assert time.monotonic() - start < 150
     assert not (killed.folder / "run.lock").exists()
 
 
-@pytest.mark.parametrize("damage", ["vanished", "truncated"])
-@pytest.mark.parametrize("way", ["streamed", "mapped"])
+# that a truncated shard is named while streaming is tested in tests/data/test_shards.py
+@pytest.mark.parametrize(
+    ("way", "damage"), [("streamed", "vanished"), ("mapped", "vanished"), ("mapped", "truncated")]
+)
 def test_a_shard_lost_during_a_run_is_named_and_checkpoints_are_kept(run, prepared, tmp_path, way, damage):
     shards = tmp_path / "shards"
     shutil.copytree(prepared, shards)
-    flags = ["--train_file", str(shards), "--max_steps", "100000", "--save_steps", "100"]
+    # large batches: the stream reads the shards again after 50,000 pairs
+    flags = ["--train_file", str(shards), "--max_steps", "100000", "--save_steps", "10", "--max_tokens", "4096"]
     lost = run("run", *flags, *(["--streaming"] if way == "streamed" else []))
     lost.start()
-    lost.wait_for("checkpoint-100")
+    lost.wait_for("checkpoint-10")
     for shard in shards.glob("*.arrow"):
         if damage == "truncated":
             os.truncate(shard, 100)
         else:
             shard.unlink()
+
     if way == "streamed":
         assert "shard-0000" in error_line(lost.end())
     elif damage == "truncated":
         lost.end()
-        assert lost.process.returncode == -signal.SIGBUS  # raised by reading mapped memory beyond the end of the file
+        assert lost.statuses == [-signal.SIGBUS]  # raised by reading mapped memory beyond the end of the file
     else:
         lost.end(signal.SIGKILL)  # a mapped file stays readable after its deletion, so the run continues
     assert checkpoints_are_intact(lost.folder)

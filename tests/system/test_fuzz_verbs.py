@@ -112,9 +112,6 @@ COMMANDS = {
         ["push", "model", "me/model", "--scores", "scores.json"], ("model", "scores.json"), ("license", "scores")
     ),
     "plot training": Command(["plot", "training", "run", "--output", "new.svg"], ("run",), ("output",)),
-    "plot table3": Command(
-        ["plot", "table3", "ablation.json", "--output", "new.png"], ("ablation.json",), ("output",)
-    ),
     "plot attention": Command(
         ["plot", "attention", "model", "--sentence", "a dog", "--output", "new.svg"], ("model",), ("layer", "output")
     ),

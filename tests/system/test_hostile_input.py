@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hf_vanilla_transformer import cli, train_tokenizer, translate
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.readers import read_rows
+from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.training.recipes import read_recipe
 
 FORMATS = [".jsonl", ".tsv", ".csv", ".jsonl.gz", ".tsv.zst", ".parquet"]
@@ -43,7 +43,7 @@ def result_or_error(read: Callable[[], Any]) -> Any:
 def test_any_bytes_are_read_as_pairs_or_raise_an_error_that_names_the_file(tmp_path, data, ending):
     path = tmp_path / f"text{ending}"
     path.write_bytes(data)
-    result = result_or_error(lambda: list(read_rows(str(path), "en", "de")[0]))
+    result = result_or_error(lambda: list(TextFile(("en", "de"), str(path))))
     if isinstance(result, ValueError):
         assert isinstance(result, DataError)
         assert str(path) in str(result)
@@ -110,11 +110,11 @@ def test_a_compression_bomb_is_refused_in_little_memory(tmp_path, ending):
         for _ in range(BOMB_SIZE // len(block)):
             file.write(block)
     code = f"""
-from hf_vanilla_transformer.data.readers import read_rows
+from hf_vanilla_transformer.data.source import TextFile
 import resource
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    list(read_rows({str(path)!r}, "en", "de")[0])
+    list(TextFile(("en", "de"), {str(path)!r}))
 except ValueError as error:
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, error)
 """
@@ -126,9 +126,9 @@ except ValueError as error:
 
 @pytest.mark.parametrize("target", ["rows", "recipe"])
 def test_coverage_guided_fuzzing_finds_no_other_error(target, tmp_path):
-    """atheris runs for 25 seconds."""
+    """atheris runs for 12 seconds."""
     pytest.importorskip("atheris")
-    command = [sys.executable, str(Path(__file__).parent / "fuzz.py"), target, str(tmp_path), "-max_total_time=25"]
+    command = [sys.executable, str(Path(__file__).parent / "fuzz.py"), target, str(tmp_path), "-max_total_time=12"]
     command += ["-rss_limit_mb=3000", "-max_len=4096", f"-artifact_prefix={tmp_path}/"]
     shell = ["sh", "-c", '"$@"; exit $?', "sh"]  # Linux counts the peak memory of the parent, here a small one
     run = subprocess.run([*shell, *command], capture_output=True, text=True, timeout=200)

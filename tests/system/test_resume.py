@@ -5,21 +5,18 @@ import signal
 
 import pytest
 import torch
-from training_runs import descendants, send_signal
 
 
 def bit_identical(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-MIXED = ("--bpe_dropout", "0.1", "--dataloader_num_workers", "2")
+MIXED = ("--train_weights", "1", "2", "0.5", "--bpe_dropout", "0.1", "--dataloader_num_workers", "2")
+# one plain process is killed in the tests of damaged checkpoints below, and one of two processes in test_faults.py
 KINDS = {
-    "one process": ((), 1),
-    "accumulation": (("--gradient_accumulation_steps", "3"), 1),
-    "bfloat16": (("--bf16",), 1),
-    "two processes": ((), 2),
-    "three sources, BPE dropout, two workers": (("--train_weights", "1", "2", "0.5", *MIXED), 1),
-    "three sources, BPE dropout, two workers, two processes": (("--train_weights", "1", "2", "0.5", *MIXED), 2),
+    "accumulation, bfloat16": (("--gradient_accumulation_steps", "3", "--bf16"), 1),
+    "three sources, BPE dropout, two workers": (MIXED, 1),
+    "three sources, BPE dropout, two workers, two processes": (MIXED, 2),
     "streamed": (("--streaming",), 1),
     "streamed, two processes": (("--streaming",), 2),
 }
@@ -46,9 +43,8 @@ def test_sigterm_to_two_processes_saves_once_and_exits_with_0(run, undisturbed):
     stopped = run(processes=2)
     stopped.start()
     stopped.wait_for("checkpoint-14")
-    send_signal(descendants(stopped.process.pid), signal.SIGTERM)  # torchrun itself would end them too early
-    output = stopped.end()
-    assert stopped.process.returncode == 0, output
+    output = stopped.end(signal.SIGTERM)
+    assert stopped.statuses == [0, 0], output
     assert output.count("Stopped by SIGTERM after") == 1
     stopped.finish()
     assert bit_identical(stopped.weights(), undisturbed(processes=2))
@@ -59,9 +55,9 @@ def test_sigterm_saves_and_exits_with_0_and_the_run_resumes_from_there(run, undi
     stopped.start()
     stopped.wait_for("checkpoint-14")
     output = stopped.end(signal.SIGTERM)
-    assert stopped.process.returncode == 0, output
+    assert stopped.statuses == [0], output
     step = int(re.search(r"Stopped by SIGTERM after (\d+) updates; run the same command", output)[1])
-    assert step < 60
+    assert step < 80
     assert (stopped.folder / f"checkpoint-{step}").is_dir()
     assert not (stopped.folder / "model.safetensors").exists()
     assert f"Resuming from {stopped.folder / f'checkpoint-{step}'}" in stopped.finish()

@@ -20,6 +20,7 @@ def test_a_run_saves_a_model_that_the_auto_classes_load(train, run_flags, text_f
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(output), AutoTokenizer.from_pretrained(output)
     assert (model.config.source_lang, model.config.target_lang) == ("en", "fr")
     assert model.config.vocab_size == len(tokenizer) == 280
+    assert tokenizer.model_max_length == model.config.max_position_embeddings
     assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (5, 0.6)
     assert (output / "checkpoint-2" / "model.safetensors").is_file()
     printed = capfd.readouterr().err

@@ -12,13 +12,18 @@ from accelerate.data_loader import BatchSamplerShard
 from small import write_moses, write_phrases
 from transformers import AutoTokenizer, pipeline
 
-from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer, translate
+from hf_vanilla_transformer import (
+    MaxTokensBatchSampler,
+    VanillaTransformerForConditionalGeneration,
+    train_tokenizer,
+    translate,
+)
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.corpus.pieces import Preparation
 from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.corpus.runner import Runner
-from hf_vanilla_transformer.data.mixture import Mixture
 from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.data.tags import special_tokens
 from hf_vanilla_transformer.training.recipes import parse_arguments
 
@@ -38,9 +43,8 @@ def texts(tmp_path) -> dict[str, str]:
     lines = tmp_path / "b.jsonl"
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_phrases(tmp_path / "c", PHRASES[250:450])
-    prepare(
-        [str(tmp_path / "c")], Preparation(("en", "de"), vocab_size=400), str(tmp_path / "prepared"), runner=Runner(1)
-    )
+    text = TextFile(("en", "de"), str(tmp_path / "c"))
+    prepare(text, Preparation(("en", "de"), vocab_size=400), str(tmp_path / "prepared"), runner=Runner(1))
     return {"moses": str(moses), "jsonl": str(lines), "prepared": str(tmp_path / "prepared")}
 
 
@@ -75,11 +79,10 @@ def test_sources_of_all_formats_are_used_by_weight_on_one_and_two_processes(trai
     flags = ["--train_file", *texts.values(), "--train_weights", "1", "2", "0.5", "--bpe_dropout", "0.1"]
     run = train(*run_flags(tmp_path / "run", *flags, "--max_tokens", "128"))
     mixture = run.train_dataset
-    assert isinstance(mixture, Mixture)
     sizes = mixture.sizes
     assert sizes == [150, 100, 200]
     for processes in (1, 2):
-        sampler = mixture.sampler(128, seed=run.args.seed)
+        sampler = mixture.sampler(128, seed=run.args.seed, readers=1, progress=False)
         for epoch in (0, 1):
             sampler.set_epoch(epoch)
             shards = [BatchSamplerShard(sampler, processes, i, even_batches=False) for i in range(processes)]
@@ -99,27 +102,31 @@ def test_sources_of_all_formats_are_used_by_weight_on_one_and_two_processes(trai
     assert "| b.jsonl | en-de | 100 | none | 2.0 |" in (tmp_path / "run" / "README.md").read_text()
 
 
-def test_lines_that_name_their_languages_mix_with_other_texts(train, run_flags, directed, texts, tmp_path):
+def test_lines_that_name_their_languages_mix_with_other_texts(train, run_flags, directed, texts, tmp_path, capfd):
     flags = ["--train_file", directed, texts["moses"], "--language_pairs", "en-de", "de-en", "--vocab_size", "400"]
-    mixture = train(*run_flags(tmp_path / "run", *flags, "--validation_file", directed)).train_dataset
-    assert [source.name for source in mixture.sources] == [
-        "train, directed.jsonl en-de",
-        "train, directed.jsonl de-en",
-        "train, a de-en",
+    train(*run_flags(tmp_path / "run", *flags, "--validation_file", directed, "--max_tokens", "128"))
+    record = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert [(source["name"], source["direction"], source["pairs"]) for source in record["sources"]] == [
+        ("directed.jsonl", "en-de", 60),
+        ("directed.jsonl", "de-en", 40),
+        ("a", "de-en", 150),
     ]
+    printed = capfd.readouterr().err
+    assert "train, directed.jsonl en-de: 60 of 60 pairs; dropped: none" in printed
+    assert "train, a de-en: 150 of 150 pairs; dropped: none" in printed
 
 
 def test_a_temperature_uses_the_largest_source_once(train, run_flags, texts, tmp_path):
     flags = ["--train_file", texts["moses"], texts["jsonl"], "--sampling_temperature", "2", "--vocab_size", "400"]
     mixture = train(*run_flags(tmp_path / "run", *flags)).train_dataset
-    assert [source.weight for source in mixture.sources] == pytest.approx(
-        [1.0, (mixture.sizes[1] / mixture.sizes[0]) ** -0.5]
-    )
+    assert mixture.weights == pytest.approx([1.0, (mixture.sizes[1] / mixture.sizes[0]) ** -0.5])
 
 
 def test_one_plain_source_trains_as_before(train, run_flags, texts, tmp_path):
     run = train(*run_flags(tmp_path / "run", "--train_file", texts["moses"], "--vocab_size", "400"))
-    assert not isinstance(run.train_dataset, Mixture)
+    lengths = run.train_dataset.lengths
+    sampler = run.train_dataset.sampler(64, seed=run.args.seed, readers=1, progress=False)
+    assert list(sampler) == list(MaxTokensBatchSampler(*lengths, 64, seed=run.args.seed))
     settings = (tmp_path / "run" / "settings.yaml").read_text()
     assert f"train_file: {texts['moses']}" in settings
 
@@ -303,9 +310,8 @@ def test_a_line_with_another_direction_is_named(train, run_flags, directed, tmp_
 def test_a_prepared_folder_with_another_vocabulary_is_refused(train, run_flags, texts, tmp_path):
     train_tokenizer([phrase.en for phrase in PHRASES], 300).save_pretrained(tmp_path / "other")
     write_phrases(tmp_path / "d", PHRASES[:100])
-    prepare(
-        [str(tmp_path / "d")], Preparation(("en", "de"), vocab_size=300), str(tmp_path / "second"), runner=Runner(1)
-    )
+    text = TextFile(("en", "de"), str(tmp_path / "d"))
+    prepare(text, Preparation(("en", "de"), vocab_size=300), str(tmp_path / "second"), runner=Runner(1))
     with pytest.raises(ValueError, match="second was prepared with another vocabulary"):
         train(*run_flags(tmp_path / "run", "--train_file", texts["prepared"], str(tmp_path / "second")))
 

@@ -17,7 +17,7 @@ def test_a_run_trains_on_a_hub_dataset(train, run_flags, tmp_path, monkeypatch):
         train(*run_flags(tmp_path / "third", *flags, "--early_stopping_patience", "2"))
     (tmp_path / "set" / "train.parquet").unlink()
     (tmp_path / "kept").rename(tmp_path / "set" / "validation.parquet")
-    with pytest.raises(ValueError, match="has no train split"):
+    with pytest.raises(ValueError, match="has no split train; its splits are validation"):
         train(*run_flags(tmp_path / "fourth", *flags))
 
 

@@ -186,3 +186,13 @@ def test_validation_in_mixed_precision_uses_the_fast_search(trainer, monkeypatch
     run.evaluate()
     assert searches
     assert vars(run.model)["forward"] is wrapper
+
+
+def test_sources_longer_than_the_positions_are_counted_and_have_no_translation(trainer, small_model):
+    model = small_model(vocab_size=260, max_position_embeddings=8)
+    run = trainer(model, eval_dataset=pairs([(5, 9), (9, 3), (12, 3), (8, 2)]))
+    assert run.evaluate()["eval_untranslated"] == 2
+    outputs, _ = run._translate_ids(run.model, run.eval_dataset)
+    assert [bool(output) for output in outputs] == [True, False, False, True]
+    fitting = trainer(model, eval_dataset=pairs([(5, 9), (8, 2)]))
+    assert "eval_untranslated" not in fitting.evaluate()

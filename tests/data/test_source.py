@@ -11,7 +11,7 @@ from corpora import MULTI30K, NO_MULTI30K
 from datasets import Dataset
 
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.readers import load_pairs
+from hf_vanilla_transformer.data.source import TextFile
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -27,7 +27,7 @@ def write(prefix: str, en: str | bytes, de: str | bytes) -> None:
 
 
 def read(prefix: str) -> list[tuple[str, str]]:
-    pairs = load_pairs(prefix, "en", "de")
+    pairs = TextFile(("en", "de"), prefix).pairs()
     return list(zip(pairs["source"], pairs["target"], strict=True))
 
 
@@ -38,7 +38,7 @@ def test_lines_are_paired_in_order(prefix):
 
 def test_source_and_target_are_the_named_languages(prefix):
     write(prefix, "one\n", "eins\n")
-    assert load_pairs(prefix, "de", "en")[0] == {"source": "eins", "target": "one"}
+    assert TextFile(("de", "en"), prefix).pairs()[0] == {"source": "eins", "target": "one"}
 
 
 def test_the_last_line_needs_no_newline(prefix):
@@ -50,7 +50,7 @@ def test_the_last_line_needs_no_newline(prefix):
 def test_files_of_unequal_length_are_named_with_their_line_counts(prefix, en, de):
     write(prefix, "a\n" * en, "b\n" * de)
     with pytest.raises(DataError) as error:
-        load_pairs(prefix, "en", "de")
+        TextFile(("en", "de"), prefix).pairs()
     assert f"{prefix}.en has {en} lines" in str(error.value)
     assert f"{prefix}.de has {de}" in str(error.value)
 
@@ -60,7 +60,7 @@ def test_a_missing_file_is_named(prefix, missing):
     write(prefix, "a\n", "b\n")
     Path(f"{prefix}.{missing}").unlink()
     with pytest.raises(DataError) as error:
-        load_pairs(prefix, "en", "de")
+        TextFile(("en", "de"), prefix).pairs()
     assert f"{prefix}.{missing}" in str(error.value)
 
 
@@ -68,7 +68,7 @@ def test_a_missing_file_is_named(prefix, missing):
 def test_an_empty_file_is_named(prefix, en, de, empty):
     write(prefix, en, de)
     with pytest.raises(DataError) as error:
-        load_pairs(prefix, "en", "de")
+        TextFile(("en", "de"), prefix).pairs()
     assert f"{prefix}.{empty} is empty" in str(error.value)
 
 
@@ -77,7 +77,7 @@ def test_equal_source_and_target_languages_are_rejected(tmp_path):
     Dataset.from_dict({"en": ["a"], "de": ["b"]}).to_parquet(tmp_path / "text.parquet")
     for name in ("text", "text.parquet"):
         with pytest.raises(DataError, match="both 'en'"):
-            load_pairs(str(tmp_path / name), "en", "en")
+            TextFile(("en", "en"), str(tmp_path / name)).pairs()
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
@@ -85,7 +85,7 @@ def test_invalid_utf8_names_file_and_line(prefix, language):
     bad, good = b"a\nb\nGr\xf6\xdfe\nd\n", b"a\nb\nc\nd\n"
     write(prefix, *((bad, good) if language == "en" else (good, bad)))
     with pytest.raises(DataError) as error:
-        load_pairs(prefix, "en", "de")
+        TextFile(("en", "de"), prefix).pairs()
     assert f"{prefix}.{language}, line 3" in str(error.value)
 
 
@@ -123,7 +123,7 @@ def test_a_changed_file_is_read_again(prefix, language, new, seconds):
 
 def test_unchanged_files_are_read_from_the_cache(prefix, datasets_cache):
     write(prefix, "one\n", "eins\n")
-    files = [load_pairs(prefix, "en", "de").cache_files for _ in range(2)]
+    files = [TextFile(("en", "de"), prefix).pairs().cache_files for _ in range(2)]
     assert files[0] == files[1]
     assert datasets_cache in Path(files[0][0]["filename"]).parents
 
@@ -210,7 +210,7 @@ def test_json_and_parquet_may_omit_the_translation_key(tmp_path):
 def test_a_malformed_file_is_reported_with_file_and_problem(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError) as error:
-        load_pairs(str(tmp_path / name), "en", "de")
+        TextFile(("en", "de"), str(tmp_path / name)).pairs()
     assert message in str(error.value)
 
 
@@ -220,21 +220,21 @@ def test_a_header_with_a_duplicate_language_is_rejected(tmp_path, ending):
     path = tmp_path / f"text.{ending}"
     path.write_text("".join(separator.join(row) + "\n" for row in (["en", "de", "en"], ["a", "b", "c"])))
     with pytest.raises(DataError, match="2 columns 'en'"):
-        load_pairs(str(path), "en", "de")
+        TextFile(("en", "de"), str(path)).pairs()
 
 
 def test_a_missing_parquet_file_or_column_is_named(tmp_path):
     with pytest.raises(DataError, match=r"There is no file .*t\.parquet\.$"):
-        load_pairs(str(tmp_path / "t.parquet"), "en", "de")
+        TextFile(("en", "de"), str(tmp_path / "t.parquet")).pairs()
     Dataset.from_dict({"en": ["a"], "fr": ["b"], "ids": [[1]]}).to_parquet(tmp_path / "t.parquet")
     with pytest.raises(DataError, match="has no column 'de'; its columns are en, fr, ids"):
-        load_pairs(str(tmp_path / "t.parquet"), "en", "de")
+        TextFile(("en", "de"), str(tmp_path / "t.parquet")).pairs()
     with pytest.raises(DataError, match="column 'ids' does not contain text"):
-        load_pairs(str(tmp_path / "t.parquet"), "en", "ids")
+        TextFile(("en", "ids"), str(tmp_path / "t.parquet")).pairs()
 
 
 def test_an_empty_parquet_file_is_named(tmp_path):
     path = str(tmp_path / "text.parquet")
     Dataset.from_dict({"en": ["a"], "de": ["b"]}).select([]).to_parquet(path)
     with pytest.raises(DataError, match=r"text.parquet contains no sentence pairs"):
-        load_pairs(path, "en", "de")
+        TextFile(("en", "de"), path).pairs()

@@ -1,0 +1,442 @@
+"""Parallel text, wherever it comes from: files, datasets on the Hub, prepared folders, the built-in phrases.
+
+Whoever needs text asks a `Source`, and never what class it has.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from datasets import Dataset, DatasetDict, Features, IterableDataset, Value, concatenate_datasets, load_dataset
+from datasets.exceptions import DatasetGenerationError
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+
+from ..files import checksum
+from ..model.loading import load
+from . import formats
+from .batching import Rows, TokenRows
+from .bpe_dropout import BpeDropout
+from .cleaning import Cleaning, describe_drops, tokenize_pairs
+from .formats import READERS, DataError, Row, check_languages, find_files, json_texts
+from .mixture import MixedRows
+from .phrases import splits
+from .sampling import temperature_weights
+from .shards import MANIFEST, ShardStream, finished_manifest, load_shards
+from .tags import prefix_ids
+
+VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))  # in cache keys: changed code reads text again
+TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
+DIRECTED_PAIR = Features({**TEXT_PAIR, "source_lang": Value("string"), "target_lang": Value("string")})
+Languages = tuple[str, str]  # source and target language
+
+
+def file_identity(file: str) -> tuple[int, int]:
+    """Return what stands for the content of a file wherever a text is compared with that of an earlier call.
+
+    That is its size in bytes and its modification time in nanoseconds.
+    """
+    status = Path(file).stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def named_identities(files: Iterable[str]) -> list[tuple[str, int, int]]:
+    """Return the name of each file, without its folder, and its identity, to record them."""
+    return [(Path(file).name, *file_identity(file)) for file in files]
+
+
+class Counts(NamedTuple):
+    """The numbers of pairs that were read (None if unknown) and used, and of those dropped for each reason."""
+
+    read: int | None
+    used: int
+    dropped: dict[str, int]
+
+
+@dataclass
+class Tokenization:
+    """How text becomes rows of token ids.
+
+    Args:
+        tokenizer: knows the tags of all sources.
+        config: configuration of the model.
+        max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
+        report: called with the counts of each source, as a message for the user.
+        cleaning: limits for pairs; if None, only unusable pairs are dropped.
+        filter_language: whether cleaning also drops pairs in other languages.
+        bpe_dropout: probability with which a merge is left out whenever a pair is used.
+        seed: seed of everything that is random.
+        rank, world_size: index of this process and number of processes, each of which streams different pairs.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    config: PreTrainedConfig
+    max_tokens: int
+    report: Callable[[str], None]
+    cleaning: Cleaning | None = None
+    filter_language: bool = False
+    bpe_dropout: float = 0.0
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def longest(self) -> int:
+        """Return the maximum number of tokens on either side of a pair, tags included."""
+        learned = self.config.position_embedding == "learned"
+        return min(self.max_tokens, self.config.max_position_embeddings) if learned else self.max_tokens
+
+
+class Source:
+    """Parallel text of any origin. A mixture of sources is one as well, and behaves as written here.
+
+    Args:
+        sources: the sources of a mixture, which may be mixtures.
+        temperature: if given, decides the weights of the sources, as in `temperature_weights`.
+
+    Attributes:
+        parts: the sources of one direction that it consists of.
+    """
+
+    parts: Sequence["Text"]
+
+    def __init__(self, sources: Sequence["Source"], temperature: float | None = None):
+        self.parts = [part for source in sources for part in source.parts]
+        self.temperature = temperature
+
+    @property
+    def name(self) -> str:
+        """Return how messages and the model card call it, without its folder."""
+        return ", ".join(part.name for part in self.parts)
+
+    @property
+    def directions(self) -> list[Languages]:
+        """Return the different directions of its parts, in order."""
+        return list(dict.fromkeys(part.languages for part in self.parts))
+
+    @property
+    def counts(self) -> Counts:
+        """Return how many pairs were read, used and dropped when it was tokenised."""
+        reads, used, drops = zip(*(part.counts for part in self.parts), strict=True)
+        return Counts(None if None in reads else sum(reads), sum(used), sum(map(Counter, drops), Counter()))
+
+    def identity(self) -> list[Any]:
+        """Return what determines the pairs, in types of JSON.
+
+        Raises:
+            DataError: if a file is missing, or a dataset cannot be read.
+        """
+        return [each for part in self.parts for each in part.identity()]
+
+    def pairs(self) -> Dataset:
+        """Return the text, in the columns "source" and "target", cached on disk.
+
+        Raises:
+            DataError: if it cannot be read; the message says where and why.
+        """
+        return concatenate_datasets([part.pairs() for part in self.parts])
+
+    def __iter__(self) -> Iterator[Row]:
+        """Yield the pairs in constant memory; raises as `pairs` does."""
+        for part in self.parts:
+            yield from part
+
+    def tokenize(self, how: Tokenization, label: str) -> Rows:
+        """Return the pairs as token ids that start with their tags, and report the counts after `label`.
+
+        Raises:
+            ValueError: if the text does not fit the settings, or every pair was dropped.
+        """
+        several = len(self.parts) > 1
+        rows = [part.tokenize(how, f"{label}, {part.description}" if several else label) for part in self.parts]
+        if self.temperature:
+            weights = temperature_weights([part.counts.used for part in self.parts], self.temperature)
+            for part, weight in zip(self.parts, weights, strict=True):
+                part.weight = weight
+
+        weights = [part.weight or 1.0 for part in self.parts]
+        if weights == [1.0] and not how.bpe_dropout:
+            return rows[0]
+        dropout = BpeDropout(how.tokenizer, how.bpe_dropout, how.seed) if how.bpe_dropout else None
+        return MixedRows(rows, weights, dropout)
+
+
+@dataclass(eq=False)
+class Text(Source):
+    """Parallel text in one direction.
+
+    Args:
+        languages: source and target language, named as in the text.
+        tag: tag at the start of every source sentence, or None.
+        weight: number of times that each pair is used per epoch, on average; None if the sizes decide.
+
+    Attributes:
+        needs_network: whether only a process with access to the network can read it.
+        has_text: whether `pairs` returns the text, which a prepared folder no longer has.
+    """
+
+    needs_network: ClassVar[bool] = False
+    has_text: ClassVar[bool] = True
+    languages: Languages
+    tag: str | None = field(default=None, kw_only=True)
+    weight: float | None = field(default=1.0, kw_only=True)
+    counts: Counts = field(default=Counts(None, 0, {}), init=False)
+
+    def __post_init__(self):
+        self.parts = [self]
+
+    @property
+    def description(self) -> str:
+        """Return name, direction and tag."""
+        return " ".join(filter(None, [self.name, "-".join(self.languages), self.tag]))
+
+    def validation(self) -> "Text | None":
+        """Return the validation text of the same origin, or None."""
+        return None
+
+    def __iter__(self) -> Iterator[Row]:
+        for batch in self.pairs().iter(1000):
+            for source, target in zip(batch["source"], batch["target"], strict=True):
+                yield {"source": source, "target": target}
+
+    def prefix(self, how: Tokenization) -> list[int]:
+        """Return the token ids of the tags with which every source sentence starts."""
+        return prefix_ids(how.config, how.tokenizer, *self.languages, self.tag)
+
+    def tokenize(self, how: Tokenization, label: str) -> Rows:
+        pairs = self.pairs()
+        prefix = self.prefix(how)
+        cleaning = how.cleaning
+        if cleaning and how.filter_language:
+            cleaning = replace(cleaning, languages=self.languages)
+        tokens, drops = tokenize_pairs(pairs, how.tokenizer, how.longest - len(prefix), cleaning)
+        self.counts = Counts(len(pairs), len(tokens), drops)
+        how.report(f"{label}: {len(tokens):,} of {len(pairs):,} pairs; dropped: {describe_drops(drops)}")
+        return TokenRows(tokens, prefix)
+
+
+@dataclass(eq=False)
+class TextFile(Text):
+    """A Moses pair, a .jsonl, .tsv, .csv or .parquet file, or a folder that `translate --output_dir` has written.
+
+    Args:
+        path: as for `find_files`.
+    """
+
+    path: str
+
+    @property
+    def name(self) -> str:
+        return Path(os.path.abspath(self.path)).name
+
+    def identity(self) -> list[Any]:
+        return named_identities(find_files(self.path, self.languages)[1])
+
+    def pairs(self) -> Dataset:
+        format, files = find_files(self.path, self.languages)
+        if format == ".parquet":
+            return _select_languages(_read_parquet(self.path), self.path, self.languages)
+        return _cache(self.path, format, files, self.languages, TEXT_PAIR)
+
+    def __iter__(self) -> Iterator[Row]:
+        format, files = find_files(self.path, self.languages)
+        return super().__iter__() if format == ".parquet" else READERS[format](files, self.languages)
+
+
+@dataclass(eq=False)
+class DirectedLines(TextFile):
+    """One direction of JSON lines that name theirs, by "source", "target", "source_lang" and "target_lang".
+
+    Args:
+        expected: the directions that may occur, such as "en-de".
+    """
+
+    expected: tuple[str, ...]
+    __iter__ = Text.__iter__
+
+    def pairs(self) -> Dataset:
+        _, files = find_files(self.path, self.languages)
+        rows = _cache(self.path, "directed .jsonl", files, self.expected, DIRECTED_PAIR)
+        sides = zip(("source_lang", "target_lang"), self.languages, strict=True)
+        found = pc.and_(*(pc.equal(rows.data.column(side), language) for side, language in sides))
+        return rows.select_columns(["source", "target"]).select(np.flatnonzero(found.to_numpy()))
+
+
+@dataclass(eq=False)
+class PreparedFolder(TextFile):
+    """A folder of tokenised shards that `prepare` has written.
+
+    Args:
+        path: the folder.
+        streamed: whether to read it sequentially instead of memory-mapping it.
+    """
+
+    has_text = False
+    streamed: bool = False
+
+    def identity(self) -> list[Any]:
+        return named_identities([str(Path(self.path, MANIFEST))])
+
+    def tokenize(self, how: Tokenization, label: str) -> Rows:
+        manifest = finished_manifest(self.path)
+        source, target = (manifest["settings"].get(name) for name in ("source_lang", "target_lang"))
+        if (source, target) != self.languages:
+            wanted = " to ".join(self.languages)
+            advice = f"use --source_lang {source} --target_lang {target}"
+            raise DataError(f"{self.path} contains text from {source} to {target}, not from {wanted}; {advice}.")
+        if how.filter_language:
+            raise ValueError(f"{self.path} is already cleaned: give --filter_language to `prepare` instead.")
+        if not load(AutoTokenizer, self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
+            advice = "prepare it with this run's tokenizer"
+            raise ValueError(f"{self.path} was prepared with another vocabulary; {advice}.")
+        self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
+        rows: Rows = TokenRows(load_shards(self.path), self.prefix(how))
+        if self.streamed:
+            rows = ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
+        how.report(f"{label}: {self.counts.used:,} prepared pairs")
+        return rows
+
+
+@dataclass(eq=False)
+class HubDataset(Text):
+    """A split of a dataset on the Hub, such as ("wmt/wmt14", "de-en"), or of a local folder with the same layout."""
+
+    needs_network = True
+    dataset: str
+    config_name: str | None = None
+    split: str = "train"
+
+    @property
+    def name(self) -> str:
+        return Path(self.dataset).name
+
+    @property
+    def _origin(self) -> str:
+        return f"{self.dataset} ({self.config_name})" if self.config_name else self.dataset
+
+    @cached_property
+    def _splits(self) -> DatasetDict:
+        with _reading_errors(self._origin):
+            return load_dataset(self.dataset, self.config_name)
+
+    @cached_property
+    def _stream(self) -> IterableDataset:
+        with _reading_errors(self._origin):
+            return load_dataset(self.dataset, self.config_name, split=self.split, streaming=True)
+
+    def identity(self) -> list[Any]:
+        _ = self._stream  # raises if the dataset cannot be read
+        folder = Path(self.dataset)
+        if not folder.is_dir():
+            return [self.dataset, self.config_name]
+        # A local folder is identified by its name and files, not by its path
+        files = sorted(str(file) for file in folder.rglob("*") if file.is_file())
+        return [folder.resolve().name, self.config_name, *map(file_identity, files)]
+
+    def pairs(self) -> Dataset:
+        if self.split not in self._splits:
+            raise DataError(f"{self._origin} has no split {self.split}; its splits are {', '.join(self._splits)}.")
+        return _select_languages(self._splits[self.split], f"{self._origin}, {self.split},", self.languages)
+
+    def validation(self) -> Text | None:
+        split = "validation"
+        return HubDataset(self.languages, self.dataset, self.config_name, split) if split in self._splits else None
+
+    def __iter__(self) -> Iterator[Row]:
+        with _reading_errors(self._origin):
+            for number, row in enumerate(self._stream, start=1):
+                texts = row if row.get("translation", row) else dict.fromkeys(self.languages)  # a row may be null
+                source, target = json_texts(f"{self._origin}, row {number}", texts, self.languages)
+                yield {"source": source, "target": target}
+
+
+@dataclass(eq=False)
+class BuiltInPhrases(Text):
+    """A split of the built-in English-German phrases."""
+
+    name = "the built-in phrases"
+    split: str = "train"
+
+    def identity(self) -> list[Any]:
+        return [self.name, self.split]
+
+    def pairs(self) -> Dataset:
+        if sorted(self.languages) != ["de", "en"]:
+            raise DataError("The built-in phrases are English and German (en, de); other languages need --train_file.")
+        phrases = splits()[self.split]
+        source, target = ([getattr(phrase, language) for phrase in phrases] for language in self.languages)
+        return Dataset.from_dict({"source": source, "target": target})
+
+    def validation(self) -> Text | None:
+        return BuiltInPhrases(self.languages, "validation")
+
+
+def _read_rows(
+    format: str, files: tuple[str, ...], languages: tuple[str, ...], stamps: tuple, version: str
+) -> Iterator[Row]:
+    """Yield the rows of `files`; `stamps` and `version` only make the cache notice changed files and changed code."""
+    empty = True
+    for row in READERS[format](files, languages):
+        empty = False
+        yield row
+    if empty:
+        raise DataError(f"{files[0]} contains no sentence pairs.")
+
+
+def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Dataset:
+    """Return the two languages of a dataset, from its column "translation" or from columns named after them.
+
+    Args:
+        origin: where the dataset is from, for error messages.
+    """
+    check_languages(languages)
+    if "translation" in dataset.column_names:
+        dataset = dataset.select_columns("translation").flatten()
+        dataset = dataset.rename_columns({name: name.removeprefix("translation.") for name in dataset.column_names})
+    for language in languages:
+        if language not in dataset.column_names:
+            raise DataError(f"{origin} has no column {language!r}; its columns are {', '.join(dataset.column_names)}.")
+        if getattr(dataset.features[language], "dtype", None) not in ("string", "large_string"):
+            raise DataError(f"{origin}: column {language!r} does not contain text.")
+    dataset = dataset.select_columns(list(languages))
+    return dataset.rename_columns(dict(zip(languages, ("source", "target"), strict=True)))
+
+
+def _read_parquet(path: str) -> Dataset:
+    try:
+        if not pq.read_metadata(path).num_rows:
+            raise DataError(f"{path} contains no sentence pairs.")
+        return Dataset.from_parquet(path)
+    except DataError:
+        raise
+    # ValueError: raised by pyarrow for a truncated file and by datasets for an empty one
+    except (ValueError, DatasetGenerationError) as error:
+        raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
+
+
+def _cache(path: str, format: str, files: tuple[str, ...], languages: tuple[str, ...], features: Features) -> Dataset:
+    """Return what a reader yields, as a dataset that is cached on disk."""
+    arguments: dict[str, Any] = {"format": format, "files": files, "languages": languages}
+    arguments |= {"stamps": tuple(map(file_identity, files)), "version": VERSION}
+    try:
+        return Dataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, DataError):
+            raise error.__cause__ from None
+        raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
+
+
+@contextmanager
+def _reading_errors(dataset: str) -> Iterator[None]:
+    """Turn the errors of a dataset that cannot be read, such as one with a loading script, into a `DataError`."""
+    try:
+        yield
+    except (RuntimeError, DatasetGenerationError) as error:
+        raise DataError(f"The dataset {dataset} cannot be read: {error.__cause__ or error}") from None

@@ -1,0 +1,105 @@
+"""The pictures of formulas and of Table 3, which scripts/study/plot.py draws."""
+
+import math
+from types import ModuleType
+
+import pytest
+from corpora import ROOT
+from PIL import Image
+from script_runs import import_script
+
+
+@pytest.fixture(scope="module")
+def plot() -> ModuleType:
+    """The module scripts/study/plot.py."""
+    return import_script("study/plot.py")
+
+
+def lines(axes) -> dict[str, list[list[float]]]:
+    """Return the x and y values of each line by its label."""
+    return {
+        line.get_label(): [list(map(float, line.get_xdata())), list(map(float, line.get_ydata()))]
+        for line in axes.lines
+    }
+
+
+def test_positions_show_sinusoids_and_dot_products_that_depend_only_on_the_distance(plot):
+    left, right = plot.positions(16, 40).axes[:2]
+    table = left.images[0].get_array()
+    assert table.shape == (40, 16)
+    for position, i in ((0, 0), (7, 3), (39, 7)):
+        angle = position / 10000 ** (2 * i / 16)
+        assert table[position, 2 * i] == pytest.approx(math.sin(angle))
+        assert table[position, 2 * i + 1] == pytest.approx(math.cos(angle))
+    curves = [dict(zip(*curve, strict=True)) for curve in lines(right).values()]
+    assert len(curves) == 2
+    for distance in range(-10, 20):
+        expected = sum(math.cos(distance / 10000 ** (2 * i / 16)) for i in range(8))
+        assert all(curve[distance] == pytest.approx(expected) for curve in curves)
+
+
+def test_noam_curves_peak_at_the_warm_up_and_mark_the_peak_of_the_paper(plot):
+    (axes,) = plot.noam_curves([(512, 4000), (256, 100)], 5000).axes
+    curves = lines(axes)
+    for name, (width, warmup) in zip(list(curves)[:2], [(512, 4000), (256, 100)], strict=True):
+        updates, rates = curves[name]
+        assert updates[rates.index(max(rates))] == warmup
+        assert max(rates) == pytest.approx((width * warmup) ** -0.5)
+    assert curves["peak of the paper's base model, 6.99e-04"] == [[4000.0], [pytest.approx(6.99e-4, rel=1e-3)]]
+
+
+def test_plotted_masks_are_those_of_the_model(plot):
+    padding, causal, both = (axes.images[0].get_array().tolist() for axes in plot.masks([4, 2]).axes)
+    assert padding == [[True] * 4, [True, True, False, False]]
+    assert causal == [[key <= query for key in range(4)] for query in range(4)]
+    assert both == [[key <= query and key < 2 for key in range(4)] for query in range(4)]
+
+
+def test_rows_of_table_3_are_plotted_as_differences_to_base(plot):
+    results = {"base": {"bleu": 30.0, "perplexity": 8.0}, "A1": {"bleu": 28.5, "perplexity": 8.5}}
+    bleu, perplexity = plot.ablation(results).axes
+    assert [bar.get_width() for bar in bleu.patches] == pytest.approx([-1.5, 24.9 - 25.8])
+    assert [bar.get_width() for bar in perplexity.patches] == pytest.approx([0.5, 5.29 - 4.92])
+    with pytest.raises(ValueError, match="compared with base"):
+        plot.ablation({"A1": results["A1"]})
+    with pytest.raises(ValueError, match="BLEU or perplexity is missing for A1"):
+        plot.ablation({**results, "A1": {"perplexity": 8.5}})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["positions", "--d_model", "32"],
+        ["noam", "--curves", "512:4000", "--steps", "5000"],
+        ["masks", "--lengths", "3", "2"],
+        ["table3", str(ROOT / ".github" / "gallery" / "ablation.json")],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_same_command_writes_the_same_bytes(words, plot, tmp_path):
+    for name in ("one.png", "two.png", "one.svg", "two.svg"):
+        plot.main([*words, "--output", str(tmp_path / name)])
+    for kind in ("png", "svg"):
+        assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"two.{kind}").read_bytes()
+    with Image.open(tmp_path / "one.png") as picture:
+        assert len(picture.convert("RGB").getcolors(maxcolors=1 << 24)) > 10
+
+
+def test_a_wrong_curve_is_reported_with_the_right_form(plot, capsys):
+    for words in (["noam", "--curves", "512"], ["masks", "--lengths", "0"], []):
+        with pytest.raises(SystemExit) as stop:
+            plot.main([*words, "--output", "x.png"])
+        assert stop.value.code == 2
+    with pytest.raises(SystemExit):
+        plot.main(["noam", "--curves", "512", "--output", "x.png"])
+    assert "must have the form 512:4000, got '512'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "results",
+    ["[]", '{"base": 3, "A1": {}}', '{"base": {"bleu": "x", "perplexity": 1}, "A1": {"bleu": 1, "perplexity": 2}}'],
+)
+def test_invalid_results_of_table_3_are_reported_in_one_line(results, plot, tmp_path):
+    (tmp_path / "ablation.json").write_text(results)
+    with pytest.raises(SystemExit, match=r"^plot\.py: [^\n]+$"):
+        plot.main(["table3", str(tmp_path / "ablation.json"), "--output", str(tmp_path / "t.png")])

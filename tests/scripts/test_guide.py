@@ -1,0 +1,232 @@
+"""The commands and the Python code of the README and the guide, on small files."""
+
+import contextlib
+import io
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+from corpora import ROOT
+from guide_pages import PAGES, blocks, commands, prose, split_commands
+from small import SIZES, as_flags, write_moses
+
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.cli import main
+
+# One sentence per combination of a subject and an object, in each language
+SUBJECTS = [
+    ("The man", "Der Mann", "L'homme"),
+    ("The woman", "Die Frau", "La femme"),
+    ("A child", "Ein Kind", "Un enfant"),
+]
+OBJECTS = [
+    ("a book", "ein Buch", "un livre"),
+    ("the car", "das Auto", "la voiture"),
+    ("two dogs", "zwei Hunde", "deux chiens"),
+]
+EN = [f"{subject[0]} sees {seen[0]}." for subject in SUBJECTS for seen in OBJECTS]
+DE = [f"{subject[1]} sieht {seen[1]}." for subject in SUBJECTS for seen in OBJECTS]
+FR = [f"{subject[2]} voit {seen[2]}." for subject in SUBJECTS for seen in OBJECTS]
+
+ALL_COMMANDS = [command for page in PAGES for command in commands(page)]
+
+# How a command starts, and why it is not run here
+NOT_RUN = {
+    "pip install": "needs a package index",
+    "docker": "needs Docker",
+    "bash scripts/get_multi30k.sh": "downloads; test_get_multi30k.py runs it with a server of its own",
+    "bash scripts/quickstart.sh": "takes minutes; CI runs it",
+    "bash scripts/test.sh": "is what runs this test",
+    "vanilla-transformer demo": "runs until Ctrl-C; tests/serving and tests/system open its page",
+    "vanilla-transformer prepare --dataset_name": "needs the Hub",
+    "vanilla-transformer push": "needs the Hub; tests/sharing/test_hub.py pushes to a server of its own",
+    "vanilla-transformer export my-model my-model-onnx": "takes 12 s; tests/export/test_onnx.py",
+    "vanilla-transformer translate my-model-onnx": "needs that export; tests/export/test_onnx.py",
+    "vanilla-transformer serve": "runs until SIGTERM; tests/system/test_guide_of_serving.py",
+    "curl": "needs the server; tests/system/test_guide_of_serving.py",
+}
+# A program that starts several processes, and its first words: here the same flags are given to one process
+LAUNCHERS = {"accelerate": 5, "torchrun": 4}
+# Programs whose flags the text names, besides the verbs
+OTHER_PROGRAMS = re.compile(r"bash |python |OMP_NUM_THREADS=1 python |sbatch |pip ")
+# Flags that are added to the commands of a verb, so that they take seconds
+_SMALL_VOCABULARY = ["--vocab_size", "290"]
+_SHORT_TRAINING = as_flags({**SIZES, "max_steps": 5, "save_steps": 1, "warmup_steps": 2, "max_tokens": 512})
+_SHORT_TRAINING += ["--use_cpu", "--disable_tqdm", "true"]
+SHORTENED = {
+    "train": [*_SHORT_TRAINING, "--eval_strategy", "no"],
+    "tune": [*_SHORT_TRAINING, "--max_steps", "20", "--eval_steps", "20", "--trials", "1"],
+    "prepare": [*_SMALL_VOCABULARY, "--workers", "1"],
+}
+SHORTENED["tune"] += ["--train_file", "data/train", "--validation_file", "data/val"]  # not 30,000 phrases
+# Numbers of Python code that are replaced for the same reason
+SHORTENED_CODE = {"max_steps=2000": "max_steps=2", "max_tokens=4096": "max_tokens=256"}
+
+
+def reason_not_to_run(command: str) -> str | None:
+    return next((reason for start, reason in NOT_RUN.items() if command.startswith(start)), None)
+
+
+def shortened(words: list[str]) -> list[str]:
+    """Return the verb and the flags of a command, with those that make it short."""
+    verb, *flags = words
+    flags += SHORTENED.get(verb, [])
+    has_vocabulary = {"--model_name_or_path", "--tokenizer_name", "prepared"} & set(flags)
+    if verb in ("train", "tune") and not has_vocabulary:
+        flags += _SMALL_VOCABULARY
+    if "--input_files" in flags:
+        flags += ["--workers", "1"]
+    return [verb, *flags]
+
+
+def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run `vanilla-transformer ... < FILE > FILE` in this process, as a shell would."""
+    program, *words = shlex.split(command, comments=True)
+    if program in LAUNCHERS:
+        words = ["train", *words[LAUNCHERS[program] - 1 :]]
+    else:
+        assert program == "vanilla-transformer", f"give a reason in NOT_RUN why this is not run: {command}"
+
+    with contextlib.ExitStack() as files, monkeypatch.context() as patch:
+        for sign, name, mode in (("<", "stdin", "r"), (">", "stdout", "w")):
+            if sign in words:
+                place = words.index(sign)
+                file = files.enter_context(open(words[place + 1], mode, encoding="utf-8"))
+                patch.setattr(sys, name, file)
+                del words[place : place + 2]
+        try:
+            status = main(shortened(words))
+        except SystemExit as end:  # argparse refuses a flag
+            status = end.code
+    assert status == 0, command
+
+
+def write_texts(folder: Path) -> None:
+    """Write the texts that the pages name."""
+    (folder / "data" / "multi30k").mkdir(parents=True)
+    for name in ("train", "val", "test", "medical", "europarl", "newstest2013", "multi30k/train", "multi30k/val"):
+        write_moses(folder / "data" / name, en=EN, de=DE)
+    write_moses(folder / "data" / "newstest2013", en=EN[:1], de=DE[:1])
+    for name in ("news", "val", "test", "en-de", "val-ende"):
+        write_moses(folder / name, en=EN, de=DE)
+    for name in ("en-fr", "val-enfr"):
+        write_moses(folder / name, en=EN, fr=FR)
+    rows = "".join(f'{{"en": "{en}", "de": "{de}"}}\n' for en, de in zip(EN, DE, strict=True))
+    (folder / "europarl.jsonl").write_text(rows, encoding="utf-8")
+    (folder / "corpus").mkdir()
+    compressed = {
+        "data/commoncrawl.jsonl.zst": rows,
+        "corpus/part.de.zst": "\n".join(DE[:4]),
+    }
+    for name, text in compressed.items():
+        with pa.output_stream(str(folder / name), compression="zstd") as file:
+            file.write(text.encode())
+    (folder / "in.txt").write_text("\n".join(EN[:4]), encoding="utf-8")
+    (folder / "paragraphs.txt").write_text(" ".join(EN[:4]), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def prepared_files(tmp_path_factory):
+    """A folder with all that the pages' commands read: texts, small models, runs and shards."""
+    folder = tmp_path_factory.mktemp("guide")
+    write_texts(folder)
+    flags = ["--preset", "tiny", *SHORTENED["train"], *_SMALL_VOCABULARY, "--train_file", "data/train"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", *flags, "--output_dir", "my-model"]) == 0
+        reverse = ["--source_lang", "de", "--target_lang", "en", "--output_dir", "my-other-model"]
+        assert main(["train", *flags, *reverse]) == 0
+        languages = ["--source_lang", "en", "--target_lang", "de"]
+        assert main(["prepare", "data/train", *languages, *SHORTENED["prepare"], "--output_dir", "prepared"]) == 0
+        shutil.copytree("my-other-model", "de-en-model")
+        for name in ("small", "large"):
+            shutil.copytree("my-model", f"runs/{name}")
+    return folder
+
+
+@pytest.fixture
+def sandbox(prepared_files, tmp_path, monkeypatch):
+    """A function that copies these files, except those that a page's commands write, and enters the copy."""
+
+    def enter(page: Path) -> None:
+        written = re.findall(r"--output_dir (\S+)", page.read_text(encoding="utf-8"))
+        folder = tmp_path / "sandbox"
+        shutil.copytree(prepared_files, folder)
+        for name in written:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / "scripts").symlink_to(ROOT / "scripts")
+        monkeypatch.chdir(folder)
+
+    return enter
+
+
+def names_for_code() -> dict[str, object]:
+    """Return what the code of the pages expects: sentences, and a model of torch to convert."""
+    sizes = {"d_model": 16, "nhead": 2, "dim_feedforward": 32, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    transformer = torch.nn.Transformer(**sizes, batch_first=True)
+    transformer.encoder.norm = None
+    transformer.decoder.norm = None
+    embedding = torch.nn.Embedding(40, 16)
+    return {"english": EN, "german": DE, "sentences": EN[:4], "transformer": transformer, "embedding": embedding}
+
+
+# from peft, and from torch, because the pages do not say use_cpu
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning", "ignore:'pin_memory' argument")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_and_code_of_a_page_run(page, sandbox, monkeypatch):
+    sandbox(page)
+    names = names_for_code()
+    names["model"] = VanillaTransformerForConditionalGeneration.from_pretrained("my-other-model")
+    for language, block in blocks(page):
+        if language == "python":
+            for number, replacement in SHORTENED_CODE.items():
+                block = block.replace(number, replacement)
+            exec(compile(block, str(page), "exec"), names)
+        elif not language:
+            for command in split_commands(block):
+                if reason_not_to_run(command) is None:
+                    run_command(command, monkeypatch)
+
+
+def flags_of(verb: str) -> set[str]:
+    """Return the flags that `--help` lists."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        main([verb, "--help"])
+    return set(re.findall(r"--\w+", output.getvalue()))
+
+
+@pytest.fixture(scope="module")
+def flags():
+    """The flags of each verb."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        main(["--help"])
+    verbs = re.findall(r"^    (\w+)", output.getvalue(), re.MULTILINE)
+    assert {"train", "translate", "serve"} <= set(verbs)
+    return {verb: flags_of(verb) for verb in verbs}
+
+
+def test_every_flag_of_a_command_is_one_of_its_verb(flags):
+    for command in ALL_COMMANDS:
+        if command.startswith("vanilla-transformer"):
+            verb = command.split()[1]
+            assert set(re.findall(r"--\w+", command)) <= flags[verb], command
+
+
+def test_every_flag_that_the_text_names_exists(flags):
+    known = set().union(*flags.values()) | {"--per_device_train_batch_size"}  # hidden, because it is refused
+    for page in PAGES:
+        for code in re.findall(r"`([^`]+)`", prose(page)):
+            if OTHER_PROGRAMS.match(code) is None:
+                assert set(re.findall(r"--\w+", code)) <= known, f"{page.name}: {code}"
+
+
+def test_every_reason_not_to_run_a_command_is_needed():
+    for start in NOT_RUN:
+        assert any(command.startswith(start) for command in ALL_COMMANDS), start

@@ -1,0 +1,65 @@
+"""The Markdown pages of the project: links, and lengths."""
+
+import re
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from corpora import ROOT
+from guide_pages import GUIDE
+
+IGNORED = {".git", ".venv", ".venv-oldest", "data", "out", "runs", "build", "fixtures"}
+PAGES = [page for page in sorted(ROOT.rglob("*.md")) if not IGNORED & set(page.relative_to(ROOT).parts)]
+
+
+def without_code(text: str) -> str:
+    """Return a page without blocks of code and code in lines, in which nothing is a link or a heading."""
+    return re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found: Counter[str] = Counter()
+    names = set()
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", text, re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        names.add(f"{name}-{found[name]}" if found[name] else name)
+        found[name] += 1
+    return names
+
+
+def links(page: Path) -> list[str]:
+    """Return the targets of a page's links and pictures that are in the project."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8")))
+    return [unquote(target) for target in targets if not re.match(r"\w+:", target)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading_of_it(page):
+    for link in links(page):
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_links_and_anchors_are_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A `b`, c\n## A b c\n```\n# No\n[no](no.md)\n```\n[a](x.md#y) `[no](no)` [w](https://w.org)\n")
+    assert anchors(page) == {"a-b-c", "a-b-c-1"}
+    assert links(page) == ["x.md#y"]
+
+
+def test_pages_are_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 210
+    for page in GUIDE.glob("*.md"):
+        assert len(page.read_text(encoding="utf-8").splitlines()) < 150, page.name
+
+
+def test_the_index_of_the_guide_names_every_page():
+    index = links(ROOT / "scripts" / "README.md")
+    assert {page.name for page in GUIDE.glob("*.md")} <= {Path(link.partition("#")[0]).name for link in index}
