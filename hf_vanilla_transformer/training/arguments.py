@@ -201,7 +201,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         None,
         _NOTHING,
     )
-    report_to: None | str | list[str] = option(
+    report_to: str | list[str] | None = option(
         "Where to report metrics: 'tensorboard', 'wandb', 'all', ...", "none", _NOTHING
     )
 

@@ -271,6 +271,8 @@ def test_a_checkpoint_of_more_processes_is_rejected(train, run_flags, text_flags
     [
         (["--learning_rate", "0.5"], r"learning_rate was 0\.7, now 0\.5, but the optimizer resumes"),
         (["--max_tokens", "48"], "max_tokens was 64, now 48, which changes the batches"),
+        (["--sampling_temperature", "5"], r"sampling_temperature was None, now 5\.0, which changes the batches"),
+        (["--bpe_dropout", "0.1"], r"bpe_dropout was 0\.0, now 0\.1, which changes the batches"),
         (["--ema_decay", "0.9"], "its run had no --ema_decay"),
     ],
 )
