@@ -3,7 +3,6 @@
 import asyncio
 import hmac
 import json
-import logging
 import sys
 import time
 import traceback
@@ -16,13 +15,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from transformers.utils import logging
 
 from ..version import __version__
 from .batcher import QueueFullError
 from .monitoring import Metrics
 from .service import Translation, TranslationService, UnsupportedError
 
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 BYTES_PER_CHARACTER = 12  # of a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form
 CLIENT_CLOSED_REQUEST = 499  # as nginx calls it; only the log and the metrics see it
 _PATHS = ("/translate", "/detect", "/languages", "/health", "/metrics", "/docs", "/openapi.json")
