@@ -1,5 +1,9 @@
 """What the tests of exports have in common: sentences, variants of the model, and comparisons of outputs."""
 
+import pytest
+import transformers
+from packaging.version import Version
+
 from hf_vanilla_transformer.data.phrases import splits
 
 PHRASES = [phrase.en for phrase in splits()["test"][:60]]
@@ -9,6 +13,8 @@ VARIANTS = {
     "large epsilon": {"layer_norm_eps": 1e-2},
     "learned positions": {"position_embedding": "learned", "max_position_embeddings": 128},
 }
+
+NEEDS_ONNX = pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="too old for ONNX exports")
 
 
 def without_special_tokens(outputs: list[list[int]]) -> list[list[int]]:

@@ -162,7 +162,19 @@ def _write(folder: str, target: Path, quantization: str | None) -> None:
             config=model.config,
             generation_config=model.generation_config,
         ).save_pretrained(target)
-        tokenizer.save_pretrained(target)
+    for file in target.glob("*.onnx"):
+        _remove_traces(file)
+    tokenizer.save_pretrained(target)
+
+
+def _remove_traces(file: Path) -> None:
+    """Remove the stack traces that torch writes into every node: most of a graph, and full of this machine's paths."""
+    onnx = import_extra("onnx", "export")
+    graph = onnx.load(str(file), load_external_data=False)
+    for node in (*graph.graph.node, *(node for function in graph.functions for node in function.node)):
+        del node.metadata_props[:]
+        node.doc_string = ""
+    onnx.save(graph, str(file))
 
 
 @contextmanager

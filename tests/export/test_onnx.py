@@ -1,6 +1,7 @@
 """ONNX exports, compared with `generate` of the model in torch."""
 
 import io
+from pathlib import Path
 
 import psutil
 import pytest
@@ -8,6 +9,7 @@ import torch
 from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
 from search_models import translate_ids
 
+import hf_vanilla_transformer
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.corpus.runner import call
@@ -15,6 +17,16 @@ from hf_vanilla_transformer.export.onnx import OnnxModel
 from hf_vanilla_transformer.export.registry import export_model
 
 pytestmark = pytest.mark.slow
+
+
+def test_an_export_names_no_folder_of_this_machine(save_model, tmp_path):
+    _, folder = save_model()
+    export_model(folder, tmp_path / "onnx", "onnx")
+    package = Path(hf_vanilla_transformer.__file__).parent
+    private = [str(path).encode() for path in (tmp_path, package, Path(torch.__file__).parent)]
+    for file in (tmp_path / "onnx").iterdir():
+        content = file.read_bytes()
+        assert not [path for path in private if path in content], file.name
 
 
 @pytest.mark.parametrize("name", ["paper", "learned positions"])

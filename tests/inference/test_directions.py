@@ -1,9 +1,7 @@
 """Models of several directions translate alike with every runtime."""
 
 import pytest
-import transformers
-from export_models import PHRASES
-from packaging.version import Version
+from export_models import NEEDS_ONNX, PHRASES
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
@@ -15,7 +13,6 @@ from hf_vanilla_transformer.serving.page import Explorer
 from hf_vanilla_transformer.study.comparison import score_translations
 
 PAIRS = ["en-de", "en-fr"]
-NEEDS_ONNX = pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="too old for ONNX exports")
 
 
 @pytest.fixture
