@@ -82,6 +82,11 @@ def test_only_hub_and_loading_name_modules_in_strings():
     assert named <= {"sharing.hub", "model.loading"}
 
 
+def test_modules_log_as_transformers_does():
+    importing = {name for name in MODULES if "logging" in imports(name) and not name.startswith("model.")}
+    assert importing == {"commands.serve", "export.onnx"}  # which configure the loggers of other libraries
+
+
 @pytest.mark.parametrize("name", SAVED_WITH_MODELS)
 def test_files_saved_with_a_model_import_only_torch_and_transformers(name):
     allowed = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}

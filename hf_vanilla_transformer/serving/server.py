@@ -3,7 +3,6 @@
 import asyncio
 import hmac
 import json
-import logging
 import sys
 import time
 import traceback
@@ -17,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from transformers.utils import logging
 
 from ..version import __version__
 from .batcher import QueueFullError
@@ -24,7 +24,7 @@ from .monitoring import Metrics
 from .page import page_response
 from .service import AUTO, Detection, Translation, TranslationService, UnsupportedError
 
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 BYTES_PER_CHARACTER = 12  # of a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form
 CLIENT_CLOSED_REQUEST = 499  # as nginx calls it; only the log and the metrics see it
 _PATHS = (

@@ -1,7 +1,6 @@
 """`Seq2SeqTrainer` with the paper's training (section 5): batches by tokens, the Noam schedule, label smoothing."""
 
 import copy
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, TrainingArgumen
 from transformers.debug_utils import DebugOption
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
+from transformers.utils import logging
 
 from ..data.batching import Seq2SeqCollator, as_rows, by_name
 from ..files import STATE
@@ -32,7 +32,7 @@ from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
 from .validation import ValidatingTrainer
 
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 
 
 def _use_one_device(args: TrainingArguments) -> None:
