@@ -51,7 +51,7 @@ _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
 _PACKAGE = Path(__file__).parent
 # Parts of other packages that check the values of flags, so that their messages are meant for users too
-_CHECKS_FLAGS = ("transformers", "accelerate", "torch/optim", "optuna")
+_CHECKS_FLAGS = ("transformers", "accelerate", "torch/optim", "torch/utils/data", "optuna")
 
 
 def _one_line(error: Exception) -> str:

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
+
+JsonObject: TypeAlias = dict[str, Any]  # an object in a JSON file
 
 # Files in the folder of a trained model, which is also the folder of its training run
 CARD = "README.md"

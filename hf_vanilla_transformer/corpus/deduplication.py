@@ -26,7 +26,9 @@ def write_digests(file: Path, digests: Sequence[bytes]) -> None:
     """Write the digests of a piece, one per row."""
     halves = np.frombuffer(b"".join(digests), "u8").reshape(-1, 2)
     records = np.zeros(len(halves), _DIGEST)
-    records["high"], records["low"], records["row"] = halves[:, 0], halves[:, 1], np.arange(len(halves))
+    records["high"] = halves[:, 0]
+    records["low"] = halves[:, 1]
+    records["row"] = np.arange(len(halves))
     _save(file, records[np.lexsort((records["low"], records["high"]))])  # stable: equal digests stay in row order
 
 
@@ -47,23 +49,24 @@ def find_duplicates(files: Iterable[Path], index: int, ranges: int, output: Path
     """
     width = (1 << 64) // ranges
     bounds = np.array([index * width, (index + 1) * width - 1], "u8")
-    records, pieces = [], []
+    records = []
+    pieces = []
     for piece, file in enumerate(files):
         digests = np.load(file, mmap_mode="r")
         start = np.searchsorted(digests["high"], bounds[0], side="left")
         end = np.searchsorted(digests["high"], bounds[1], side="right")
         records.append(np.array(digests[start:end]))
         pieces.append(np.full(end - start, piece, "u4"))
+
     found = np.concatenate(records) if records else np.zeros(0, _DIGEST)
     order = np.lexsort((found["low"], found["high"]))  # stable: equal digests stay in the order of pieces and rows
     found = found[order]
     repeated = np.zeros(len(found), bool)
     repeated[1:] = (found["high"][1:] == found["high"][:-1]) & (found["low"][1:] == found["low"][:-1])
+
     places = np.zeros(int(repeated.sum()), _PLACE)
-    places["piece"], places["row"] = (
-        np.concatenate([*pieces, np.zeros(0, "u4")])[order][repeated],
-        found["row"][repeated],
-    )
+    places["piece"] = np.concatenate([*pieces, np.zeros(0, "u4")])[order][repeated]
+    places["row"] = found["row"][repeated]
     _save(output, np.sort(places, order=("piece", "row")))
     return len(found)
 

@@ -18,10 +18,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
 from ..data.cleaning import available_cores
-from ..files import import_extra, read_json, write_whole
+from ..files import JsonObject, import_extra, read_json, write_whole
+
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import Synchronized
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -100,7 +104,7 @@ class Runner:
             yield call(function, self.threads, task)
 
     def _run_in_processes(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        context = get_context("spawn")
+        context = get_context("spawn")  # a forked process cannot use CUDA, nor torch's threads
         started = context.Value("i", 0)
         count = min(self.processes, len(tasks))
         pool = ProcessPoolExecutor(count, context, _start_worker, (started, self.gpus))
@@ -128,10 +132,10 @@ class Runner:
             gpu = self.use_gpus and any(node.get("GPU", 0) >= 1 for node in _nodes(ray))
             # Without max_calls=0, a task with a GPU ends its process, which has loaded the model.
             options = {"num_cpus": self.threads, "num_gpus": int(gpu), "max_retries": -1, "max_calls": 0}
-            remote: Any = ray.remote(**options)(call)
+            remote = ray.remote(**options)(call)
             self._check_nodes(_nodes(ray), gpu)
             waiting = list(reversed(tasks))
-            running: list[Any] = []
+            running: list[object] = []  # ray.ObjectRef
             while waiting or running:
                 while waiting and len(running) < RAY_WINDOW:
                     running.append(remote.remote(function, self.threads, waiting.pop()))
@@ -157,7 +161,7 @@ class Runner:
             raise OSError(f"No node of the Ray cluster at {self.ray} has {needed}, which every task needs.")
 
 
-def _nodes(ray: Any) -> list[dict[str, float]]:
+def _nodes(ray: ModuleType) -> list[dict[str, float]]:
     """Return the resources of the nodes that are alive."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
@@ -166,7 +170,8 @@ def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result
     """Run a task with a number of threads, and restore the previous number."""
     import torch  # slow to import
 
-    before, parallel = torch.get_num_threads(), os.environ.get("TOKENIZERS_PARALLELISM")
+    before = torch.get_num_threads()
+    parallel = os.environ.get("TOKENIZERS_PARALLELISM")
     torch.set_num_threads(threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # they would use all cores
     try:
@@ -179,10 +184,11 @@ def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result
             os.environ["TOKENIZERS_PARALLELISM"] = parallel
 
 
-def _start_worker(started: Any, gpus: int) -> None:
+def _start_worker(started: "Synchronized[int]", gpus: int) -> None:
     """Prepare a worker process: choose its GPU, and let it end with its parent."""
     with started.get_lock():
-        number, started.value = started.value, started.value + 1
+        number = started.value
+        started.value += 1
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % gpus]
@@ -219,7 +225,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def check_settings(folder: Path, recorded: dict[str, Any], settings: dict[str, Any]) -> None:
+def check_settings(folder: Path, recorded: JsonObject, settings: JsonObject) -> None:
     """Check that the job whose settings are recorded in a folder is the job with the given settings.
 
     Raises:
@@ -248,7 +254,7 @@ def is_complete(file: Path, note: Path) -> bool:
     return note.is_file() and file.is_file() and read_json(note)["bytes"] == file.stat().st_size
 
 
-def write_json(file: Path, content: dict[str, Any]) -> None:
+def write_json(file: Path, content: JsonObject) -> None:
     """Write a JSON file atomically, even if several processes write it at once."""
     write_whole(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n", shared=True)
 

@@ -88,7 +88,10 @@ def _line_offsets(file: str, step: int) -> tuple[int, list[int]]:
             newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
             # Newline i of the block ends line number lines + i + 1, from 1.
             offsets += (position + 1 + newlines[-(lines + 1) % step :: step]).tolist()
-            lines, position, last = lines + len(newlines), position + len(block), block[-1]
+            lines += len(newlines)
+            position += len(block)
+            last = block[-1]
+    # The last line may lack its newline.
     if position and last != ord("\n"):
         lines += 1
     return lines, offsets[: -(-lines // step)]
@@ -105,7 +108,8 @@ def read_span(span: Span, language: str) -> tuple[list[str], list[str]]:
     """
     if _format(span.file) == ".parquet":
         return _read_parquet(span, language), []
-    sentences, problems = [], []
+    sentences = []
+    problems = []
     as_json = _format(span.file) == ".jsonl"
     with open_text(span.file) as text:
         _skip(text, span.offset, compressed=span.file.endswith(COMPRESSIONS))
@@ -144,6 +148,7 @@ def check_language(file: str, language: str) -> None:
 
 
 def _skip(text: BinaryIO, offset: int, compressed: bool) -> None:
+    # Zstandard streams cannot seek, so that what comes before is decompressed and thrown away.
     if not compressed:
         text.seek(offset)
     while compressed and offset:
@@ -170,7 +175,9 @@ def _read_parquet(span: Span, language: str) -> list[str]:
     file = _open_parquet(span.file)
     nested = "translation" in file.schema_arrow.names
     column = f"translation.{language}" if nested else language
-    groups, start, skipped = [], 0, 0
+    groups = []
+    start = 0  # of the group, in rows
+    skipped = 0  # rows before the first group that is read
     for group in range(file.num_row_groups):
         end = start + file.metadata.row_group(group).num_rows
         if end <= span.offset:

@@ -148,7 +148,8 @@ def tokenize_pairs(
         desc="Tokenising",
     )
     checks = tokens.select_columns(["drop", "digest"]).with_format("numpy")
-    drop, digest = np.array(checks["drop"][:]), checks["digest"][:]
+    drop = np.array(checks["drop"][:])
+    digest = checks["digest"][:]
     tokens = tokens.remove_columns(["drop", "digest"])
     if cleaning:
         kept = np.flatnonzero(drop < 0)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -38,6 +38,7 @@ def train_tokenizer(
         )
     if model not in ("bpe", "unigram") or normalization not in ("nfkc", "none"):
         raise ValueError(f"Unknown kind of vocabulary ({model!r}) or normalisation ({normalization!r}).")
+
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>") if model == "bpe" else models.Unigram())
     # One space is prepended to every text and removed again when decoding, so that a word is the same token at the
     # start of a sentence as inside it.
@@ -46,17 +47,17 @@ def train_tokenizer(
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), prepend]) if nfkc else prepend
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
-    settings: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "special_tokens": SPECIAL_TOKENS,
-        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet(),
-        "show_progress": False,
-    }
-    if model == "bpe":
-        trainer: Any = trainers.BpeTrainer(min_frequency=2, **settings)
-    else:
-        trainer = trainers.UnigramTrainer(unk_token="<unk>", **settings)
+
+    trainer_class = trainers.BpeTrainer if model == "bpe" else trainers.UnigramTrainer
+    trainer = trainer_class(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        **({"min_frequency": 2} if model == "bpe" else {"unk_token": "<unk>"}),
+    )
     tokenizer.train_from_iterator(texts, trainer)
+
     end = SPECIAL_TOKENS.index("</s>")
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
     return PreTrainedTokenizerFast(
@@ -75,6 +76,7 @@ def fingerprint(tokenizer: "PreTrainedTokenizerBase") -> str:
     """Return a digest of everything that determines the ids that `tokenizer` assigns to a text."""
     if hasattr(tokenizer, "backend_tokenizer"):
         content = json.loads(tokenizer.backend_tokenizer.to_str())
+        # Truncation and padding are settings of the latest call, not of the vocabulary.
         content = {name: part for name, part in content.items() if name not in ("truncation", "padding")}
     else:
         content = tokenizer.get_vocab()

@@ -121,11 +121,15 @@ def beam_search(
         The num_return_sequences best hypotheses of each sentence, best first (B num_return_sequences, T), and their
         scores (B num_return_sequences,).
     """
-    beams, mask = generation_config.num_beams, model_kwargs.get("attention_mask")
+    beams = generation_config.num_beams
+    mask = model_kwargs.get("attention_mask")
     encoder_states = model_kwargs["encoder_outputs"][0][::beams]
     decoder = IncrementalDecoder(model, encoder_states, None if mask is None else mask[::beams], beams)
     state = _initial_state(input_ids, limits, generation_config)
-    output, lengths, scores, length = state.running.clone(), state.lengths.clone(), state.scores.clone(), 0
+    output = state.running.clone()
+    lengths = state.lengths.clone()
+    scores = state.scores.clone()
+    length = 0
     while True:
         if (split := _split_when_worthwhile(state.done)) is not None:
             removed, kept = split
@@ -147,7 +151,8 @@ def beam_search(
 
 def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, generation_config: Any) -> _SearchState:
     """Return the state before the first step, for start tokens (B, 1) and limits (B, 1)."""
-    batch_size, beams = len(input_ids), generation_config.num_beams
+    batch_size = len(input_ids)
+    beams = generation_config.num_beams
     fill = int(generation_config._pad_token_tensor) or int(generation_config._eos_token_tensor[0])
     sequences = input_ids.new_full((batch_size, beams, generation_config.max_length), fill)  # (B, K, T)
     sequences[:, :, 0] = input_ids
@@ -197,7 +202,8 @@ def _advance(
 ) -> None:
     """Extend the beams with the best continuations and move those that end to the finished hypotheses."""
     best, origins, tokens = candidates
-    beams, alpha = generation_config.num_beams, generation_config.length_penalty
+    beams = generation_config.num_beams
+    alpha = generation_config.length_penalty
     early_stopping = generation_config.early_stopping
     extended = model._gather_beams(state.running, origins)
     extended[:, :, length] = tokens
@@ -220,7 +226,8 @@ def _advance(
         early_stopping=early_stopping,
     )
     state.running_scores, chosen = (best - 1e9 * ended).topk(beams)
-    state.running, state.parents = model._gather_beams(extended, chosen), origins.gather(1, chosen)
+    state.running = model._gather_beams(extended, chosen)
+    state.parents = origins.gather(1, chosen)
     state.can_improve = model._check_early_stop_heuristic(
         is_early_stop_heuristic_unsatisfied=state.can_improve,
         running_beam_scores=state.running_scores,

@@ -21,7 +21,8 @@ from torch import nn
 from .layers_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerDecoderLayer
 
 # Logits computed at once, unless a single row has more: as many as fit in a CPU's cache, or keep a GPU busy
-LOGITS_PER_BLOCK, LOGITS_PER_GPU_BLOCK = 2**20, 2**28
+LOGITS_PER_BLOCK = 2**20
+LOGITS_PER_GPU_BLOCK = 2**28
 CACHE_BLOCK = 8  # positions added to a cache whenever it is full
 MIN_PACKED_ELEMENTS = 2**17
 
@@ -40,7 +41,9 @@ class PackedLinear:
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, rows: int, relu: bool = False):
-        self.weight, self.bias, self.relu = weight, bias, relu
+        self.weight = weight
+        self.bias = bias
+        self.relu = relu
         on_cpu = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
         self.is_packed = on_cpu and not torch.is_autocast_enabled("cpu")  # which would change the inputs' dtype
         if weight.dtype == torch.bfloat16:
@@ -61,7 +64,8 @@ class PackedLinear:
 
 def _query_key_value(attention: VanillaTransformerAttention, rows: int) -> PackedLinear:
     """Return the three projections as one, whose output has the query, key and value of a head side by side."""
-    heads, projections = attention.num_heads, (attention.q_proj, attention.k_proj, attention.v_proj)
+    heads = attention.num_heads
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
 
     def side_by_side(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.cat([parameter.unflatten(0, (heads, -1)) for parameter in parameters], dim=1).flatten(0, 1)
@@ -75,17 +79,25 @@ class _CachedLayer:
     """A decoder layer with its cached keys and values, stored head by head."""
 
     def __init__(self, layer: VanillaTransformerDecoderLayer, encoder_states: torch.Tensor, num_beams: int):
-        attention, cross, rows = layer.self_attn, layer.encoder_attn, len(encoder_states) * num_beams
+        attention = layer.self_attn
+        cross = layer.encoder_attn
+        rows = len(encoder_states) * num_beams
 
         def pack(linear: nn.Linear, relu: bool = False) -> PackedLinear:
             return PackedLinear(linear.weight, linear.bias, rows, relu)
 
-        self.layer, self.num_beams, self.num_heads = layer, num_beams, attention.num_heads
-        self.d_k, self.scaling = attention.d_k, attention.scaling
-        self.query_key_value, self.out = _query_key_value(attention, rows), pack(attention.out_proj)
-        self.cross_query, self.cross_out = pack(cross.q_proj), pack(cross.out_proj)
+        self.layer = layer
+        self.num_beams = num_beams
+        self.num_heads = attention.num_heads
+        self.d_k = attention.d_k
+        self.scaling = attention.scaling
+        self.query_key_value = _query_key_value(attention, rows)
+        self.out = pack(attention.out_proj)
+        self.cross_query = pack(cross.q_proj)
+        self.cross_out = pack(cross.out_proj)
         relu = type(layer.activation_fn) is nn.ReLU
-        self.fc1, self.fc2 = pack(layer.fc1, relu), pack(layer.fc2)
+        self.fc1 = pack(layer.fc1, relu)
+        self.fc2 = pack(layer.fc2)
         self.activation_fn = nn.Identity() if relu else layer.activation_fn
         states = cross.project_key_value(encoder_states)
         self.cross_key, self.cross_value = (heads.flatten(0, 1) for heads in states)  # (B h, S, d)
@@ -121,7 +133,8 @@ class _CachedLayer:
 
     def step(self, x: torch.Tensor, used: int, mask: torch.Tensor, cross_mask: torch.Tensor | None) -> torch.Tensor:
         """Run the layer on the next position, after `used` cached rows. *Shape:* (B K, d_model) to (B K, d_model)."""
-        layer, states = self.layer, self._split_heads(self.query_key_value(x))
+        layer = self.layer
+        states = self._split_heads(self.query_key_value(x))
         query, key, value = states.split((self.d_k, self.d_k, self.value.shape[2]), dim=-1)  # (B, h, K, d)
         self._append(self.key, key, used)
         self._append(self.value, value, used)
@@ -150,7 +163,9 @@ class IncrementalDecoder:
     """
 
     def __init__(self, model: Any, encoder_states: torch.Tensor, attention_mask: torch.Tensor | None, num_beams: int):
-        self.decoder, self.num_beams, self.num_heads = model.model.decoder, num_beams, model.config.num_heads
+        self.decoder = model.model.decoder
+        self.num_beams = num_beams
+        self.num_heads = model.config.num_heads
         self.position = 0
         self.layers = [_CachedLayer(layer, encoder_states, num_beams) for layer in self.decoder.layers]
         rows = len(encoder_states) * num_beams
@@ -179,7 +194,9 @@ class IncrementalDecoder:
             parents: (B, K) beam of the previous step that each beam continues. Ignored at the first step, and with
                 one beam.
         """
-        decoder, beams, used = self.decoder, self.num_beams, self.position * self.num_beams
+        decoder = self.decoder
+        beams = self.num_beams
+        used = self.position * self.num_beams
         if self.position % CACHE_BLOCK == 0:
             self.self_mask = nn.functional.pad(self.self_mask, (0, CACHE_BLOCK * beams), value=float("-inf"))
             for layer in self.layers:

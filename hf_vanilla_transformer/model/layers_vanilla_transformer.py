@@ -292,7 +292,8 @@ class VanillaTransformerAttention(nn.Module):
         elif cache is not None and cache.is_updated.get(self.layer_idx):
             # the source does not change between steps, so its keys and values are computed only once
             layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
-            key, value = layer.keys, layer.values
+            key = layer.keys
+            value = layer.values
         else:
             key, value = self.project_key_value(encoder_hidden_states)
             if cache is not None:

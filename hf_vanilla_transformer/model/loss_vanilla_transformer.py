@@ -9,7 +9,8 @@ from .configuration_vanilla_transformer import IGNORED_LABEL
 
 # Rows whose logits are in memory at a time when the loss includes the projection. On a GPU, every chunk costs some 40
 # kernels; in float16, sums over many more rows could overflow.
-CHUNK_ROWS, GPU_CHUNK_ROWS = 512, 4096
+CHUNK_ROWS = 512
+GPU_CHUNK_ROWS = 4096
 
 
 def _loss_and_gradient(
@@ -22,7 +23,8 @@ def _loss_and_gradient(
     *Shape:* logits (N, V), float32 or wider, and labels (N,) to a scalar and (N, V).
     """
     padded = labels == IGNORED_LABEL
-    index, real = labels.masked_fill(padded, 0)[:, None], (~padded).to(logits.dtype)
+    index = labels.masked_fill(padded, 0)[:, None]
+    real = (~padded).to(logits.dtype)
     uniform = smoothing / (logits.shape[-1] - 1)  # added to the target probability of every token except padding
     expected = (1 - smoothing) * logits.gather(1, index)[:, 0]  # sum_k q(k) logit(k)
     if smoothing:
@@ -75,7 +77,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         wide = torch.promote_types(dtype, torch.float32)  # of the loss and of the sums over chunks
-        inputs, matrix = states.to(dtype), weight.to(dtype)
+        inputs = states.to(dtype)
+        matrix = weight.to(dtype)
         needed = ctx.needs_input_grad[:3]
         gradients = [
             torch.zeros_like(value, dtype=wide) if value is not None and need else None
@@ -88,7 +91,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(inputs), chunk_rows):
             chunk = slice(start, start + chunk_rows)
             part = inputs[chunk]
-            narrow, logits = narrow_buffer[: len(part)], wide_buffer[: len(part)]
+            narrow = narrow_buffer[: len(part)]
+            logits = wide_buffer[: len(part)]
             torch.mm(part, matrix.t(), out=narrow)
             logits.copy_(narrow)
             if bias is not None:

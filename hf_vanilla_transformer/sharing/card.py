@@ -5,7 +5,6 @@ import math
 import platform
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -13,7 +12,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
 
-from ..files import CARD, RECORD, WEIGHT_FILES, read_json, write_whole
+from ..files import CARD, RECORD, WEIGHT_FILES, JsonObject, read_json, write_whole
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
 
@@ -34,7 +33,7 @@ class CardDetails:
 
     name: str | None = None
     license: str | None = None
-    scores: list[dict[str, Any]] | None = None
+    scores: list[JsonObject] | None = None
     tags: list[str] | None = None
 
 
@@ -55,15 +54,21 @@ def model_card(folder: str | Path, details: CardDetails | None = None) -> ModelC
 
 
 def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
-    config, generation = load_config(str(folder)), _read_object(folder / "generation_config.json")
+    config = load_config(str(folder))
+    generation = _read_object(folder / "generation_config.json")
     training = _read_object(folder / RECORD)
-    scores, license = details.scores or training.get("scores") or [], details.license or training.get("license")
+
+    # What the caller gives wins over what the training recorded.
+    license = details.license or training.get("license")
+    scores = details.scores or training.get("scores") or []
     scores = [scores] if isinstance(scores, dict) else scores  # as recorded by earlier versions
+    base_model = training.get("base_model")
+
     title = (details.name or folder.resolve().name).split("/")[-1]
     pairs = Directions(config).pairs
     languages = dict.fromkeys(language for pair in pairs for language in pair)
     directions = ", ".join(map(" to ".join, pairs))
-    validation, base_model = training.get("validation", []), training.get("base_model")
+
     return ModelCard.from_template(
         ModelCardData(
             language=list(languages) or None,
@@ -92,20 +97,20 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         settings=yaml.safe_dump(training.get("settings", {}), sort_keys=False, allow_unicode=True).strip(),
         time=_format_duration(training.get("seconds", 0)),
         license=license,
-        validation=_about_ten_updates(validation),
+        validation=_about_ten_updates(training.get("validation", [])),
         example=json.dumps(training.get("example", "Hello!"), ensure_ascii=False),
         scores=[{**part, "metrics": _score_rows(part)} for part in scores],
     )
 
 
-def _about_ten_updates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _about_ten_updates(rows: list[JsonObject]) -> list[JsonObject]:
     """Return the rows of about ten of the updates after which there was a validation, including the last."""
     updates = list(dict.fromkeys(row["updates"] for row in rows))
     chosen = set(updates[::-1][:: max(1, len(updates) // 10)])
     return [row for row in rows if row["updates"] in chosen]
 
 
-def _eval_results(scores: dict[str, Any], pairs: list[tuple[str, str]]) -> list[EvalResult]:
+def _eval_results(scores: JsonObject, pairs: list[tuple[str, str]]) -> list[EvalResult]:
     """Return the scores on one text in the format of the Hub's model index."""
     direction = scores.get("direction") or ", ".join(map("-".join, pairs)) or "None-None"
     return [
@@ -124,7 +129,7 @@ def _eval_results(scores: dict[str, Any], pairs: list[tuple[str, str]]) -> list[
     ]
 
 
-def _score_rows(scores: dict[str, Any]) -> list[dict[str, str]]:
+def _score_rows(scores: JsonObject) -> list[dict[str, str]]:
     """Return one dictionary per metric for the results section of the template."""
     return [
         {"name": label, "value": f"{scores[metric]:.2f}", "signature": scores["signatures"][metric]}
@@ -140,7 +145,7 @@ def _read_template() -> str:
     return next(file for file in files if file.is_file()).read_text("utf-8")
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def _read_object(file: Path) -> JsonObject:
     """Return the JSON object in `file`, or an empty one if the file does not exist."""
     content = read_json(file) if file.is_file() else {}
     if not isinstance(content, dict):
@@ -182,7 +187,7 @@ def hardware(device: torch.device, processes: int = 1) -> str:
     return f"{processes} x {torch.get_num_threads()} threads of {cpu}"
 
 
-def read_scores(file: str) -> list[dict[str, Any]]:
+def read_scores(file: str) -> list[JsonObject]:
     """Return the scores in `file`, which holds the output of `vanilla-transformer evaluate`: one or more JSON objects.
 
     Raises:
@@ -190,7 +195,9 @@ def read_scores(file: str) -> list[dict[str, Any]]:
         ValueError: if it does not contain such scores.
     """
     try:
-        text, scores = Path(file).read_text("utf-8").strip(), []
+        text = Path(file).read_text("utf-8").strip()
+        scores = []
+        # Several objects follow each other without a comma, so the file as a whole is not JSON.
         while text:
             part, end = json.JSONDecoder().raw_decode(text)
             scores.append(part)
@@ -204,7 +211,7 @@ def read_scores(file: str) -> list[dict[str, Any]]:
     raise ValueError(f"{file} does not contain the JSON output of `vanilla-transformer evaluate`.")
 
 
-def write_record(folder: str | Path, record: dict[str, Any]) -> None:
+def write_record(folder: str | Path, record: JsonObject) -> None:
     """Write the training record, from which the card is made, into `folder`."""
     write_whole(Path(folder, RECORD), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 

@@ -82,7 +82,8 @@ def _scores_by_length(
     references: Sequence[str], lines_a: Sequence[str], lines_b: Sequence[str], metrics: dict[str, Metric]
 ) -> list[dict[str, Any]]:
     """Return BLEU and chrF of both systems for each bucket of sentence length, in words of the reference."""
-    rows, low = [], 1
+    rows = []
+    low = 1
     for high in (*BUCKETS, None):
         chosen = [i for i, text in enumerate(references) if low <= max(len(text.split()), 1) <= (high or len(text))]
         if chosen:
@@ -150,7 +151,8 @@ def score_translations(
     encoded = Translator(model, tokenizer).encode(sources, source_lang, target_lang, tag)
     sides = [encoded, tokenizer(list(targets), verbose=False)["input_ids"] if targets else []]
     lengths = [[len(ids) for ids in side] for side in sides]
-    pad_id, start_id = model.config.pad_token_id, model.config.decoder_start_token_id
+    pad_id = model.config.pad_token_id
+    start_id = model.config.decoder_start_token_id
     results: list[tuple[float, int]] = [(0.0, 0)] * len(sources)
     for batch in batches_by_length(lengths[0], lengths[1], max_tokens):
         source, labels = (pad([side[i] for i in batch], pad_id).to(model.device) for side in sides)

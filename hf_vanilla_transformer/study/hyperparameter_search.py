@@ -55,7 +55,8 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
         ValueError: if the folder holds a study with different settings, a sentence is longer than a batch, or no trial
             finished.
     """
-    optuna, args = import_extra("optuna", "tune"), experiment.args
+    optuna = import_extra("optuna", "tune")
+    args = experiment.args
     storage: dict[str, Any] = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
     direction = "maximize" if args.greater_is_better else "minimize"
     study = _open_study(optuna, experiment, folder, direction, storage)
@@ -135,7 +136,8 @@ class _SearchSpace:
         args = experiment.args
         splits = [experiment.text.train, *by_name(experiment.text.validation).values()]
         assert args.learning_rate is not None  # set by the arguments' __post_init__
-        self.rate, self.warmup = args.learning_rate, int(args.warmup_steps)
+        self.rate = args.learning_rate
+        self.warmup = int(args.warmup_steps)
         lengths = [np.maximum(*split.lengths) for split in splits]
         for split in lengths:
             check_fits(split, args.max_tokens)
@@ -144,7 +146,8 @@ class _SearchSpace:
         self.sizes = [size for size in sizes if size >= longest]  # large enough for the longest sentence
 
     def __call__(self, trial: "Trial") -> dict[str, Any]:
-        rate, warmup = self.rate, self.warmup
+        rate = self.rate
+        warmup = self.warmup
         return {
             "learning_rate": trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True),
             "warmup_steps": trial.suggest_int("warmup_steps", max(1, warmup // 4), warmup * 4, log=True),
@@ -155,7 +158,8 @@ class _SearchSpace:
 
 def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, folder: Path) -> str:
     """Write `best.yaml`, `trials.json` and `search.png`, and return the Markdown table."""
-    best, complete = study.best_trial, optuna.trial.TrialState.COMPLETE
+    best = study.best_trial
+    complete = optuna.trial.TrialState.COMPLETE
     tokens = experiment.settings["max_tokens"] * experiment.settings["max_steps"]
     max_steps, eval_steps = _trial_length(tokens, best.params["max_tokens"])
     steps = {"max_steps": max_steps, "eval_steps": eval_steps, "save_steps": eval_steps, "eval_strategy": "steps"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..files import STATE, import_extra, read_json
+from ..files import STATE, JsonObject, import_extra, read_json
 from ..training.checkpoints import checkpoint_folders
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def attention_map(
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    height, width = (max(3.0, 1.6 + _INCHES_PER_TOKEN * len(tokens)) for tokens in (queries, keys))
+    height = max(3.0, 1.6 + _INCHES_PER_TOKEN * len(queries))
+    width = max(3.0, 1.6 + _INCHES_PER_TOKEN * len(keys))
     figure = new_figure(width + 0.8, height)
     axes = figure.add_subplot()
     image = axes.imshow(weights.numpy(), cmap=COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
@@ -90,7 +91,8 @@ def attention_heads(
         ValueError: if there is no such layer.
     """
     rows = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
-    layers, heads = min(len(all_layers) for all_layers in weights.values()), weights["encoder"].shape[1]
+    layers = min(len(all_layers) for all_layers in weights.values())
+    heads = weights["encoder"].shape[1]
     if not -layers <= layer < layers:
         raise ValueError(f"There is no layer {layer}: the model has {layers} layers, from 0 to {layers - 1}.")
     side = 1.1 + 0.17 * max(map(len, tokens.values()))
@@ -157,6 +159,7 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
                 axes.plot(*zip(*points, strict=True), label=name, marker=".", markersize=3, **line_style(i))
         axes.set(xlabel="update", title=title)
         if key == "eval_perplexity":
+            # The steps are less than a power of ten, where matplotlib would print 3 x 10^0.
             axes.set_yscale("log")
             from matplotlib.ticker import ScalarFormatter
 
@@ -167,11 +170,12 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
     return figure
 
 
-def learning_rates(result: Mapping[str, Any]) -> "Figure":
+def learning_rates(result: JsonObject) -> "Figure":
     """Plot a range test: the loss by learning rate without the schedule, and the validation loss by factor with it."""
     figure = new_figure(11, 4)
     left, right = figure.subplots(1, 2)
-    off, on = result["schedule_off"], [row for row in result["schedule_on"] if row["eval_loss"] is not None]
+    off = result["schedule_off"]
+    on = [row for row in result["schedule_on"] if row["eval_loss"] is not None]  # None if it diverged
     left.plot(off["rates"], off["smoothed_losses"], **line_style(0))
     for i, (name, rate) in enumerate((("steepest fall", off["steepest"]), ("lowest loss", off["lowest"])), start=1):
         left.axvline(rate, label=f"{name}: {rate:.2g}", **line_style(i))
@@ -183,7 +187,7 @@ def learning_rates(result: Mapping[str, Any]) -> "Figure":
     return figure
 
 
-def search_results(result: Mapping[str, Any]) -> "Figure":
+def search_results(result: JsonObject) -> "Figure":
     """Plot a hyperparameter search: the result of each trial, the best so far, and the importance of each setting."""
     figure = new_figure(11, 4)
     left, right = figure.subplots(1, 2)

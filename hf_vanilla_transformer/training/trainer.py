@@ -329,6 +329,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             restore_name(model)
         try:
             super()._save(output_dir, state_dict)
-        except SafetensorError as error:  # raised by safetensors when the disk is full
+        except Exception as error:
+            # when the disk is full, safetensors raises an error of its own, and tokenizers a bare Exception
+            if type(error) not in (SafetensorError, Exception):
+                raise
             raise OSError(f"Cannot write the model to {folder}: {error}") from error
         (folder / "training_args.bin").unlink(missing_ok=True)

@@ -77,8 +77,8 @@ def test_a_killed_worker_ends_the_job_with_advice():
 def test_workers_end_when_their_parent_is_killed():
     code = (
         "import os, time, sys\n"
-        "sys.path.insert(0, 'tests/data')\n"
-        "from test_jobs import never, report_and_wait\n"
+        "sys.path.insert(0, 'tests/corpus')\n"
+        "from test_runner import never, report_and_wait\n"
         "from hf_vanilla_transformer.corpus.runner import Runner\n"
         "if __name__ == '__main__': list(Runner(2).run(report_and_wait, range(2), never))\n"
     )
