@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..model.cache_vanilla_transformer import CACHE, accept_past_key_values
-from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from ..model.generation_vanilla_transformer import HEAD_MASKS, VanillaTransformerGenerationMixin
 from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 
@@ -89,9 +89,15 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         decoder_input_ids: torch.Tensor | None = None,
         encoder_outputs: Any = None,
         cache: EncoderDecoderCache | None = None,
-        **_: Any,
+        **others: Any,
     ) -> Seq2SeqLMOutput:
-        """Return the logarithm of the mean probabilities as `logits` (B, T, vocab_size)."""
+        """Return the logarithm of the mean probabilities as `logits` (B, T, vocab_size).
+
+        Raises:
+            ValueError: if there is a head mask, because the models differ in layers and heads.
+        """
+        if head_masks := [name for name in HEAD_MASKS if others.get(name) is not None]:
+            raise ValueError(f"An ensemble takes no {' or '.join(head_masks)}: mask the heads of its models instead.")
         if encoder_outputs is None:
             encoder_outputs = self._encoder(input_ids, attention_mask)
         log_probs, start = [], 0

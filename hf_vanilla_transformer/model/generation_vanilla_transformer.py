@@ -25,6 +25,7 @@ from transformers.generation import (
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
 from .cache_vanilla_transformer import CACHE
 from .fast_search_vanilla_transformer import MAX_FAST_BEAMS, beam_search, greedy_search
@@ -58,7 +59,7 @@ class _SearchRecord:
 
 _current_record: ContextVar[_SearchRecord | None] = ContextVar("vanilla_transformer_record", default=None)
 
-_HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
+HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 # Unlike `head_mask`, which the encoder has applied by then, these change the decoder
 _UNKNOWN_TO_FAST_SEARCH = (
     "decoder_attention_mask",
@@ -166,6 +167,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return self._generate_with_scores(inputs, generation_config, logits_processor, stopping_criteria, kwargs)
         if "cache" in kwargs:
             kwargs[CACHE] = kwargs.pop("cache")
+        self._mark_cached_prefix(kwargs)
+        if isinstance(encoded := kwargs.get("encoder_outputs"), ModelOutput):
+            kwargs["encoder_outputs"] = type(encoded)(**encoded)  # transformers repeats its tensors in place for beams
         limits = None
         if not self._has_length_limit(generation_config, kwargs):
             limits = self._default_limits(inputs, kwargs)
@@ -176,6 +180,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         finally:
             _current_limits.reset(token)
+
+    def _mark_cached_prefix(self, kwargs: dict) -> None:
+        """Add the mask of a prefix that contains the tokens of a given cache, as `generate` returns both.
+
+        Without one, transformers takes all of the prefix for new tokens.
+        """
+        cache = kwargs.get(CACHE)
+        prefix = kwargs.get("decoder_input_ids")
+        if cache is None or prefix is None or kwargs.get("decoder_attention_mask") is not None:
+            return
+        if 0 < cache.get_seq_length() < prefix.shape[1]:
+            kwargs["decoder_attention_mask"] = torch.ones_like(prefix)
 
     def _generate_with_scores(
         self,
@@ -207,7 +223,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _expand_inputs_for_generation(self, *args, **model_kwargs):
         """Repeat the inputs for every beam as transformers does, but not the head masks, which have no batch."""
-        masks = {name: model_kwargs.pop(name) for name in _HEAD_MASKS if name in model_kwargs}
+        masks = {name: model_kwargs.pop(name) for name in HEAD_MASKS if name in model_kwargs}
         input_ids, model_kwargs = super()._expand_inputs_for_generation(*args, **model_kwargs)
         return input_ids, {**model_kwargs, **masks}
 
@@ -271,7 +287,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             start = prefix_length - prefix_mask.shape[1]
             padding = (start, length - 1 - prefix_length)
             arguments["decoder_attention_mask"] = nn.functional.pad(prefix_mask, padding, value=1)
-        return arguments | {name: kwargs[name] for name in _HEAD_MASKS if name in kwargs}
+        return arguments | {name: kwargs[name] for name in HEAD_MASKS if name in kwargs}
 
     def _given_settings(self, generation_config: GenerationConfig | None, kwargs: dict) -> dict[str, Any]:
         """Return the settings that the arguments, `generation_config` or else the model's own set to a value."""

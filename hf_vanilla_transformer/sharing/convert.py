@@ -114,7 +114,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> "MarianMTMod
 
     Marian's layer-norm epsilon is a constant, 1e-5. The returned model has the epsilon of `model`, but a saved and
     reloaded copy has 1e-5. Marian's `generate` supports neither the GNMT length penalty nor the output limit of source
-    length + 50 (section 6.1).
+    length + 50 (section 6.1): without a limit of its own, the copy's translations end at `max_position_embeddings`.
 
     Raises:
         ValueError: if the model has learned positions, or d_k or d_v is not d_model / num_heads.
@@ -159,6 +159,9 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> "MarianMTMod
         if isinstance(module, nn.LayerNorm):
             module.eps = source.layer_norm_eps
     marian.generation_config = copy.deepcopy(model.generation_config)
+    if marian.generation_config.max_length is None and marian.generation_config.max_new_tokens is None:
+        # otherwise Marian's `generate` would end every translation after 20 tokens
+        marian.generation_config.max_length = source.max_position_embeddings
     return marian.train(model.training)
 
 
@@ -245,10 +248,8 @@ def _layer_weights(layer: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _projections(attention: nn.MultiheadAttention) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters of the query, key, value and output projections under the names of this package."""
-    weights, biases = (
-        (attention.in_proj_weight, attention.out_proj.weight),
-        (attention.in_proj_bias, attention.out_proj.bias),
-    )
+    weights = (attention.in_proj_weight, attention.out_proj.weight)
+    biases = (attention.in_proj_bias, attention.out_proj.bias)
     for kind, (in_proj, out_proj) in (("weight", weights), ("bias", biases)):
         if in_proj is not None:
             for name, tensor in zip("qkv", in_proj.chunk(3), strict=True):

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import CompileConfig, GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
 from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
@@ -249,6 +249,79 @@ def test_generate_continues_from_a_given_cache(small_model, sources, name):
     settings = {"num_beams": 1, "max_new_tokens": 7, "min_new_tokens": 7, name: cache}
     assert torch.equal(model.generate(**sources, **prefix, **settings), expected)
     assert cache.get_seq_length() == 12  # one token is not in the cache yet: the last
+
+
+def test_generate_continues_from_a_returned_cache(small_model, sources):
+    """As in `test_generate_continue_from_past_key_values` of transformers' own tests."""
+    model = with_varied_lengths(small_model(lm_head_bias=True), -9.0)
+    settings = {"num_beams": 1, "return_dict_in_generate": True, "output_scores": True}
+    whole = model.generate(**sources, **settings, max_new_tokens=4)
+    first = model.generate(**sources, **settings, max_new_tokens=3)
+    given = {CACHE: first[CACHE], "decoder_input_ids": first.sequences}
+    second = model.generate(**sources, **settings, **given, max_new_tokens=1)
+    assert torch.equal(second.sequences, whole.sequences)
+    for scores, expected in zip((*first.scores, *second.scores), whole.scores, strict=True):
+        torch.testing.assert_close(scores, expected)
+    for name in ("self_attention_cache", "cross_attention_cache"):
+        layers = (getattr(output[CACHE], name).layers for output in (second, whole))
+        for layer, expected in zip(*layers, strict=True):
+            torch.testing.assert_close(layer.keys, expected.keys)
+            torch.testing.assert_close(layer.values, expected.values)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("settings", [{}, {"cache_implementation": "static"}, {"return_dict_in_generate": True}])
+def test_a_smaller_batch_after_a_larger_one_decodes_the_same(small_model, sources, num_beams, settings):
+    """A static cache stays with the model; the next batch must not meet keys and values of the previous one."""
+    expected_model = with_varied_lengths(small_model(lm_head_bias=True), 2.0)
+    model = with_varied_lengths(small_model(lm_head_bias=True), 2.0)
+    for rows in (slice(0, 5), slice(0, 2), slice(3, 4), slice(1, 5)):
+        batch = {name: tensor[rows] for name, tensor in sources.items()}
+        output = model.generate(**batch, num_beams=num_beams, max_new_tokens=12, **settings)
+        expected = expected_model.generate(**batch, num_beams=num_beams, max_new_tokens=12, use_cache=False)
+        assert torch.equal(getattr(output, "sequences", output), expected)
+
+
+@pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
+def test_generate_compiles_the_forward_pass_once_for_a_static_cache(small_model, sources, position_embedding):
+    """As in `test_generate_compile_model_forward_fullgraph` of transformers' own tests."""
+    torch.compiler.reset()
+    model = with_varied_lengths(small_model(lm_head_bias=True, position_embedding=position_embedding), -9.0)
+    graphs = []
+
+    def compile_graph(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compilation = CompileConfig(fullgraph=True, backend=compile_graph, mode=None, dynamic=False)
+    compilation._compile_all_devices = True  # otherwise transformers compiles only on a GPU
+    settings = {"num_beams": 1, "max_new_tokens": 9}
+    for seed in range(2):
+        torch.manual_seed(seed)
+        batch = {**sources, "input_ids": torch.randint(4, 50, (5, 9))}
+        expected = model.generate(**batch, **settings)
+        static = {"cache_implementation": "static", "compile_config": compilation}
+        assert torch.equal(model.generate(**batch, **settings, **static), expected)
+        assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("settings", [{}, {"min_length": 3}])  # with the fast search, and without
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_a_mask_of_any_dtype_decodes_the_same(small_model, sources, num_beams, settings, dtype):
+    model = with_varied_lengths(small_model(lm_head_bias=True), 2.0)
+    expected = model.generate(**sources, num_beams=num_beams, **settings)
+    sources["attention_mask"] = sources["attention_mask"].to(dtype)
+    assert torch.equal(model.generate(**sources, num_beams=num_beams, **settings), expected)
+
+
+@pytest.mark.parametrize(
+    "method", ["generate_batch", "init_continuous_batching", "continuous_batching_context_manager"]
+)
+def test_continuous_batching_is_refused_in_one_clear_line(small_model, method):
+    with pytest.raises(NotImplementedError, match=r"no continuous batching, .* Use generate\(\)") as error:
+        getattr(small_model(), method)([[5, 6, 2]])
+    assert "\n" not in str(error.value)
 
 
 @torch.no_grad()

@@ -113,21 +113,23 @@ def test_transformers_4_arguments_select_what_is_returned(translator, model, tok
     assert both["translation_text"] == text
 
 
-def test_tokenization_spaces_are_cleaned_up_on_request(translator, monkeypatch):
-    monkeypatch.setattr(translator.model, "generate", lambda input_ids, **_: input_ids)
-    for cleaned in (True, False):
-        ids = translator.tokenizer("a dog . a man").input_ids
-        expected = translator.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=cleaned)
-        (result,) = translator("a dog . a man", clean_up_tokenization_spaces=cleaned)
-        assert result["translation_text"] == expected
-        assert ("dog." in expected) == cleaned
+@pytest.mark.parametrize("cleaned", [True, False])
+def test_the_tokenizer_is_asked_to_clean_up_spaces(translator, monkeypatch, cleaned):
+    """Whether it does depends on its kind and on the release of transformers."""
+    asked = []
+    decode = translator.tokenizer.decode
+    monkeypatch.setattr(translator.tokenizer, "decode", lambda *args, **kwargs: asked.append(kwargs) or decode(*args))
+    translator("a dog . a man", clean_up_tokenization_spaces=cleaned)
+    assert [kwargs["clean_up_tokenization_spaces"] for kwargs in asked] == [cleaned]
 
 
 @pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 2}])
 def test_return_dict_in_generate_never_changes_the_result(translator, settings):
     expected = translator(PHRASES[:4], batch_size=2, **settings)
     assert translator(PHRASES[:4], batch_size=2, return_dict_in_generate=True, **settings) == expected
-    assert translator(PHRASES[:4], return_dict_in_generate=True, output_scores=True, **settings) == expected
+    assert (
+        translator(PHRASES[:4], batch_size=2, return_dict_in_generate=True, output_scores=True, **settings) == expected
+    )
 
 
 def test_the_task_name_chooses_the_direction(model, tokenizer):

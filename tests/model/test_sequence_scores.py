@@ -51,3 +51,41 @@ def test_scores_of_other_searches_come_from_one_pass_of_the_model(small_model, s
     torch.testing.assert_close(by_default.sequences_scores, expected, rtol=1e-5, atol=1e-5)
     sampled = model.generate(**sources, do_sample=True, num_beams=1, output_sequence_scores=True)
     assert (sampled.sequences_scores < 0).all()
+
+
+@pytest.mark.parametrize("normalization", ["gnmt", "length"])
+@pytest.mark.parametrize("start", [[1, 7, 8], [7, 8], [1, 2, 7]])  # with and without a start token, and with </s>
+def test_scores_never_count_a_given_prefix(small_model, sources, normalization, start):
+    model = with_varied_lengths(small_model(lm_head_bias=True, length_normalization=normalization))
+    prefix = torch.tensor([start] * 11)
+    arguments = {**sources, "decoder_input_ids": prefix, "num_beams": 3, "num_return_sequences": 2}
+    expected = model.generate(**arguments, return_dict_in_generate=True, output_scores=True)
+    output = model.generate(**arguments, output_sequence_scores=True)
+    assert torch.equal(output.sequences, expected.sequences)
+    torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
+    arguments["decoder_attention_mask"] = torch.ones_like(prefix)
+    masked = model.generate(**arguments, output_sequence_scores=True)
+    torch.testing.assert_close(masked.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 3, "num_return_sequences": 2, "min_length": 2}])
+def test_scores_from_encoder_outputs_and_embeddings_equal_those_from_ids(small_model, sources, settings):
+    model = with_varied_lengths(small_model(lm_head_bias=True))
+    ids = sources["input_ids"]
+    mask = {"attention_mask": sources["attention_mask"]}
+    expected = model.generate(ids, **mask, **settings, output_sequence_scores=True)
+    embeddings = model.get_input_embeddings()(ids)
+    for source in ({"encoder_outputs": model.get_encoder()(ids, **mask)}, {"inputs_embeds": embeddings}):
+        output = model.generate(**source, **mask, **settings, output_sequence_scores=True)
+        assert torch.equal(output.sequences, expected.sequences)
+        torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_scores_come_with_return_dict_in_generate(small_model, sources, num_beams):
+    model = with_varied_lengths(small_model(lm_head_bias=True))
+    settings = {"num_beams": num_beams, "output_sequence_scores": True}
+    expected = model.generate(**sources, **settings)
+    output = model.generate(**sources, **settings, return_dict_in_generate=True)
+    assert torch.equal(output.sequences, expected.sequences)
+    torch.testing.assert_close(output.sequences_scores, expected.sequences_scores, rtol=1e-5, atol=1e-5)

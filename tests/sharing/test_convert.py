@@ -94,6 +94,21 @@ def test_model_converted_from_marian_generates_the_same(num_beams):
     assert torch.equal(converted.generate(sources), model.generate(sources))
 
 
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_translations_of_a_model_converted_to_marian_do_not_end_after_20_tokens(small_model, tmp_path, num_beams):
+    model = small_model(lm_head_bias=True, max_position_embeddings=40)
+    model.lm_head.bias.data[2] = -1e4  # never generates </s>
+    convert.to_marian(model).save_pretrained(tmp_path)
+    source = torch.tensor([[5, 6, 2]])
+    for marian_model in (convert.to_marian(model), MarianMTModel.from_pretrained(tmp_path)):
+        assert marian_model.generate(source, num_beams=num_beams).shape == (1, 40)
+    for limit in ({"max_length": 9}, {"max_new_tokens": 8}):  # of the model itself
+        limited = small_model(lm_head_bias=True)
+        limited.lm_head.bias.data[2] = -1e4
+        limited.generation_config.update(**limit)
+        assert convert.to_marian(limited).generate(source, num_beams=num_beams).shape == (1, 9)
+
+
 def test_reloaded_marian_model_has_marians_layer_norm_epsilon(small_model, tmp_path):
     model = scatter(small_model(layer_norm_eps=1e-2))
     converted = convert.to_marian(model)
