@@ -4,6 +4,7 @@ Exit status: 0 on success, 1 on failure, 2 on incorrect use, 130 on Ctrl-C. An e
 one line, and `--debug` adds its traceback; any other error is a bug, whose traceback is always shown.
 """
 
+import json
 import os
 import sys
 import traceback
@@ -66,10 +67,11 @@ def _one_line(error: Exception) -> str:
 def _is_for_users(error: Exception) -> bool:
     """Return whether an error was written for users, and not raised by a mistake in the code.
 
-    Errors of the operating system always are: a file, the network, or memory is to blame. Any other must come from a
-    `raise` statement in code that checks what users give it: `int("x")`, 1 / 0 or a missing module are mistakes.
+    Errors of the operating system always are, and those of decoding: a file, the network, or memory is to blame. Any
+    other must come from a `raise` statement in code that checks what users give it: `int("x")`, 1 / 0 or a missing
+    module are mistakes.
     """
-    if isinstance(error, OSError):
+    if isinstance(error, (OSError, UnicodeDecodeError, json.JSONDecodeError)):
         return True
     if not isinstance(error, (ValueError, ImportError, ArithmeticError)):
         return False

@@ -189,3 +189,10 @@ def test_every_verb_lists_debug_in_its_help(verb, capsys):
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_light_verb_is_a_dataclass_of_flags_and_a_function(verb):
     assert [*inspect.signature(VERBS[verb].run).parameters] == ["args"]
+
+
+def test_a_file_that_is_not_text_is_named_in_one_line(tmp_path, capsys):
+    (tmp_path / "keys").write_bytes(b"\x80\n")
+    assert main(["serve", "nowhere", "--api_key_file", str(tmp_path / "keys")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "keys: not UTF-8 (invalid start byte at byte 0)" in line

@@ -80,7 +80,11 @@ def _read_keys(file: Path) -> list[str]:
         OSError: if it cannot be read.
         ValueError: if there are none.
     """
-    keys = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 ({error.reason} at byte {error.start}).") from None
+    keys = [line.strip() for line in text.splitlines() if line.strip()]
     if not keys:
         raise ValueError(f"{file} is empty: write one API key per line into it.")
     for number, key in enumerate(keys, 1):
