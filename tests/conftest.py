@@ -1,6 +1,7 @@
 """Shared by all tests: no network, fixed seeds, small models."""
 
 import dataclasses
+import logging
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -29,6 +30,16 @@ from hf_vanilla_transformer.cli import main
 @pytest.fixture(autouse=True)
 def fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def same_verbosity():
+    """Undo what a test, or a script that it runs, sets for the loggers that all tests of a process share."""
+    loggers = [logging.getLogger(name) for name in (None, "transformers", "datasets", "accelerate")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture
