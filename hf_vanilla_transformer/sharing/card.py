@@ -3,6 +3,7 @@
 import json
 import math
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
 
-from ..files import CARD, RECORD, WEIGHT_FILES, JsonObject, read_json, write_whole
+from ..files import CARD, RECORD, JsonObject, read_json, write_whole
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
+# What `evaluate` always prints; chrF++ only if asked for.
+_SCORE_KEYS = {"bleu", "chrf", "ter", "signatures", "text", "sentences"}
 
 
 @dataclass(frozen=True)
@@ -61,13 +64,14 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
     # What the caller gives wins over what the training recorded.
     license = details.license or training.get("license")
     scores = details.scores or training.get("scores") or []
-    scores = [scores] if isinstance(scores, dict) else scores  # as recorded by earlier versions
+    # Earlier versions recorded the scores of one text, not of several.
+    scores = [scores] if isinstance(scores, dict) else scores
     base_model = training.get("base_model")
+    seconds = training.get("seconds", 0)
 
     title = (details.name or folder.resolve().name).split("/")[-1]
     pairs = Directions(config).pairs
     languages = dict.fromkeys(language for pair in pairs for language in pair)
-    directions = ", ".join(map(" to ".join, pairs))
 
     return ModelCard.from_template(
         ModelCardData(
@@ -76,8 +80,10 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             library_name="transformers",
             pipeline_tag="translation",
             tags=["vanilla_transformer", "translation", *(details.tags or ())],
-            base_model=base_model if base_model and "/" in base_model else None,  # otherwise a local folder
+            # A base model without a user's name was a local folder, to which the Hub cannot link.
+            base_model=base_model if base_model and "/" in base_model else None,
             datasets=training.get("dataset_name"),
+            # Empty fields are None, because ModelCardData leaves only those out of the card.
             metrics=["bleu", "chrf"] if scores else None,
             model_name=title,
             eval_results=[result for part in scores for result in _eval_results(part, pairs)] or None,
@@ -86,32 +92,35 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         name=title,
         location=json.dumps(details.name or str(folder)),
         repository=details.name or folder,
-        languages=directions or "from one language to another",
+        directions=", ".join(map(" to ".join, pairs)),
         pairs=pairs,
-        multilingual=len(pairs) > 1,
-        sinusoidal=config.position_embedding == "sinusoidal",
         parameters=f"{_count_parameters(folder):,}",
         config=config,
         generation={"num_beams": 1, "length_penalty": 1.0, **generation},
         training=training,
         settings=yaml.safe_dump(training.get("settings", {}), sort_keys=False, allow_unicode=True).strip(),
-        time=_format_duration(training.get("seconds", 0)),
+        time=f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes",
         license=license,
         validation=_about_ten_updates(training.get("validation", [])),
+        # As a literal of Python, in the example of use, which quotes and line breaks must not end.
         example=json.dumps(training.get("example", "Hello!"), ensure_ascii=False),
-        scores=[{**part, "metrics": _score_rows(part)} for part in scores],
+        scores=scores,
+        metrics=_METRICS,
     )
 
 
 def _about_ten_updates(rows: list[JsonObject]) -> list[JsonObject]:
     """Return the rows of about ten of the updates after which there was a validation, including the last."""
+    # Several validation texts have a row each after the same update.
     updates = list(dict.fromkeys(row["updates"] for row in rows))
+    # Counted from the end, so that the last one is always among them.
     chosen = set(updates[::-1][:: max(1, len(updates) // 10)])
     return [row for row in rows if row["updates"] in chosen]
 
 
 def _eval_results(scores: JsonObject, pairs: list[tuple[str, str]]) -> list[EvalResult]:
     """Return the scores on one text in the format of the Hub's model index."""
+    # Models of several directions have scores in each; scores from a file may not say in which they are.
     direction = scores.get("direction") or ", ".join(map("-".join, pairs)) or "None-None"
     return [
         EvalResult(
@@ -129,18 +138,10 @@ def _eval_results(scores: JsonObject, pairs: list[tuple[str, str]]) -> list[Eval
     ]
 
 
-def _score_rows(scores: JsonObject) -> list[dict[str, str]]:
-    """Return one dictionary per metric for the results section of the template."""
-    return [
-        {"name": label, "value": f"{scores[metric]:.2f}", "signature": scores["signatures"][metric]}
-        for metric, label in _METRICS.items()
-        if metric in scores
-    ]
-
-
 def _read_template() -> str:
     """Return the template of the card, from the installed package or from a checkout of the repository."""
     package = Path(__file__).parent.parent
+    # An installed package has the folder inside, a checkout beside it: see `package-dir` in pyproject.toml.
     files = (folder / "model_cards" / "template.md" for folder in (package, package.parent))
     return next(file for file in files if file.is_file()).read_text("utf-8")
 
@@ -160,30 +161,24 @@ def _count_parameters(folder: Path) -> int:
         ValueError: if a file is damaged.
     """
     count = 0
-    for file in folder.glob(WEIGHT_FILES):
-        if file.suffix == ".safetensors":
-            try:
-                with safe_open(file, "pt") as weights:
-                    names = weights.keys()
-                    count += sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
-            except SafetensorError as error:
-                raise ValueError(f"{file} is damaged: {error}") from None
+    for file in folder.glob("model*.safetensors"):
+        try:
+            # The header has the shapes, so that no weights are read.
+            with safe_open(file, "pt") as weights:
+                count += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"{file} is damaged: {error}") from None
     return count
-
-
-def _format_duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes"
 
 
 def hardware(device: torch.device, processes: int = 1) -> str:
     """Return the number and model of the accelerators, or of the CPU, used by a training run on this machine."""
     if device.type == "cuda":
         return f"{processes} x {torch.cuda.get_device_name()}"
-    cpu = platform.processor() or platform.machine()
+    # Linux has no other source for the name: `platform.processor` is empty there, or only the architecture.
     information = Path("/proc/cpuinfo")
-    if information.is_file():
-        models = [line for line in information.read_text().splitlines() if line.startswith("model name")]
-        cpu = models[0].split(":", 1)[1].strip() if models else cpu
+    models = re.findall(r"^model name\s*: (.+)$", information.read_text(), re.M) if information.is_file() else []
+    cpu = models[0] if models else platform.processor() or platform.machine()
     return f"{processes} x {torch.get_num_threads()} threads of {cpu}"
 
 
@@ -194,19 +189,18 @@ def read_scores(file: str) -> list[JsonObject]:
         OSError: if the file cannot be read.
         ValueError: if it does not contain such scores.
     """
+    scores: list[JsonObject] = []
     try:
         text = Path(file).read_text("utf-8").strip()
-        scores = []
         # Several objects follow each other without a comma, so the file as a whole is not JSON.
         while text:
             part, end = json.JSONDecoder().raw_decode(text)
             scores.append(part)
             text = text[end:].lstrip()
-        if scores and all(
-            {"bleu", "chrf", "ter", "signatures", "text", "sentences"} <= part.keys() for part in scores
-        ):
+        if scores and all(part.keys() >= _SCORE_KEYS for part in scores):
             return scores
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+    # UnicodeDecodeError and JSONDecodeError; AttributeError for a part that is not an object
+    except (ValueError, AttributeError):
         pass
     raise ValueError(f"{file} does not contain the JSON output of `vanilla-transformer evaluate`.")
 
@@ -221,15 +215,16 @@ def write_card(folder: str | Path) -> None:
     write_whole(Path(folder, CARD), str(model_card(folder)))
 
 
-def record_average(run: str | Path, output_dir: str | Path, count: int) -> None:
+def record_average(run: str | Path, output_dir: str | Path, count: int, moving_average: bool = False) -> None:
     """Write the training record and the card of the average of `count` checkpoints of a run.
 
-    The scores of the run are left out because they belong to its last checkpoint, and those of its validations if they
-    belong to moving averages.
+    Args:
+        moving_average: whether the validations of the run were those of a moving average of its weights.
     """
     record = _read_object(Path(run, RECORD))
+    # The final scores belong to the last checkpoint, and a moving average is in no checkpoint at all.
     record.pop("scores", None)
-    if record.get("settings", {}).get("ema_decay"):
+    if moving_average:
         record.pop("validation", None)
     if record:
         write_record(output_dir, {**record, "averaged": count})

@@ -14,25 +14,12 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 if TYPE_CHECKING:
-    from transformers import MarianMTModel
+    from transformers import MarianConfig, MarianMTModel
 
 _T = TypeVar("_T")
-_SHARED_FIELDS = (  # config fields with the same name and meaning in Marian
-    "vocab_size",
-    "d_model",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "activation_function",
-    "max_position_embeddings",
-    "use_cache",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
-    "tie_word_embeddings",
-)
-_POSITION_TABLE = "embed_positions.weight"  # fixed sinusoids: each model computes its own
+
+# Each model computes its own sinusoids, in its own order, so those of the other are never copied.
+_POSITION_TABLE = "embed_positions.weight"
 
 
 def _single_value(description: str, values: Iterable[_T]) -> _T:
@@ -47,6 +34,15 @@ def _single_value(description: str, values: Iterable[_T]) -> _T:
     return distinct[0]
 
 
+def _shared_fields(config: "VanillaTransformerConfig | MarianConfig") -> dict[str, Any]:
+    """Return the fields that the configurations of both classes have under the same name and with the same meaning."""
+    from transformers import MarianConfig
+
+    # Only what the classes themselves declare, not what they inherit, such as the version of transformers.
+    names = VanillaTransformerConfig.__annotations__.keys() & MarianConfig.__annotations__.keys()
+    return {name: getattr(config, name) for name in names}
+
+
 def _layer_norm_epsilon(model: nn.Module) -> float:
     return _single_value("the layer-norm epsilon", (m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)))
 
@@ -59,8 +55,13 @@ def _permute_residual(name: str, tensor: torch.Tensor, order: torch.Tensor) -> t
     dimensions inside a sub-layer (heads, d_ff) do not change.
     """
     module, kind = name.split(".")[-2:]
+
+    # These write the stream: their weights are (d_model, ...) and their biases (d_model,). A linear layer's weight is
+    # (outputs, inputs).
     if module.endswith("layer_norm") or module in ("out_proj", "fc2"):
         return tensor[order]
+
+    # All others read it: embeddings, (vocabulary, d_model), and projections into a sub-layer, whose biases are inside.
     return tensor[:, order] if kind == "weight" else tensor
 
 
@@ -83,17 +84,20 @@ def from_marian(marian: "MarianMTModel") -> VanillaTransformerForConditionalGene
         raise ValueError("Cannot convert: this Marian model has separate source and target embeddings.")
     if not source.scale_embedding:
         raise ValueError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
+
     weights = {name: tensor for name, tensor in marian.state_dict().items() if not name.endswith(_POSITION_TABLE)}
-    output_bias = weights.pop("final_logits_bias")[0]
+    output_bias = weights.pop("final_logits_bias")[0]  # (1, vocab_size) -> (vocab_size,)
+
+    # Marian always has these biases. A model that was converted from the paper's, which has none, has zeros in them;
+    # leaving them out lets it come back with the configuration that it had.
     attention_biases = [name for name in weights if name.endswith("_proj.bias")]
+    heads = {source.encoder_attention_heads, source.decoder_attention_heads}
     config = VanillaTransformerConfig(
-        **{name: getattr(source, name) for name in _SHARED_FIELDS},
+        **_shared_fields(source),
         num_encoder_layers=source.encoder_layers,
         num_decoder_layers=source.decoder_layers,
-        num_heads=_single_value(
-            "the number of heads", (source.encoder_attention_heads, source.decoder_attention_heads)
-        ),
-        d_ff=_single_value("d_ff", (source.encoder_ffn_dim, source.decoder_ffn_dim)),
+        num_heads=_single_value("the number of heads", heads),
+        d_ff=_single_value("d_ff", {source.encoder_ffn_dim, source.decoder_ffn_dim}),
         attention_bias=any(weights[name].any() for name in attention_biases),
         lm_head_bias=bool(output_bias.any()),
         layer_norm_eps=_layer_norm_epsilon(marian),
@@ -102,6 +106,8 @@ def from_marian(marian: "MarianMTModel") -> VanillaTransformerForConditionalGene
     if not config.attention_bias:
         for name in attention_biases:
             del weights[name]
+
+    # Sorting a permutation yields its inverse: from Marian's order back to the paper's.
     order = _marian_order(config.d_model).argsort()
     weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
     if config.lm_head_bias:
@@ -130,7 +136,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> "MarianMTMod
             f"{source.d_model}, {source.num_heads} heads, d_k {source.d_k} and d_v {source.d_v}."
         )
     config = MarianConfig(
-        **{name: getattr(source, name) for name in _SHARED_FIELDS},
+        **_shared_fields(source),
         encoder_layers=source.num_encoder_layers,
         decoder_layers=source.num_decoder_layers,
         encoder_attention_heads=source.num_heads,
@@ -138,29 +144,33 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> "MarianMTMod
         encoder_ffn_dim=source.d_ff,
         decoder_ffn_dim=source.d_ff,
         scale_embedding=True,
+        # By default, Marian would force token 0 at the length limit, here the padding.
         forced_eos_token_id=None,
     )
+
     weights = model.state_dict()
     output_bias = weights.pop("lm_head.bias", None)
     order = _marian_order(config.d_model)
     weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
+    if output_bias is not None:
+        weights["final_logits_bias"] = output_bias[None]  # (1, vocab_size)
+    # Marian has the embedding as a module of its own as well, of which the two stacks and the output hold copies.
+    weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
+
+    # Any, because mypy cannot call transformers' decorated `to`.
     marian: Any = MarianMTModel(config)
     marian.to(dtype=model.dtype, device=model.device)
-    for name, tensor in marian.state_dict().items():
-        if name.endswith("_proj.bias"):
-            weights.setdefault(name, torch.zeros_like(tensor))
-        elif name.endswith(_POSITION_TABLE):
-            weights[name] = tensor
-    # a new Marian model has an output bias of zeros
-    weights["final_logits_bias"] = marian.final_logits_bias if output_bias is None else output_bias[None]
-    weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
-    marian.load_state_dict(weights)
+    # What the paper's model lacks keeps its initial value: the biases of attention and of the output are zero, and the
+    # table of positions is Marian's own.
+    marian.load_state_dict(marian.state_dict() | weights)
     for module in marian.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = source.layer_norm_eps
+
     marian.generation_config = copy.deepcopy(model.generation_config)
     if marian.generation_config.max_length is None and marian.generation_config.max_new_tokens is None:
-        # otherwise Marian's `generate` would end every translation after 20 tokens
+        # The limit of this package's `generate` is relative to the source, which no generation config can say; without
+        # one, Marian's `generate` would end every translation after 20 tokens.
         marian.generation_config.max_length = source.max_position_embeddings
     return marian.train(model.training)
 
@@ -193,10 +203,12 @@ def from_torch(transformer: nn.Transformer, embedding: nn.Embedding) -> VanillaT
         num_decoder_layers=len(transformer.decoder.layers),
         num_heads=_single_value("the number of heads", (a.num_heads for a in attentions)),
         d_ff=_single_value("d_ff", (layer.linear1.out_features for layer in layers)),
+        # nn.Transformer has a single rate and applies it in all these places.
         dropout=dropout,
         attention_dropout=dropout,
         activation_dropout=dropout,
         activation_function=_single_value("the activation", (_activation_name(layer.activation) for layer in layers)),
+        # `bias` is an argument of the whole nn.Transformer, so the first layer speaks for all.
         attention_bias=attentions[0].in_proj_bias is not None,
         layer_norm_eps=_layer_norm_epsilon(transformer),
     )
@@ -213,32 +225,34 @@ def _check_layers(transformer: nn.Transformer) -> None:
     Raises:
         ValueError: if one has none.
     """
-    encoder = transformer.encoder
-    decoder = transformer.decoder
-    if encoder.norm is not None or decoder.norm is not None:
-        raise ValueError(
-            "Cannot convert: this torch.nn.Transformer has a layer norm after each stack; the paper's model has "
-            "none. Set transformer.encoder.norm = transformer.decoder.norm = None before training."
-        )
-    stacks = ((encoder, nn.TransformerEncoderLayer), (decoder, nn.TransformerDecoderLayer))
+    stacks = ((transformer.encoder, nn.TransformerEncoderLayer), (transformer.decoder, nn.TransformerDecoderLayer))
     for stack, layer_class in stacks:
+        if stack.norm is not None:
+            raise ValueError(
+                "Cannot convert: this torch.nn.Transformer has a layer norm after each stack; the paper's model has "
+                "none. Set transformer.encoder.norm = transformer.decoder.norm = None before training."
+            )
         for layer in stack.layers:
+            # Not `isinstance`: a subclass may compute anything.
             if type(layer) is not layer_class:
                 raise ValueError(f"Cannot convert: {type(layer).__name__} is not a layer of torch.nn.")
-    if any(layer.norm_first for stack, _ in stacks for layer in stack.layers):
-        raise ValueError("Cannot convert: these layers are pre-norm (norm_first=True), but the paper's are post-norm.")
-    attentions = [module for module in transformer.modules() if isinstance(module, nn.MultiheadAttention)]
-    if any(a.in_proj_weight is None or a.bias_k is not None or a.add_zero_attn for a in attentions):
-        raise ValueError("Cannot convert: an attention layer uses kdim, vdim, add_bias_kv or add_zero_attn.")
+            if layer.norm_first:
+                raise ValueError("Cannot convert: a layer is pre-norm (norm_first), but the paper's are post-norm.")
 
 
-def _layer_weights(layer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _layer_weights(
+    layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters of an encoder or decoder layer of `torch.nn` under the names of this package."""
     attentions = {"self_attn": layer.self_attn}
     if isinstance(layer, nn.TransformerDecoderLayer):
         attentions["encoder_attn"] = layer.multihead_attn
+
+    # torch numbers the layer norms in the order of the sub-layers.
     norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
     modules = {name: getattr(layer, f"norm{n}") for n, name in enumerate(norms, start=1)}
+
+    # Of biases, the paper's model can only do without those of attention; zeros are equivalent to none elsewhere.
     for name, module in {"fc1": layer.linear1, "fc2": layer.linear2, **modules}.items():
         yield f"{name}.weight", module.weight
         yield f"{name}.bias", module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias
@@ -249,13 +263,15 @@ def _layer_weights(layer: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _projections(attention: nn.MultiheadAttention) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters of the query, key, value and output projections under the names of this package."""
-    weights = (attention.in_proj_weight, attention.out_proj.weight)
-    biases = (attention.in_proj_bias, attention.out_proj.bias)
-    for kind, (in_proj, out_proj) in (("weight", weights), ("bias", biases)):
-        if in_proj is not None:
-            for name, tensor in zip("qkv", in_proj.chunk(3), strict=True):
+    if attention.in_proj_weight is None or attention.bias_k is not None or attention.add_zero_attn:
+        raise ValueError("Cannot convert: an attention layer uses kdim, vdim, add_bias_kv or add_zero_attn.")
+    for kind in ("weight", "bias"):
+        stacked = getattr(attention, f"in_proj_{kind}")
+        if stacked is not None:
+            # torch stacks the three projections: (3 * d_model, d_model), or (3 * d_model,) for their biases
+            for name, tensor in zip("qkv", stacked.chunk(3), strict=True):
                 yield f"{name}_proj.{kind}", tensor
-            yield f"out_proj.{kind}", out_proj
+            yield f"out_proj.{kind}", getattr(attention.out_proj, kind)
 
 
 def _activation_name(function: Callable[[torch.Tensor], torch.Tensor]) -> str:
@@ -274,11 +290,16 @@ def _build_model(
     reference = next(source.parameters())
     model: Any = VanillaTransformerForConditionalGeneration(config)
     model.to(dtype=reference.dtype, device=reference.device)
+
+    # Tied embeddings are one module in this package, which the state names once for each place where it is used;
+    # untied ones have no shared module at all.
     weights = {name: tensor.detach() for name, tensor in weights.items()}
     shared = weights["model.shared.weight"] if config.tie_word_embeddings else weights.pop("model.shared.weight")
     for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
         weights.setdefault(name, shared)
     model.load_state_dict(weights)
+
+    # A torch.nn.Transformer has none: the model then keeps the defaults.
     if isinstance(getattr(source, "generation_config", None), type(model.generation_config)):
         model.generation_config = copy.deepcopy(source.generation_config)
     return model.train(source.training)

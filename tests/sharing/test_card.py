@@ -65,11 +65,11 @@ def test_card_names_the_base_model_and_validations_without_bleu(saved):
 
 def test_the_record_of_an_average_has_no_validations_of_moving_averages(saved, tmp_path):
     folder, _ = saved
-    for settings, expected in (({"ema_decay": 0.9}, False), ({"ema_decay": 0.0}, True)):
-        write_record(tmp_path, {**RECORD, "scores": [SCORES], "settings": settings})
-        record_average(tmp_path, folder, 3)
+    for moving_average in (True, False):
+        write_record(tmp_path, {**RECORD, "scores": [SCORES]})
+        record_average(tmp_path, folder, 3, moving_average)
         record = json.loads((folder / "training.json").read_text())
-        assert ("validation" in record, record["averaged"], "scores" in record) == (expected, 3, False)
+        assert ("validation" in record, record["averaged"], "scores" in record) == (not moving_average, 3, False)
 
 
 @pytest.mark.slow
