@@ -11,7 +11,8 @@ from concurrent.futures import Future
 from threading import Condition, Thread
 from typing import Any, NamedTuple, TypeVar
 
-MAX_RETRY_AFTER = 60  # seconds
+# In seconds: longer, and a queue that has emptied meanwhile would stay empty.
+MAX_RETRY_AFTER = 60
 Translate = Callable[[list[list[int]], int], list[list[str]]]
 _Result = TypeVar("_Result")
 
@@ -65,7 +66,8 @@ class Batcher:
         self._waiting: deque[_Waiting] = deque()
         self._changed = Condition()
         self._closed = False
-        self._seconds_per_sentence = 0.0  # of the last batch
+        # Of the last batch, to tell those whom a full queue refuses when to come back.
+        self._seconds_per_sentence = 0.0
         self._thread = Thread(target=self._work, name="models", daemon=True)
         self._thread.start()
 
@@ -73,20 +75,19 @@ class Batcher:
         """Return the number of queued sentences."""
         return sum(not item.answer.cancelled() for item in list(self._waiting))
 
-    def check_room(self) -> None:
-        """Check that there is room for a sentence, before it is prepared.
+    def check_room(self, sentences: int = 1) -> None:
+        """Check that there is room for so many sentences.
 
         Raises:
             QueueFullError: if there is not.
         """
+        # The lock of a Condition can be taken again by the thread that has it, such as that of `submit`.
         with self._changed:
-            self._check_room(1)
-
-    def _check_room(self, sentences: int) -> None:
-        self._drop_cancelled()
-        if self._waiting and len(self._waiting) + sentences > self._max_queue:
-            seconds = math.ceil(len(self._waiting) * self._seconds_per_sentence)
-            raise QueueFullError(min(max(1, seconds), MAX_RETRY_AFTER))
+            self._drop_settled()
+            # An empty queue takes any number: a request longer than the queue would otherwise never be accepted.
+            if self._waiting and len(self._waiting) + sentences > self._max_queue:
+                seconds = math.ceil(len(self._waiting) * self._seconds_per_sentence)
+                raise QueueFullError(min(max(1, seconds), MAX_RETRY_AFTER))
 
     def submit(self, sentences: Sequence[Sentence]) -> list["Future[list[str]]"]:
         """Queue the sentences of a request, all or none, and return a future for the hypotheses of each, best first.
@@ -100,7 +101,7 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise RuntimeError("The batcher is closed.")
-            self._check_room(len(sentences))
+            self.check_room(len(sentences))
             now = time.monotonic()
             waiting = [_Waiting(sentence, Future(), now) for sentence in sentences]
             self._waiting.extend(waiting)
@@ -127,39 +128,45 @@ class Batcher:
         while batch := self._next_batch():
             start = time.monotonic()
             _answer(batch)
-            if batch[0].sentence.ids:  # rather than a function
+            # A function has no ids, and its time says nothing about sentences.
+            if batch[0].sentence.ids:
                 self._seconds_per_sentence = (time.monotonic() - start) / len(batch)
 
     def _next_batch(self) -> list[_Waiting]:
         """Wait for sentences and return those to translate next, at least one; none once closed."""
         with self._changed:
             while True:
-                self._drop_cancelled()
+                self._drop_settled()
                 batch = self._first_batch()
                 delay = None
                 if batch:
-                    # functions do not wait for others to be run with them
+                    # Functions do not wait for others to be run with them.
                     max_delay = self._max_delay if batch[0].sentence.ids else 0
                     delay = batch[0].arrival + max_delay - time.monotonic()
                 if not self._closed and len(batch) == len(self._waiting) and (delay is None or delay > 0):
                     self._changed.wait(delay)
                     continue
-                chosen = set(map(id, batch))
-                self._waiting = deque(item for item in self._waiting if id(item) not in chosen)
+
+                # From here on they cannot be cancelled; those that were since the line above are left out.
                 running = [item for item in batch if item.answer.set_running_or_notify_cancel()]
+                self._drop_settled()
                 if running or not batch:
                     return running
 
-    def _drop_cancelled(self) -> None:
-        self._waiting = deque(item for item in self._waiting if not item.answer.cancelled())
+    def _drop_settled(self) -> None:
+        """Keep only sentences that are neither cancelled nor being translated."""
+        waiting = (item for item in self._waiting if not (item.answer.cancelled() or item.answer.running()))
+        self._waiting = deque(waiting)
 
     def _first_batch(self) -> list[_Waiting]:
         """Return the first of the queued sentences, and those for the same model that fit into its batch."""
         batch: list[_Waiting] = []
         longest = 0
         for item in self._waiting:
+            # Another model's turn comes later; its sentences do not end this batch.
             if batch and item.sentence.translate != batch[0].sentence.translate:
                 continue
+            # Every row of a batch is padded to its longest.
             longest = max(longest, len(item.sentence.ids))
             if batch and (len(batch) + 1) * longest > self._max_tokens:
                 break
@@ -173,7 +180,8 @@ def _answer(batch: list[_Waiting]) -> None:
     try:
         found = translate([item.sentence.ids for item in batch], max(item.sentence.nbest for item in batch))
         answers = list(zip(batch, found, strict=True))
-    except BaseException as error:  # a panic of tokenizers, for example, must not end the thread
+    # A panic of tokenizers, for example, is no Exception, and must not end the thread.
+    except BaseException as error:
         if len(batch) == 1:
             batch[0].answer.set_exception(error)
         else:

@@ -1,10 +1,8 @@
 """The page of `demo`, with Gradio (the extra `demo`): translation, n-best lists and heat maps of the attention."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from html import escape
-from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
@@ -16,14 +14,17 @@ from ..model.text_rules_vanilla_transformer import is_blank
 from ..study.plots import attention_map
 
 if TYPE_CHECKING:
-    from gradio import Blocks, Slider
+    from gradio import Blocks
     from matplotlib.figure import Figure
 
     from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
-MAX_CHARACTERS = 2000  # per text; checked here too, because a client need not be the page
-MAX_TOKENS = 128  # per sentence; larger heat maps are not readable
-_KINDS = {  # kind of attention: model output, queries, keys
+# Of a text. Checked here, not only in the text box, because a client need not be the page.
+MAX_CHARACTERS = 2000
+# Of a sentence: the axes of larger heat maps are not readable.
+MAX_TOKENS = 128
+# For each kind of attention the name of the model's output, and the sides of its queries and keys.
+_KINDS = {
     "encoder": ("encoder_attentions", "source", "source"),
     "decoder": ("decoder_attentions", "target", "target"),
     "cross": ("cross_attentions", "target", "source"),
@@ -67,11 +68,8 @@ class Explorer:
 
     def __init__(self, translator: Translator, thread: ThreadPoolExecutor):
         self.translator = translator
-        self.name = translator.name
-        # shown models are in torch: attention needs their forward pass
+        # `Translator.load` returns a model in torch by default; only its forward pass returns attention.
         self.model: VanillaTransformerForConditionalGeneration = translator.model.eval()  # type: ignore[assignment]
-        self.tokenizer = translator.tokenizer
-        self.directions = translator.directions
         self._thread = thread
 
     @classmethod
@@ -90,11 +88,6 @@ class Explorer:
         translator.name = name.rstrip("/").split("/")[-1]
         return cls(translator, thread)
 
-    def _source_ids(self, text: str, target_lang: str | None) -> list[int]:
-        """Return the token ids of a source, with the tag of the target language if the model has tags."""
-        (ids,) = self.translator.encode([text], target_lang=target_lang)
-        return ids
-
     def translate(self, text: str, num_beams: int, alpha: float, target_lang: str | None = None) -> list[Candidate]:
         """Return the n best translations, best first; n is `num_beams`.
 
@@ -110,21 +103,18 @@ class Explorer:
         if is_blank(text):
             raise ValueError("Type a sentence first.")
         if len(text) > MAX_CHARACTERS:
-            raise ValueError(
-                f"The text has {len(text):,} characters, but the limit is {MAX_CHARACTERS:,}. Try a shorter sentence."
-            )
-        source = self._source_ids(text, target_lang)
+            raise ValueError(f"The text has {len(text):,} characters, but the limit is {MAX_CHARACTERS:,}.")
+        (source,) = self.translator.encode([text], target_lang=target_lang)
         if len(source) > MAX_TOKENS:
-            raise ValueError(
-                f"The text has {len(source)} tokens, but the limit is {MAX_TOKENS}. Try a shorter sentence."
-            )
+            raise ValueError(f"The text has {len(source)} tokens, but the limit is {MAX_TOKENS}.")
 
         search = partial(
             self.translator.translate_ids, nbest=num_beams, scores=True, num_beams=num_beams, length_penalty=alpha
         )
         (output,) = self._thread.submit(search, [source]).result()
-        if output.problem:  # the model may have fewer positions than the page shows
-            raise ValueError(f"The text has {output.problem}. Try a shorter sentence.")
+        # The model may have fewer positions than MAX_TOKENS.
+        if output.problem:
+            raise ValueError(f"The text has {output.problem}.")
         ids = map(self._without_padding, output.hypotheses)
         return list(map(Candidate, output.scores, self.translator.decode(output.hypotheses), ids))
 
@@ -141,7 +131,8 @@ class Explorer:
             target: the token ids of a translation, from the decoder start token to `</s>`.
             target_lang: the target language, for a model that has several.
         """
-        source = self._source_ids(text, target_lang)
+        (source,) = self.translator.encode([text], target_lang=target_lang)
+        # The last token, `</s>`, is only predicted: no query is computed for it.
         weights = self._thread.submit(self._weights, source, target[:-1]).result()
         tokens = {"source": self._token_labels(source), "target": self._token_labels(target[:-1])}
         return {"weights": weights, "tokens": tokens}
@@ -153,7 +144,8 @@ class Explorer:
         target_ids = torch.tensor([target], device=self.model.device)  # (1, T)
 
         attention = self.model.config._attn_implementation
-        self.model.set_attn_implementation("eager")  # the only one that returns its weights
+        # The only one that returns its weights. Only this thread uses the model, so nobody sees the change.
+        self.model.set_attn_implementation("eager")
         try:
             outputs = self.model(input_ids=source_ids, decoder_input_ids=target_ids, output_attentions=True)
         finally:
@@ -164,7 +156,7 @@ class Explorer:
 
     def _token_labels(self, ids: list[int]) -> list[str]:
         """Return a printable label for each token: "␣" for white space, "·" for an unprintable character."""
-        texts = [str(self.tokenizer.decode([token])).strip() or "␣" for token in ids]
+        texts = [str(self.translator.tokenizer.decode([token])).strip() or "␣" for token in ids]
         return ["".join(character if character.isprintable() else "·" for character in text) for text in texts]
 
     def heat_map(self, attention: Attention, kind: str, layer: int, head: int) -> "Figure":
@@ -182,36 +174,35 @@ class Explorer:
         return attention_map(weights, tokens[queries], tokens[keys], title, (queries, keys))
 
 
-_Shown = tuple[str, list[int], str | None]  # the arguments of `Explorer.attention` for what is on the page
+# The arguments of `Explorer.attention` for what is on the page, which keeps these and not the weights themselves: they
+# are large, and quickly computed.
+_Shown = tuple[str, list[int], str | None]
 
 
-def _event_handlers(
-    gr: ModuleType, explorer: Explorer
-) -> "tuple[Callable[..., tuple[str, str, _Shown]], Callable[..., Figure | None]]":
-    """Return the functions that the page calls to translate a text and to draw a heat map.
+def _translate(
+    explorer: Explorer, text: str, num_beams: int, alpha: float, target_lang: str | None = None
+) -> tuple[str, str, _Shown]:
+    """Return what the page shows of a text's translations: the best, a table of all, and what to draw."""
+    try:
+        candidates = explorer.translate(text, int(num_beams), alpha, target_lang)
+    except ValueError as error:
+        # Other exceptions would be printed with a traceback, and shown without its message.
+        gr = import_extra("gradio", "demo")
+        raise gr.Error(str(error), title="Cannot translate", print_exception=False) from None
+    # Gradio does not escape the content of an HTML element.
+    rows = "".join(_ROW.format(f"{each.score:.3f}", escape(each.text)) for each in candidates)
+    best = candidates[0]
+    return best.text, _TABLE.format(rows), (text, best.ids, target_lang)
 
-    Args:
-        gr: the module `gradio`.
-        explorer: the model.
-    """
 
-    def translate(text: str, num_beams: int, alpha: float, target_lang: str | None = None) -> tuple[str, str, _Shown]:
-        try:
-            candidates = explorer.translate(text, int(num_beams), alpha, target_lang)
-        except ValueError as error:
-            raise gr.Error(str(error), title="Cannot translate", print_exception=False) from None
-        rows = "".join(_ROW.format(f"{each.score:.3f}", escape(each.text)) for each in candidates)
-        best = candidates[0]
-        return best.text, _TABLE.format(rows), (text, best.ids, target_lang)
-
-    def show(shown: _Shown | None, kind: str, layer: int, head: int) -> "Figure | None":
-        if shown is None:  # nothing has been translated yet
-            return None
-        attention = explorer.attention(*shown)
-        num_layers = len(attention["weights"][kind])
-        return explorer.heat_map(attention, kind, min(int(layer), num_layers), int(head))
-
-    return translate, show
+def _draw(explorer: Explorer, shown: _Shown | None, kind: str, layer: int, head: int) -> "Figure | None":
+    """Return the heat map of one head, or None if nothing has been translated yet."""
+    if shown is None:
+        return None
+    attention = explorer.attention(*shown)
+    # The slider goes to the larger number of layers, but encoder and decoder may have different ones.
+    num_layers = len(attention["weights"][kind])
+    return explorer.heat_map(attention, kind, min(int(layer), num_layers), int(head))
 
 
 def build_page(explorer: Explorer) -> "Blocks":
@@ -223,15 +214,12 @@ def build_page(explorer: Explorer) -> "Blocks":
     gr = import_extra("gradio", "demo")
     config = explorer.model.config
     defaults = explorer.model.generation_config
-    directions = explorer.directions
-    translate, show = _event_handlers(gr, explorer)
+    directions = explorer.translator.directions
+    translate = partial(_translate, explorer)
+    draw = partial(_draw, explorer)
 
-    def slider(maximum: int, value: int, label: str) -> "Slider":
-        """Return a slider from 1 to `maximum`, hidden if there is only one value."""
-        return gr.Slider(1, max(maximum, 2), value, step=1, label=label, visible=maximum > 1)
-
-    with gr.Blocks(title=explorer.name, analytics_enabled=False) as page:
-        gr.Markdown(_INTRODUCTION.format(title=explorer.name))
+    with gr.Blocks(title=explorer.translator.name, analytics_enabled=False) as page:
+        gr.Markdown(_INTRODUCTION.format(title=explorer.translator.name))
         with gr.Row():
             with gr.Column():
                 label = f"Source ({directions.source_lang or 'any language'})"
@@ -252,14 +240,16 @@ def build_page(explorer: Explorer) -> "Blocks":
         with gr.Row():
             kind = gr.Radio(list(_KINDS), value="cross", label="Attention")
             num_layers = max(config.num_encoder_layers, config.num_decoder_layers)
-            layer = slider(num_layers, num_layers, "Layer")
-            head = slider(config.num_heads, 1, "Head")
+            # A slider needs two values; one that has only a single value is hidden.
+            layer = gr.Slider(1, max(num_layers, 2), num_layers, step=1, label="Layer", visible=num_layers > 1)
+            heads = config.num_heads
+            head = gr.Slider(1, max(heads, 2), 1, step=1, label="Head", visible=heads > 1)
         plot = gr.Plot(show_label=False)
-        shown = gr.State()  # not the weights of its attention, which are large and quickly computed
+        shown = gr.State()
         selection = [shown, kind, layer, head]
         for event in (button.click, source.submit):
             inputs = [source, num_beams, alpha, target_lang]
-            event(translate, inputs, [best, table, shown]).success(show, selection, plot)
+            event(translate, inputs, [best, table, shown]).success(draw, selection, plot)
         for control in (kind, layer, head):
-            control.change(show, selection, plot, show_progress="hidden")
+            control.change(draw, selection, plot, show_progress="hidden")
     return page

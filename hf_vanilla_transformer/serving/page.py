@@ -8,22 +8,23 @@ from pathlib import Path
 from fastapi import Response
 from fastapi.responses import HTMLResponse
 
-_FILE = Path(__file__).with_name("page.html")
-
 
 def page_response() -> Response:
     """Return the page."""
-    page = _FILE.read_text(encoding="utf-8")
+    page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     policy = [
         "default-src 'none'",
         f"script-src {_source(page, 'script')}",
         f"style-src {_source(page, 'style')}",
-        "img-src data:",  # its icon
+        # its icon
+        "img-src data:",
         "connect-src 'self'",
         "base-uri 'none'",
-        "form-action 'none'",  # the script sends what is in the form, which may contain a key
+        # The script sends what is in the form, which may contain a key. The browser itself never does.
+        "form-action 'none'",
         "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",  # what the API answers never becomes HTML
+        # What the API answers never becomes HTML.
+        "require-trusted-types-for 'script'",
     ]
     headers = {
         "Cache-Control": "no-cache",

@@ -6,7 +6,8 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-_SHUTDOWN_MARGIN = 5  # seconds after the time limit of a request
+# Seconds after the time limit of a request, so that even one that has just arrived is answered.
+_SHUTDOWN_MARGIN = 5
 
 
 def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float) -> None:
@@ -18,8 +19,10 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float) -> No
     config = uvicorn.Config(
         app,
         log_config=None,
-        ws="none",  # uvicorn would log the address of every attempt
-        access_log=False,  # it would contain what clients write into addresses
+        # With websockets, uvicorn would log the address of every attempt to open one.
+        ws="none",
+        # It would contain what clients write into addresses.
+        access_log=False,
         timeout_graceful_shutdown=round(timeout) + _SHUTDOWN_MARGIN,
     )
 

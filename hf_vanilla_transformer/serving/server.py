@@ -7,7 +7,8 @@ import sys
 import time
 import traceback
 from collections.abc import Coroutine, Sequence
-from typing import Literal, TypeVar
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
@@ -22,22 +23,16 @@ from ..version import __version__
 from .batcher import QueueFullError
 from .monitoring import Metrics
 from .page import page_response
-from .service import AUTO, Detection, Translation, TranslationService, UnsupportedError
+from .service import AUTO, Detection, Language, Translation, TranslationService, UnsupportedError
 
 logger = logging.get_logger(__name__)
-BYTES_PER_CHARACTER = 12  # of a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form
-CLIENT_CLOSED_REQUEST = 499  # as nginx calls it; only the log and the metrics see it
-_PATHS = (
-    "/",
-    "/translate",
-    "/detect",
-    "/languages",
-    "/frontend/settings",
-    "/health",
-    "/metrics",
-    "/docs",
-    "/openapi.json",
-)
+
+# The longest forms of a character in a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form.
+BYTES_PER_CHARACTER = 12
+
+# As nginx calls it. Only the log and the metrics see it, since nobody is left to read an answer.
+CLIENT_CLOSED_REQUEST = 499
+
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
 
 
@@ -61,34 +56,14 @@ class DetectRequest(BaseModel):
     api_key: str | None = None
 
 
-class DetectedLanguage(BaseModel):
-    """A language, and how certain it is, in per cent."""
-
-    confidence: float
-    language: str
-
-
 class TranslateResponse(BaseModel):
     """Translations: strings for one text, lists with an item for each text for several."""
 
+    # The names are LibreTranslate's.
     translatedText: str | list[str]  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
-    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
+    detectedLanguage: Detection | list[Detection] | None = None  # noqa: N815
     warnings: list[str] | list[list[str]] | None = Field(None, description="what could not be translated")
-
-
-class Language(BaseModel):
-    """A language, and those into which it is translated."""
-
-    code: str
-    name: str
-    targets: list[str]
-
-
-class Health(BaseModel):
-    """The state of the server."""
-
-    status: Literal["ok"] = "ok"
 
 
 class Error(BaseModel):
@@ -97,6 +72,7 @@ class Error(BaseModel):
     error: str
 
 
+@dataclass
 class Server:
     """The endpoints of the API.
 
@@ -108,19 +84,11 @@ class Server:
         timeout: maximum seconds until a request has arrived and is translated.
     """
 
-    def __init__(
-        self,
-        service: TranslationService,
-        metrics: Metrics,
-        api_keys: Sequence[str] = (),
-        max_characters: int = 10_000,
-        timeout: float = 30.0,
-    ):
-        self.service = service
-        self.metrics = metrics
-        self._api_keys = [key.encode() for key in api_keys]
-        self._max_characters = max_characters
-        self._timeout = timeout
+    service: TranslationService
+    metrics: Metrics
+    api_keys: Sequence[str] = ()
+    max_characters: int = 10_000
+    timeout: float = 30.0
 
     def app(self, cors_origins: Sequence[str] = (), page: bool = True) -> FastAPI:
         """Return the application.
@@ -137,6 +105,9 @@ class Server:
         errors: dict[int | str, dict[str, object]] = {
             code: {"model": Error} for code in (400, 403, 408, 413, 500, 503, 504)
         }
+
+        # `translate` and `detect` read their parameters themselves, from JSON or a form, which FastAPI cannot declare
+        # for one address; only the documentation is told about them.
         app.post(
             "/translate",
             response_model=TranslateResponse,
@@ -144,25 +115,27 @@ class Server:
             responses=errors,
             openapi_extra=_body(TranslateRequest),
         )(self.translate)
-        app.post(
-            "/detect", response_model=list[DetectedLanguage], responses=errors, openapi_extra=_body(DetectRequest)
-        )(self.detect)
-        app.get("/languages", response_model=list[Language])(self.languages)
+        app.post("/detect", responses=errors, openapi_extra=_body(DetectRequest))(self.detect)
+        app.get("/languages")(self.languages)
         app.get("/frontend/settings")(self.frontend_settings)
-        app.get("/health", response_model=Health)(self.health)
+        app.get("/health")(self.health)
+        # Starlette adds HEAD to every GET, but FastAPI does not.
         app.head("/health", include_in_schema=False)(self.health)
         app.get("/metrics", response_class=Response)(self.render_metrics)
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
         app.add_exception_handler(HTTPException, _error_response)
         app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
-        app.add_middleware(_Watch, metrics=self.metrics, max_bytes=BYTES_PER_CHARACTER * self._max_characters + 10_000)
+        # Added last, so outermost: it also sees what CORS answers.
+        max_bytes = BYTES_PER_CHARACTER * self.max_characters + 10_000
+        app.add_middleware(_Watch, metrics=self.metrics, max_bytes=max_bytes)
         return app
 
     async def translate(self, request: Request) -> dict[str, object]:
         """Translate a text, or several."""
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         wanted = await self._read(request, TranslateRequest)
+        # Clients of LibreTranslate send an empty format or null, too.
         if wanted.format not in ("text", "", None):
             raise HTTPException(400, "Invalid request: format: only text is supported")
         texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
@@ -176,45 +149,46 @@ class Server:
         if wanted.alternatives:
             answer["alternatives"] = [each.alternatives for each in translations]
         if wanted.source == AUTO:
-            answer["detectedLanguage"] = [_detected(each.detected) for each in translations if each.detected]
+            answer["detectedLanguage"] = [each.detected for each in translations]
         if any(each.warnings for each in translations):
             answer["warnings"] = [each.warnings for each in translations]
         return {name: items[0] if isinstance(wanted.q, str) else items for name, items in answer.items()}
 
-    async def detect(self, request: Request) -> list[DetectedLanguage]:
+    async def detect(self, request: Request) -> list[Detection]:
         """Return the languages in which a text may be, the most probable first."""
         wanted = await self._read(request, DetectRequest)
         self._check_size([wanted.q])
-        found = await asyncio.to_thread(self.service.detect, wanted.q)
-        return [_detected(item) for item in found]
+        # In a thread, because long texts would keep all other requests waiting.
+        return await asyncio.to_thread(self.service.detect, wanted.q)
 
-    async def languages(self) -> list[dict[str, str | list[str]]]:
+    async def languages(self) -> list[Language]:
         """Return the languages, and into which others each is translated."""
         return self.service.languages()
 
     async def frontend_settings(self) -> dict[str, object]:
         """Return what a page or an app needs to know before it sends a request, as LibreTranslate does."""
         languages = self.service.languages()
-        names = {each["code"]: each["name"] for each in languages}
-        first, *others = [each for each in languages if each["targets"]]
-        target = first["targets"][0]
+        names = {each.code: each.name for each in languages}
+        first, *others = [each for each in languages if each.targets]
+        target = first.targets[0]
 
         # With one source language there is nothing to detect.
-        source = {"code": AUTO, "name": "Auto Detect"} if others else {"code": first["code"], "name": first["name"]}
+        source = {"code": AUTO, "name": "Auto Detect"} if others else {"code": first.code, "name": first.name}
         return {
-            "apiKeys": bool(self._api_keys),
-            "charLimit": self._max_characters,
+            "apiKeys": bool(self.api_keys),
+            "charLimit": self.max_characters,
             "filesTranslation": False,
-            "frontendTimeout": 500,  # milliseconds after a key, for pages that translate while somebody types
-            "keyRequired": bool(self._api_keys),
+            # milliseconds after a key, for pages that translate while somebody types
+            "frontendTimeout": 500,
+            "keyRequired": bool(self.api_keys),
             "language": {"source": source, "target": {"code": target, "name": names[target]}},
             "suggestions": False,
             "supportedFilesFormat": [],
         }
 
-    async def health(self) -> Health:
+    async def health(self) -> dict[str, str]:
         """Return 200 while the server is running."""
-        return Health()
+        return {"status": "ok"}
 
     async def render_metrics(self) -> Response:
         """Return the metrics for Prometheus."""
@@ -228,54 +202,54 @@ class Server:
             HTTPException: if they are wrong, or take too long to arrive.
         """
         try:
-            given = await asyncio.wait_for(_parameters(request), self._timeout)
+            given = await asyncio.wait_for(_parameters(request), self.timeout)
         except asyncio.TimeoutError:
-            raise HTTPException(408, f"The request took longer than {self._timeout:g} s to arrive.") from None
+            raise HTTPException(408, f"The request took longer than {self.timeout:g} s to arrive.") from None
         except ClientDisconnect:
             raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.") from None
+
+        # Before anything else is checked, so that strangers learn nothing from other errors.
         self._check_key(given.get("api_key"))
         try:
             return kind.model_validate(given)
         except ValidationError as errors:
             problem = errors.errors(include_input=False, include_url=False)[0]
-            name, *_ = problem["loc"]
-            if problem["type"] == "missing":
-                raise HTTPException(400, f"Invalid request: missing {name} parameter") from None
-            raise HTTPException(400, f"Invalid request: {name}: {problem['msg']}") from None
+            name = problem["loc"][0]
+            text = f"missing {name} parameter" if problem["type"] == "missing" else f"{name}: {problem['msg']}"
+            raise HTTPException(400, f"Invalid request: {text}") from None
 
     def _check_key(self, given: object) -> None:
-        if not self._api_keys:
+        if not self.api_keys:
             return
         if given is None:
             raise HTTPException(403, "Please provide an API key (api_key)")
 
         # In constant time, and all of them, so that the time of the answer tells nothing about the keys.
         key = str(given).encode(errors="replace")
-        if not any([hmac.compare_digest(key, each) for each in self._api_keys]):
+        if not any([hmac.compare_digest(key, each.encode()) for each in self.api_keys]):
             raise HTTPException(403, "Invalid API key")
 
     def _check_size(self, texts: Sequence[str]) -> None:
+        # An empty text counts too: a list may have millions of them.
         size = sum(max(1, len(text)) for text in texts)
-        if size > self._max_characters:
+        if size > self.max_characters:
             raise HTTPException(
-                400, f"Invalid request: the text has {size:,} characters, more than {self._max_characters:,}"
+                400, f"Invalid request: the text has {size:,} characters, more than {self.max_characters:,}"
             )
 
     async def _answer(
         self, request: Request, work: Coroutine[object, object, list[Translation]], deadline: float
     ) -> list[Translation]:
         """Return the result of `work`, which is dropped if its client disconnects or it takes too long."""
-        remaining = max(0.0, deadline - time.monotonic())
         task = asyncio.ensure_future(work)
         disconnect = asyncio.ensure_future(_disconnected(request))
+        remaining = max(0.0, deadline - time.monotonic())
         try:
-            await asyncio.wait({task, disconnect}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            if disconnect.done():
-                disconnect.result()  # raises an error if the client sends too much
-                raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.")
-            raise HTTPException(504, f"The request took longer than {self._timeout:g} s.")
+            done, _ = await asyncio.wait({task, disconnect}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise HTTPException(504, f"The request took longer than {self.timeout:g} s.")
+            # If both are done, the work is not thrown away.
+            return task.result() if task in done else disconnect.result()
         except QueueFullError as error:
             raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from None
         except UnsupportedError as error:
@@ -283,10 +257,6 @@ class Server:
         finally:
             task.cancel()
             disconnect.cancel()
-
-
-def _detected(found: Detection) -> DetectedLanguage:
-    return DetectedLanguage(confidence=round(100 * found.probability, 1), language=found.language)
 
 
 def _body(kind: type[BaseModel]) -> dict[str, object]:
@@ -306,14 +276,15 @@ async def _parameters(request: Request) -> dict[str, object]:
     if request.headers.get("content-type", "").lower().startswith("application/json"):
         try:
             body = json.loads(await request.body())
-            json.dumps(body, ensure_ascii=False).encode()  # "\ud800" is valid JSON, but not text
+            # "\ud800" is valid JSON, but no text, and would fail much later, in a tokenizer.
+            json.dumps(body, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             raise HTTPException(400, "Invalid request: the body is not JSON in UTF-8") from None
         if not isinstance(body, dict):
             raise HTTPException(400, "Invalid request: the body is not a JSON object")
         return given | body
 
-    # the size of the whole body is limited already
+    # The size of the whole body is limited already, and Starlette's own limits would refuse long texts and lists.
     async with request.form(max_files=0, max_fields=sys.maxsize, max_part_size=sys.maxsize) as form:
         for name in form:
             values = form.getlist(name)
@@ -321,10 +292,15 @@ async def _parameters(request: Request) -> dict[str, object]:
     return given
 
 
-async def _disconnected(request: Request) -> None:
-    """Wait until the client has disconnected."""
+async def _disconnected(request: Request) -> NoReturn:
+    """Wait until the client has disconnected.
+
+    Raises:
+        HTTPException: when it has, or if it sends too much.
+    """
     while (await request.receive())["type"] != "http.disconnect":
         pass
+    raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.")
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
@@ -333,6 +309,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
+@dataclass
 class _Watch:
     """Refuse bodies that are too large, measure requests, and log them without anything that their clients wrote.
 
@@ -340,24 +317,25 @@ class _Watch:
         app: the application behind it.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, max_bytes: int):
-        self._app = app
-        self._metrics = metrics
-        self._max_bytes = max_bytes
+    app: ASGIApp
+    metrics: Metrics
+    max_bytes: int
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            return await self._app(scope, receive, send)
-        status = CLIENT_CLOSED_REQUEST  # unless an answer begins
+            return await self.app(scope, receive, send)
+        # Unless an answer begins, the client has gone.
+        status = CLIENT_CLOSED_REQUEST
         size = 0
         start = time.perf_counter()
 
+        # The size is counted as the body arrives: Content-Length may be absent or wrong.
         async def receive_limited() -> Message:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self._max_bytes:
-                raise HTTPException(413, f"Invalid request: it is larger than {self._max_bytes:,} bytes")
+            if size > self.max_bytes:
+                raise HTTPException(413, f"Invalid request: it is larger than {self.max_bytes:,} bytes")
             return message
 
         async def send_watched(message: Message) -> None:
@@ -367,17 +345,20 @@ class _Watch:
             await send(message)
 
         try:
-            await self._app(scope, receive_limited, send_watched)
+            await self.app(scope, receive_limited, send_watched)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # also a panic of tokenizers; its message may quote a text, for no log
+        # Also a panic of tokenizers, which is no Exception. The message is left out, because it may quote a text.
+        except BaseException as error:
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("A request failed: %s\n%s", type(error).__name__, where)
-            if status == CLIENT_CLOSED_REQUEST:  # otherwise the answer has begun
+            # An answer that has begun cannot be replaced by another.
+            if status == CLIENT_CLOSED_REQUEST:
                 await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
         finally:
             seconds = time.perf_counter() - start
-            path = scope["path"] if scope["path"] in _PATHS else "other"  # clients write what they like into addresses
-            self._metrics.requests.labels(path, status).inc()
-            self._metrics.seconds.labels(path).observe(seconds)
+            # Clients write what they like into addresses, so only those of the API are logged and counted.
+            path = scope["path"] if scope["path"] in {route.path for route in scope["app"].routes} else "other"
+            self.metrics.requests.labels(path, status).inc()
+            self.metrics.seconds.labels(path).observe(seconds)
             logger.info("%s: %d in %.0f ms", path, status, 1000 * seconds)

@@ -3,27 +3,39 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
+
+from babel import Locale
 
 from ..data.language_filter import probabilities
-from ..files import import_extra
 from ..inference.segments import Document
 from ..inference.translator import Translator
 from .batcher import Batcher, Sentence
 from .monitoring import Metrics
 
-AUTO = "auto"  # a source language to be detected
+# LibreTranslate's code for a source language that is to be detected.
+AUTO = "auto"
 
 
 class UnsupportedError(ValueError):
     """A request for something that these models cannot do; the message is for whoever asked."""
 
 
-class Detection(NamedTuple):
-    """A language and the probability, from 0 to 1, that a text is in it."""
+@dataclass(frozen=True)
+class Detection:
+    """A language, and how certain it is that a text is in it, in per cent."""
 
+    confidence: float
     language: str
-    probability: float
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language with its code and English name, and those into which it is translated."""
+
+    code: str
+    name: str
+    targets: list[str]
 
 
 @dataclass(frozen=True)
@@ -59,11 +71,17 @@ class ServedModel:
 
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
         """Return the `nbest` best hypotheses of each source, best first and each in one line, from a single batch."""
-        whole = 2 * max(map(len, sources)) * len(sources)  # tokens of a batch; twice, because lengths are rounded up
+        # The tokens of a batch, so that `translate_ids` does not cut this one up: the batcher has chosen its size.
+        # Twice, because lengths are rounded up.
+        whole = 2 * max(map(len, sources)) * len(sources)
         outputs = self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
+
+        # The first id starts the decoder and is not generated.
         padding = self.translator.model.config.pad_token_id
         generated = (token for output in outputs for token in output.hypotheses[0][1:])
         self._metrics.count_batch(sources, sum(token != padding for token in generated))
+
+        # A sentence stands within a line of its text, which a line break would cut.
         texts = [self.translator.decode(output.hypotheses) for output in outputs]
         return [[" ".join(text.splitlines()) for text in hypotheses] for hypotheses in texts]
 
@@ -85,11 +103,15 @@ class _Job:
     def join(self, hypotheses: Sequence[Sequence[str]]) -> Translation:
         """Put the hypotheses of the queued sentences into the text, whose other sentences stay as they are."""
         texts = []
+        # With no sentence there is still the text itself, of white space or already in the target language.
         for rank in range(max(map(len, hypotheses), default=1)):
             sentences = list(self.document.sentences)
             for place, found in zip(self.queued, hypotheses, strict=True):
+                # A sentence may have fewer hypotheses than others: its worst one stands in for the rest.
                 sentences[place] = found[min(rank, len(found) - 1)]
             texts.append(self.document.join(sentences))
+
+        # Without duplicates, which arise where hypotheses differ only in special tokens or white space.
         best, *others = dict.fromkeys(texts)
         return Translation(best, others, self.warnings, self.detected)
 
@@ -102,12 +124,10 @@ class TranslationService:
         batcher: runs them.
 
     Raises:
-        ImportError: if the extra `serve` is not installed.
         ValueError: if two models translate in the same direction.
     """
 
     def __init__(self, models: Sequence[ServedModel], batcher: Batcher):
-        self._names = import_extra("babel", "serve").Locale("en").languages
         self._batcher = batcher
         self.directions: dict[tuple[str, str], ServedModel] = {}
         for model in models:
@@ -117,18 +137,21 @@ class TranslationService:
                     names = f"{other.translator.name} and {model.translator.name}"
                     raise ValueError(f"{names} both translate from {' to '.join(direction)}.")
 
-    def languages(self) -> list[dict[str, str | list[str]]]:
-        """Return every language with its code, its English name, and the languages into which it is translated."""
-        codes = dict.fromkeys(language for direction in self.directions for language in direction)
-        targets = {code: [target for source, target in self.directions if source == code] for code in codes}
-        names = {code: self._names.get(code.replace("-", "_"), code) for code in codes}
-        return [{"code": code, "name": names[code], "targets": targets[code]} for code in codes]
+    def languages(self) -> list[Language]:
+        """Return every language, with its code if its English name is unknown."""
+        names = Locale("en").languages
+        targets = {code: [target for source, target in self.directions if source == code] for code in self._codes()}
+        # Babel writes pt_BR and zh_Hans.
+        return [Language(code, names.get(code.replace("-", "_"), code), into) for code, into in targets.items()]
+
+    def _codes(self) -> list[str]:
+        """Return the languages of all directions, in the order of the models."""
+        return list(dict.fromkeys(language for direction in self.directions for language in direction))
 
     def detect(self, text: str) -> list[Detection]:
-        """Return the languages of the models with the probability that a text is in each, the most probable first."""
-        languages = [language for direction in self.directions for language in direction]
-        found = probabilities(text, list(dict.fromkeys(languages)))
-        return [Detection(*item) for item in sorted(found.items(), key=lambda item: item[1], reverse=True)]
+        """Return the languages of the models, with the certainty that a text is in each, the most certain first."""
+        found = probabilities(text, self._codes())
+        return [_detection(found, each) for each in sorted(found, key=found.__getitem__, reverse=True)]
 
     async def translate(
         self, texts: Sequence[str], source: str, target: str, alternatives: int = 0
@@ -144,12 +167,14 @@ class TranslationService:
             QueueFullError: if too many sentences wait already.
             UnsupportedError: if no model has the direction, or the language of a text cannot be detected.
         """
+        # Before the texts are cut and encoded, which takes time that a busy server does not have.
         self._batcher.check_room()
         jobs = await asyncio.to_thread(lambda: [self._job(text, source, target, 1 + alternatives) for text in texts])
         answers = self._batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
         try:
             hypotheses = [await asyncio.wrap_future(answer) for answer in answers]
-        finally:  # if the request has failed or its client has left, the rest of it is dropped
+        finally:
+            # If the request has failed or its client has left, the rest of it is dropped; what is done stays done.
             for answer in answers:
                 answer.cancel()
         remaining = iter(hypotheses)
@@ -161,6 +186,7 @@ class TranslationService:
         if source == AUTO:
             detected = self._detect_source(text, target)
             source = detected.language
+
         document = Document(text, source)
         if source == target and any(source in direction for direction in self.directions):
             return _Job(document, detected=detected)
@@ -184,9 +210,15 @@ class TranslationService:
         if not sources:
             known = ", ".join(dict.fromkeys(into for _, into in self.directions))
             raise UnsupportedError(f"The target language {target} is not supported. Supported languages: {known}.")
-        best = next(found for found in self.detect(text) if found.language in (*sources, target))
-        if best.probability:
-            return best
+        # Among all languages of the models, so that the answer is that of `detect`; but only these are of use here.
+        found = probabilities(text, self._codes())
+        best = max((*sources, target), key=found.__getitem__)
+        if found[best]:
+            return _detection(found, best)
         if len(sources) > 1:
             raise UnsupportedError("The language of the text cannot be detected; set source to its code.")
         return Detection(sources[0], 0.0)
+
+
+def _detection(found: dict[str, float], language: str) -> Detection:
+    return Detection(round(100 * found[language], 1), language)

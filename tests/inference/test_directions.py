@@ -57,8 +57,8 @@ def test_blank_sentences_stay_blank_in_every_direction(multilingual):
 def test_the_page_translates_in_the_chosen_direction(multilingual):
     model, tokenizer, folder = multilingual
     explorer = Explorer.load(folder)
-    assert explorer.directions.targets == ["de", "fr"]
-    for language in explorer.directions.targets:
+    assert explorer.translator.directions.targets == ["de", "fr"]
+    for language in explorer.translator.directions.targets:
         _, text, ids = explorer.translate(PHRASES[0], 1, 0.6, language)[0]
         assert text == translate(model, tokenizer, [PHRASES[0]], target_lang=language, num_beams=1)[0]
         tokens = explorer.attention(PHRASES[0], ids, language)["tokens"]["source"]

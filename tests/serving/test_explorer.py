@@ -32,7 +32,7 @@ def test_candidates_are_sorted_by_score_and_the_first_is_that_of_generate(explor
         candidates = explorer.translate(SENTENCE, beams, alpha)
         assert len(candidates) == beams
         for _, text, ids in candidates:
-            assert explorer.tokenizer.decode(ids, skip_special_tokens=True) == text
+            assert explorer.translator.tokenizer.decode(ids, skip_special_tokens=True) == text
             assert ids[1:].count(2) <= 1  # no padding after </s>
         scores = [score for score, _, _ in candidates]
         assert scores == sorted(scores, reverse=True)
@@ -45,7 +45,7 @@ def test_candidates_are_sorted_by_score_and_the_first_is_that_of_generate(explor
 def test_heat_map_shows_attention_weights_that_sum_to_one(explorer):
     target = explorer.translate(SENTENCE, 2, 0.6)[0][2]
     attention = explorer.attention(SENTENCE, target)
-    config, source = explorer.model.config, len(explorer.tokenizer(SENTENCE).input_ids)
+    config, source = explorer.model.config, len(explorer.translator.tokenizer(SENTENCE).input_ids)
     shapes = {kind: tuple(weights.shape) for kind, weights in attention["weights"].items()}
     assert shapes["encoder"] == (config.num_encoder_layers, config.num_heads, source, source)
     assert shapes["cross"] == (config.num_decoder_layers, config.num_heads, len(target) - 1, source)
@@ -147,7 +147,7 @@ def test_character_limit_is_enforced_without_a_browser(small_model, tmp_path):
     small_model(vocab_size=260).save_pretrained(tmp_path)
     train_tokenizer([""], 260).save_pretrained(tmp_path)
     explorer = Explorer.load(str(tmp_path))
-    explorer.tokenizer = None  # the text must not even be tokenised
+    explorer.translator.tokenizer = None  # the text must not even be tokenised
     with pytest.raises(ValueError, match=f"2,001 characters, but the limit is {MAX_CHARACTERS:,}"):
         explorer.translate("a" * 2001, 1, 0.6)
 
