@@ -41,7 +41,7 @@ class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlag
 
 def run(args: ServeArguments) -> None:
     """Serve until SIGTERM, after which requests that were accepted are still answered, or Ctrl-C."""
-    for module in ("babel", "fastapi", "prometheus_client", "uvicorn"):
+    for module in ("fastapi", "prometheus_client", "uvicorn"):
         import_extra(module, "serve")
     from ..serving.batcher import Batcher
     from ..serving.monitoring import Metrics

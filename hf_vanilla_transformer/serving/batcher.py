@@ -43,7 +43,8 @@ class Sentence(NamedTuple):
 class _Waiting(NamedTuple):
     sentence: Sentence
     answer: "Future[list[Any]]"
-    arrival: float
+    # On the clock of `time.monotonic`: when it is translated even if its batch is not full.
+    deadline: float
 
 
 class Batcher:
@@ -103,7 +104,9 @@ class Batcher:
                 raise RuntimeError("The batcher is closed.")
             self.check_room(len(sentences))
             now = time.monotonic()
-            waiting = [_Waiting(sentence, Future(), now) for sentence in sentences]
+            # Functions, which have no ids, do not wait for others to be run with them.
+            delays = [self._max_delay if sentence.ids else 0.0 for sentence in sentences]
+            waiting = [_Waiting(each, Future(), now + delay) for each, delay in zip(sentences, delays, strict=True)]
             self._waiting.extend(waiting)
             self._changed.notify()
         return [item.answer for item in waiting]
@@ -138,11 +141,7 @@ class Batcher:
             while True:
                 self._drop_settled()
                 batch = self._first_batch()
-                delay = None
-                if batch:
-                    # Functions do not wait for others to be run with them.
-                    max_delay = self._max_delay if batch[0].sentence.ids else 0
-                    delay = batch[0].arrival + max_delay - time.monotonic()
+                delay = batch[0].deadline - time.monotonic() if batch else None
                 if not self._closed and len(batch) == len(self._waiting) and (delay is None or delay > 0):
                     self._changed.wait(delay)
                     continue

@@ -34,8 +34,12 @@ _INTRODUCTION = """# {title}
 The Transformer of [Attention Is All You Need](https://arxiv.org/abs/1706.03762). Translate a sentence, and see below
 which tokens each attention head attends to."""
 
+_ATTENTION = """## Attention
+
+Each row shows how one token distributes its attention over the columns. A target row is the token that the decoder has
+just read; from it, the decoder predicts the next token."""
+
 _TABLE = "<table style='width: 100%'><tr><th align='left'>Score</th><th align='left'>Translation</th></tr>{}</table>"
-_ROW = "<tr><td>{}</td><td>{}</td></tr>"
 
 
 class Candidate(NamedTuple):
@@ -70,6 +74,8 @@ class Explorer:
         self.translator = translator
         # `Translator.load` returns a model in torch by default; only its forward pass returns attention.
         self.model: VanillaTransformerForConditionalGeneration = translator.model.eval()  # type: ignore[assignment]
+        # The only implementation that returns its weights; faster ones never form them.
+        self.model.set_attn_implementation("eager")
         self._thread = thread
 
     @classmethod
@@ -108,10 +114,9 @@ class Explorer:
         if len(source) > MAX_TOKENS:
             raise ValueError(f"The text has {len(source)} tokens, but the limit is {MAX_TOKENS}.")
 
-        search = partial(
-            self.translator.translate_ids, nbest=num_beams, scores=True, num_beams=num_beams, length_penalty=alpha
-        )
-        (output,) = self._thread.submit(search, [source]).result()
+        (output,) = self._thread.submit(
+            self.translator.translate_ids, [source], num_beams, True, num_beams=num_beams, length_penalty=alpha
+        ).result()
         # The model may have fewer positions than MAX_TOKENS.
         if output.problem:
             raise ValueError(f"The text has {output.problem}.")
@@ -143,13 +148,7 @@ class Explorer:
         source_ids = torch.tensor([source], device=self.model.device)  # (1, S)
         target_ids = torch.tensor([target], device=self.model.device)  # (1, T)
 
-        attention = self.model.config._attn_implementation
-        # The only one that returns its weights. Only this thread uses the model, so nobody sees the change.
-        self.model.set_attn_implementation("eager")
-        try:
-            outputs = self.model(input_ids=source_ids, decoder_input_ids=target_ids, output_attentions=True)
-        finally:
-            self.model.set_attn_implementation(attention)
+        outputs = self.model(input_ids=source_ids, decoder_input_ids=target_ids, output_attentions=True)
 
         # per layer (1, heads, queries, keys)
         return {kind: torch.stack(outputs[name]).squeeze(1).float().cpu() for kind, (name, *_) in _KINDS.items()}
@@ -186,11 +185,11 @@ def _translate(
     try:
         candidates = explorer.translate(text, int(num_beams), alpha, target_lang)
     except ValueError as error:
-        # Other exceptions would be printed with a traceback, and shown without its message.
+        # Gradio would print other exceptions with a traceback and show them without their message.
         gr = import_extra("gradio", "demo")
         raise gr.Error(str(error), title="Cannot translate", print_exception=False) from None
     # Gradio does not escape the content of an HTML element.
-    rows = "".join(_ROW.format(f"{each.score:.3f}", escape(each.text)) for each in candidates)
+    rows = "".join(f"<tr><td>{each.score:.3f}</td><td>{escape(each.text)}</td></tr>" for each in candidates)
     best = candidates[0]
     return best.text, _TABLE.format(rows), (text, best.ids, target_lang)
 
@@ -227,28 +226,24 @@ def build_page(explorer: Explorer) -> "Blocks":
                 num_beams = gr.Slider(1, 10, defaults.num_beams or 1, step=1, label="Beam size (translations shown)")
                 value = DEFAULT_LENGTH_PENALTY if defaults.length_penalty is None else defaults.length_penalty
                 alpha = gr.Slider(0, 2, value, step=0.1, label="Length penalty (alpha)")
-                several = len(directions.targets) > 1
-                target_lang = gr.Dropdown(directions.targets, label="Target language", visible=several)
+                targets = directions.targets
+                target_lang = gr.Dropdown(targets, label="Target language", visible=len(targets) > 1)
                 button = gr.Button("Translate", variant="primary")
             with gr.Column():
                 best = gr.Textbox(label=f"Translation ({directions.target_lang or 'any language'})", lines=3)
                 table = gr.HTML()
-        gr.Markdown(
-            "## Attention\n\nEach row shows how one token distributes its attention over the columns. A target row is "
-            "the token that the decoder has just read; from it, the decoder predicts the next token."
-        )
+        gr.Markdown(_ATTENTION)
         with gr.Row():
             kind = gr.Radio(list(_KINDS), value="cross", label="Attention")
             num_layers = max(config.num_encoder_layers, config.num_decoder_layers)
             # A slider needs two values; one that has only a single value is hidden.
             layer = gr.Slider(1, max(num_layers, 2), num_layers, step=1, label="Layer", visible=num_layers > 1)
-            heads = config.num_heads
-            head = gr.Slider(1, max(heads, 2), 1, step=1, label="Head", visible=heads > 1)
+            head = gr.Slider(1, max(config.num_heads, 2), 1, step=1, label="Head", visible=config.num_heads > 1)
         plot = gr.Plot(show_label=False)
         shown = gr.State()
         selection = [shown, kind, layer, head]
+        inputs = [source, num_beams, alpha, target_lang]
         for event in (button.click, source.submit):
-            inputs = [source, num_beams, alpha, target_lang]
             event(translate, inputs, [best, table, shown]).success(draw, selection, plot)
         for control in (kind, layer, head):
             control.change(draw, selection, plot, show_progress="hidden")

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
+from fastapi import Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-_NAMESPACE = "vanilla_transformer"
+_NAME = "vanilla_transformer"
 # Finer where a person notices the difference, up to the time limit of a request and beyond.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60)
-_BATCH_SIZES = [2**power for power in range(11)]
+_SIZES = [2**power for power in range(11)]
 
 
 class Metrics:
@@ -19,16 +20,12 @@ class Metrics:
         self._registry = registry
 
         # Prometheus appends "_total" to the names of counters.
-        self.requests = Counter("requests", "Requests answered.", ["path", "status"], _NAMESPACE, registry=registry)
-        self.sentences = Counter("sentences", "Sentences translated.", (), _NAMESPACE, registry=registry)
-        self.tokens = Counter("tokens", "Tokens read and generated.", ["side"], _NAMESPACE, registry=registry)
-        self._queue = Gauge("queue_sentences", "Queued sentences.", (), _NAMESPACE, registry=registry)
-        self.seconds = Histogram(
-            "request_seconds", "Seconds per request.", ["path"], _NAMESPACE, registry=registry, buckets=_SECONDS
-        )
-        self.batches = Histogram(
-            "batch_sentences", "Sentences per batch.", (), _NAMESPACE, registry=registry, buckets=_BATCH_SIZES
-        )
+        self.requests = Counter(f"{_NAME}_requests", "Requests answered.", ["path", "status"], registry=registry)
+        self.seconds = Histogram(f"{_NAME}_request_seconds", "Seconds.", ["path"], registry=registry, buckets=_SECONDS)
+        self.sentences = Counter(f"{_NAME}_sentences", "Sentences translated.", registry=registry)
+        self.tokens = Counter(f"{_NAME}_tokens", "Tokens read and generated.", ["side"], registry=registry)
+        self.batches = Histogram(f"{_NAME}_batch_sentences", "Sentences per batch.", registry=registry, buckets=_SIZES)
+        self._queue = Gauge(f"{_NAME}_queue_sentences", "Queued sentences.", registry=registry)
 
     def watch_queue(self, length: Callable[[], float]) -> None:
         """Report what `length` returns as the length of the queue."""
@@ -41,6 +38,6 @@ class Metrics:
         self.tokens.labels("source").inc(sum(map(len, sources)))
         self.tokens.labels("target").inc(target_tokens)
 
-    def render(self) -> tuple[bytes, str]:
-        """Return all metrics in Prometheus' text format, and its media type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+    async def response(self) -> Response:
+        """Return all metrics in Prometheus' text format."""
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)

@@ -2,18 +2,17 @@
 
 import asyncio
 import hmac
-import json
 import sys
 import time
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,7 +22,7 @@ from ..version import __version__
 from .batcher import QueueFullError
 from .monitoring import Metrics
 from .page import page_response
-from .service import AUTO, Detection, Language, Translation, TranslationService, UnsupportedError
+from .service import AUTO, Detection, Translation, TranslationService, UnsupportedError
 
 logger = logging.get_logger(__name__)
 
@@ -33,6 +32,8 @@ BYTES_PER_CHARACTER = 12
 # As nginx calls it. Only the log and the metrics see it, since nobody is left to read an answer.
 CLIENT_CLOSED_REQUEST = 499
 
+_ERRORS = (400, 403, 408, 413, 500, 503, 504)
+_OBJECT = TypeAdapter(dict[str, object])
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
 
 
@@ -43,9 +44,7 @@ class TranslateRequest(BaseModel):
     source: str = Field(description='language of the text, or "auto"')
     target: str = Field(description="language to translate into")
     format: str | None = Field("text", description="format of the text, always text")
-    alternatives: int = Field(
-        0, ge=0, le=100, description="number of other translations; fewer if the beam is smaller"
-    )
+    alternatives: int = Field(0, ge=0, le=100, description="number of other translations, fewer than beams")
     api_key: str | None = None
 
 
@@ -97,41 +96,31 @@ class Server:
             cors_origins: the web sites whose pages may use the server.
             page: whether the page is at the address /.
         """
-        app = FastAPI(
-            title="hf-vanilla-transformer",
-            version=__version__,
-            description="Translations by the original Transformer, with LibreTranslate's API.",
-        )
-        errors: dict[int | str, dict[str, object]] = {
-            code: {"model": Error} for code in (400, 403, 408, 413, 500, 503, 504)
-        }
+        app = FastAPI(title="hf-vanilla-transformer", version=__version__)
+        errors: dict[int | str, dict[str, object]] = {code: {"model": Error} for code in _ERRORS}
 
         # `translate` and `detect` read their parameters themselves, from JSON or a form, which FastAPI cannot declare
         # for one address; only the documentation is told about them.
         app.post(
-            "/translate",
-            response_model=TranslateResponse,
-            response_model_exclude_none=True,
-            responses=errors,
-            openapi_extra=_body(TranslateRequest),
+            "/translate", response_model_exclude_none=True, responses=errors, openapi_extra=_body(TranslateRequest)
         )(self.translate)
         app.post("/detect", responses=errors, openapi_extra=_body(DetectRequest))(self.detect)
-        app.get("/languages")(self.languages)
+        app.get("/languages")(self.service.languages)
         app.get("/frontend/settings")(self.frontend_settings)
         app.get("/health")(self.health)
         # Starlette adds HEAD to every GET, but FastAPI does not.
         app.head("/health", include_in_schema=False)(self.health)
-        app.get("/metrics", response_class=Response)(self.render_metrics)
+        app.get("/metrics", response_class=Response)(self.metrics.response)
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
-        app.add_exception_handler(HTTPException, _error_response)
+        app.exception_handler(HTTPException)(_error_response)
         app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
         # Added last, so outermost: it also sees what CORS answers.
         max_bytes = BYTES_PER_CHARACTER * self.max_characters + 10_000
         app.add_middleware(_Watch, metrics=self.metrics, max_bytes=max_bytes)
         return app
 
-    async def translate(self, request: Request) -> dict[str, object]:
+    async def translate(self, request: Request) -> TranslateResponse:
         """Translate a text, or several."""
         deadline = time.monotonic() + self.timeout
         wanted = await self._read(request, TranslateRequest)
@@ -142,7 +131,7 @@ class Server:
         self._check_size(texts)
 
         work = self.service.translate(texts, wanted.source, wanted.target, wanted.alternatives)
-        translations = await self._answer(request, work, deadline)
+        translations = await self._wait(request, work, deadline)
 
         # For several texts, each field is a list with one item per text; for a single text, it is that item.
         answer: dict[str, Sequence[object]] = {"translatedText": [each.text for each in translations]}
@@ -152,7 +141,8 @@ class Server:
             answer["detectedLanguage"] = [each.detected for each in translations]
         if any(each.warnings for each in translations):
             answer["warnings"] = [each.warnings for each in translations]
-        return {name: items[0] if isinstance(wanted.q, str) else items for name, items in answer.items()}
+        fields = {name: items[0] if isinstance(wanted.q, str) else items for name, items in answer.items()}
+        return TranslateResponse.model_validate(fields)
 
     async def detect(self, request: Request) -> list[Detection]:
         """Return the languages in which a text may be, the most probable first."""
@@ -161,19 +151,14 @@ class Server:
         # In a thread, because long texts would keep all other requests waiting.
         return await asyncio.to_thread(self.service.detect, wanted.q)
 
-    async def languages(self) -> list[Language]:
-        """Return the languages, and into which others each is translated."""
-        return self.service.languages()
-
     async def frontend_settings(self) -> dict[str, object]:
         """Return what a page or an app needs to know before it sends a request, as LibreTranslate does."""
         languages = self.service.languages()
-        names = {each.code: each.name for each in languages}
+        named = {each.code: {"code": each.code, "name": each.name} for each in languages}
         first, *others = [each for each in languages if each.targets]
-        target = first.targets[0]
 
         # With one source language there is nothing to detect.
-        source = {"code": AUTO, "name": "Auto Detect"} if others else {"code": first.code, "name": first.name}
+        source = {"code": AUTO, "name": "Auto Detect"} if others else named[first.code]
         return {
             "apiKeys": bool(self.api_keys),
             "charLimit": self.max_characters,
@@ -181,7 +166,7 @@ class Server:
             # milliseconds after a key, for pages that translate while somebody types
             "frontendTimeout": 500,
             "keyRequired": bool(self.api_keys),
-            "language": {"source": source, "target": {"code": target, "name": names[target]}},
+            "language": {"source": source, "target": named[first.targets[0]]},
             "suggestions": False,
             "supportedFilesFormat": [],
         }
@@ -189,11 +174,6 @@ class Server:
     async def health(self) -> dict[str, str]:
         """Return 200 while the server is running."""
         return {"status": "ok"}
-
-    async def render_metrics(self) -> Response:
-        """Return the metrics for Prometheus."""
-        content, media_type = self.metrics.render()
-        return Response(content, media_type=media_type)
 
     async def _read(self, request: Request, kind: type[_Parameters]) -> _Parameters:
         """Return the parameters of a request and check its key.
@@ -209,7 +189,13 @@ class Server:
             raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.") from None
 
         # Before anything else is checked, so that strangers learn nothing from other errors.
-        self._check_key(given.get("api_key"))
+        key = given.get("api_key")
+        if self.api_keys and key is None:
+            raise HTTPException(403, "Please provide an API key (api_key)")
+        # In constant time, and all of them, so that the time of the answer tells nothing about the keys.
+        same = [hmac.compare_digest(str(key).encode(errors="replace"), each.encode()) for each in self.api_keys]
+        if self.api_keys and not any(same):
+            raise HTTPException(403, "Invalid API key")
         try:
             return kind.model_validate(given)
         except ValidationError as errors:
@@ -218,38 +204,24 @@ class Server:
             text = f"missing {name} parameter" if problem["type"] == "missing" else f"{name}: {problem['msg']}"
             raise HTTPException(400, f"Invalid request: {text}") from None
 
-    def _check_key(self, given: object) -> None:
-        if not self.api_keys:
-            return
-        if given is None:
-            raise HTTPException(403, "Please provide an API key (api_key)")
-
-        # In constant time, and all of them, so that the time of the answer tells nothing about the keys.
-        key = str(given).encode(errors="replace")
-        if not any([hmac.compare_digest(key, each.encode()) for each in self.api_keys]):
-            raise HTTPException(403, "Invalid API key")
-
     def _check_size(self, texts: Sequence[str]) -> None:
         # An empty text counts too: a list may have millions of them.
         size = sum(max(1, len(text)) for text in texts)
-        if size > self.max_characters:
-            raise HTTPException(
-                400, f"Invalid request: the text has {size:,} characters, more than {self.max_characters:,}"
-            )
+        limit = self.max_characters
+        if size > limit:
+            raise HTTPException(400, f"Invalid request: the text has {size:,} characters, more than {limit:,}")
 
-    async def _answer(
-        self, request: Request, work: Coroutine[object, object, list[Translation]], deadline: float
-    ) -> list[Translation]:
+    async def _wait(self, request: Request, work: Awaitable[list[Translation]], deadline: float) -> list[Translation]:
         """Return the result of `work`, which is dropped if its client disconnects or it takes too long."""
         task = asyncio.ensure_future(work)
         disconnect = asyncio.ensure_future(_disconnected(request))
         remaining = max(0.0, deadline - time.monotonic())
         try:
-            done, _ = await asyncio.wait({task, disconnect}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
+            await asyncio.wait({task, disconnect}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            if not (task.done() or disconnect.done()):
                 raise HTTPException(504, f"The request took longer than {self.timeout:g} s.")
             # If both are done, the work is not thrown away.
-            return task.result() if task in done else disconnect.result()
+            return task.result() if task.done() else disconnect.result()
         except QueueFullError as error:
             raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from None
         except UnsupportedError as error:
@@ -275,14 +247,11 @@ async def _parameters(request: Request) -> dict[str, object]:
     given: dict[str, object] = dict(request.query_params)
     if request.headers.get("content-type", "").lower().startswith("application/json"):
         try:
-            body = json.loads(await request.body())
-            # "\ud800" is valid JSON, but no text, and would fail much later, in a tokenizer.
-            json.dumps(body, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
-            raise HTTPException(400, "Invalid request: the body is not JSON in UTF-8") from None
-        if not isinstance(body, dict):
-            raise HTTPException(400, "Invalid request: the body is not a JSON object")
-        return given | body
+            # Unlike `json`, it refuses "\ud800", which is no text and would fail much later, in a tokenizer.
+            return given | _OBJECT.validate_json(await request.body())
+        except ValidationError as errors:
+            expected = "JSON in UTF-8" if errors.errors()[0]["type"] == "json_invalid" else "a JSON object"
+            raise HTTPException(400, f"Invalid request: the body is not {expected}") from None
 
     # The size of the whole body is limited already, and Starlette's own limits would refuse long texts and lists.
     async with request.form(max_files=0, max_fields=sys.maxsize, max_part_size=sys.maxsize) as form:
@@ -303,9 +272,8 @@ async def _disconnected(request: Request) -> NoReturn:
     raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.")
 
 
-async def _error_response(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: HTTPException) -> Response:
     """Return an error in LibreTranslate's form."""
-    assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from babel import Locale
-
 from ..data.language_filter import probabilities
+from ..files import import_extra
 from ..inference.segments import Document
 from ..inference.translator import Translator
 from .batcher import Batcher, Sentence
@@ -139,7 +138,7 @@ class TranslationService:
 
     def languages(self) -> list[Language]:
         """Return every language, with its code if its English name is unknown."""
-        names = Locale("en").languages
+        names = import_extra("babel", "serve").Locale("en").languages
         targets = {code: [target for source, target in self.directions if source == code] for code in self._codes()}
         # Babel writes pt_BR and zh_Hans.
         return [Language(code, names.get(code.replace("-", "_"), code), into) for code, into in targets.items()]
@@ -213,11 +212,10 @@ class TranslationService:
         # Among all languages of the models, so that the answer is that of `detect`; but only these are of use here.
         found = probabilities(text, self._codes())
         best = max((*sources, target), key=found.__getitem__)
-        if found[best]:
-            return _detection(found, best)
-        if len(sources) > 1:
+        # A single source language needs no detection, whatever the probabilities are.
+        if not found[best] and len(sources) > 1:
             raise UnsupportedError("The language of the text cannot be detected; set source to its code.")
-        return Detection(sources[0], 0.0)
+        return _detection(found, best)
 
 
 def _detection(found: dict[str, float], language: str) -> Detection:

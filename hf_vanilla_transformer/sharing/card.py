@@ -4,6 +4,7 @@ import json
 import math
 import platform
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,10 +51,8 @@ def model_card(folder: str | Path, details: CardDetails | None = None) -> ModelC
     try:
         return _fill_card(Path(folder), details or CardDetails())
     except (TypeError, LookupError, AttributeError, ArithmeticError, TemplateError) as error:
-        raise ValueError(
-            f"Cannot write a model card: {Path(folder) / RECORD} or the scores are damaged ({error}). Remove the "
-            "damaged file and try again."
-        ) from error
+        damaged = Path(folder) / RECORD
+        raise ValueError(f"Cannot write a model card: {damaged} or the scores are damaged ({error}).") from error
 
 
 def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
@@ -190,7 +189,8 @@ def read_scores(file: str) -> list[JsonObject]:
         ValueError: if it does not contain such scores.
     """
     scores: list[JsonObject] = []
-    try:
+    # UnicodeDecodeError and JSONDecodeError are ValueErrors; AttributeError is for a part that is not an object.
+    with suppress(ValueError, AttributeError):
         text = Path(file).read_text("utf-8").strip()
         # Several objects follow each other without a comma, so the file as a whole is not JSON.
         while text:
@@ -199,9 +199,6 @@ def read_scores(file: str) -> list[JsonObject]:
             text = text[end:].lstrip()
         if scores and all(part.keys() >= _SCORE_KEYS for part in scores):
             return scores
-    # UnicodeDecodeError and JSONDecodeError; AttributeError for a part that is not an object
-    except (ValueError, AttributeError):
-        pass
     raise ValueError(f"{file} does not contain the JSON output of `vanilla-transformer evaluate`.")
 
 

@@ -5,16 +5,14 @@ A converted model computes the same logits. Models that have no equivalent raise
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from transformers import MarianConfig, MarianMTModel
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-
-if TYPE_CHECKING:
-    from transformers import MarianConfig, MarianMTModel
 
 _T = TypeVar("_T")
 
@@ -34,10 +32,8 @@ def _single_value(description: str, values: Iterable[_T]) -> _T:
     return distinct[0]
 
 
-def _shared_fields(config: "VanillaTransformerConfig | MarianConfig") -> dict[str, Any]:
+def _shared_fields(config: VanillaTransformerConfig | MarianConfig) -> dict[str, Any]:
     """Return the fields that the configurations of both classes have under the same name and with the same meaning."""
-    from transformers import MarianConfig
-
     # Only what the classes themselves declare, not what they inherit, such as the version of transformers.
     names = VanillaTransformerConfig.__annotations__.keys() & MarianConfig.__annotations__.keys()
     return {name: getattr(config, name) for name in names}
@@ -70,7 +66,7 @@ def _marian_order(d_model: int) -> torch.Tensor:
     return torch.cat((torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)))
 
 
-def from_marian(marian: "MarianMTModel") -> VanillaTransformerForConditionalGeneration:
+def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGeneration:
     """Convert a `MarianMTModel` to a model of this package with the same logits.
 
     The generation config is copied; `length_normalization` is "length", as in Marian.
@@ -115,7 +111,7 @@ def from_marian(marian: "MarianMTModel") -> VanillaTransformerForConditionalGene
     return _build_model(config, weights, marian)
 
 
-def to_marian(model: VanillaTransformerForConditionalGeneration) -> "MarianMTModel":
+def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
     """Convert a model to a `MarianMTModel` with the same logits, for tools that support Marian.
 
     Marian's layer-norm epsilon is a constant, 1e-5. The returned model has the epsilon of `model`, but a saved and
@@ -125,16 +121,13 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> "MarianMTMod
     Raises:
         ValueError: if the model has learned positions, or d_k or d_v is not d_model / num_heads.
     """
-    from transformers import MarianConfig, MarianMTModel
-
     source = model.config
     if source.position_embedding != "sinusoidal":
         raise ValueError("Cannot convert: this model has learned positions, but Marian supports only sinusoidal ones.")
     if {source.d_k, source.d_v} != {source.d_model / source.num_heads}:
-        raise ValueError(
-            "Cannot convert: Marian's heads are d_model / num_heads wide, but this model has d_model "
-            f"{source.d_model}, {source.num_heads} heads, d_k {source.d_k} and d_v {source.d_v}."
-        )
+        heads = f"d_k {source.d_k} and d_v {source.d_v}"
+        raise ValueError(f"Cannot convert: Marian's heads are d_model / num_heads wide, but this model has {heads}.")
+
     config = MarianConfig(
         **_shared_fields(source),
         encoder_layers=source.num_encoder_layers,
@@ -229,8 +222,7 @@ def _check_layers(transformer: nn.Transformer) -> None:
     for stack, layer_class in stacks:
         if stack.norm is not None:
             raise ValueError(
-                "Cannot convert: this torch.nn.Transformer has a layer norm after each stack; the paper's model has "
-                "none. Set transformer.encoder.norm = transformer.decoder.norm = None before training."
+                "Cannot convert: a layer norm after each stack; train with encoder.norm = decoder.norm = None"
             )
         for layer in stack.layers:
             # Not `isinstance`: a subclass may compute anything.

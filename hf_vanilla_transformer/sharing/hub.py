@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from huggingface_hub import CommitOperationAdd, HfApi, SpaceCardData
@@ -17,10 +16,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from safetensors.torch import load_file
 
 from ..files import CARD, MODEL_FILES, RECORD, WEIGHT_FILES, import_extra
+from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from .card import CardDetails, model_card
-
-if TYPE_CHECKING:
-    from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 # The base class of all errors of httpx, with which huggingface_hub talks to the Hub. httpx itself is not imported,
 # because it is a dependency of theirs and not of this package.
@@ -31,12 +28,10 @@ _GENERATED = ("<!-- made by vanilla-transformer", "This model card has been auto
 
 _NO_TOKEN = "the token is missing or invalid; run `hf auth login` or set HF_TOKEN"
 
-_APP = '''"""Translate with {repo_id} and show its attention weights."""
-
-from hf_vanilla_transformer.serving.explorer import Explorer, build_page
+_APP = """from hf_vanilla_transformer.serving.explorer import Explorer, build_page
 
 build_page(Explorer.load("{repo_id}")).launch()
-'''
+"""
 
 
 @contextmanager
@@ -136,7 +131,7 @@ def push(
 
 
 def push_model(
-    model: "VanillaTransformerPreTrainedModel", repo_id: str, max_shard_size: int | str = "50GB", **kwargs
+    model: VanillaTransformerPreTrainedModel, repo_id: str, max_shard_size: int | str = "50GB", **kwargs
 ) -> str:
     """Upload a model in memory and return its URL; the implementation of `model.push_to_hub`.
 

@@ -233,3 +233,9 @@ def test_codes_with_a_region_or_a_script(serve, save_model):
     send = serve({"other": other})
     assert [item["name"] for item in send("GET", "/languages").body] == ["Simplified Chinese", "Brazilian Portuguese"]
     assert send("POST", "/translate", text("a", source="zh-Hans", target="pt-BR")).status == 200
+
+
+def test_a_single_source_language_needs_no_detection(serve, save_model):
+    unknown, _ = save_model(source_lang="xx", target_lang="yy")
+    answer = serve({"unknown": unknown})("POST", "/translate", text("a", source="auto", target="yy"))
+    assert answer.body["detectedLanguage"] == {"confidence": 0.0, "language": "xx"}
