@@ -160,7 +160,8 @@ class Translator:
 
     def decode(self, hypotheses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of generated ids."""
-        return self.tokenizer.batch_decode(list(map(list, hypotheses)), skip_special_tokens=True)
+        # one by one: some releases of transformers return one empty text for an empty list
+        return [self.tokenizer.decode(list(ids), skip_special_tokens=True) for ids in hypotheses]
 
     def translate_ids(
         self,
