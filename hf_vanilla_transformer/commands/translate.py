@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from queue import Queue
 from threading import Thread
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from ..flags import Settings
 from . import translate_files
 from .console import UsageError, say
 from .models import decoding_settings, direction, load_translator, report_problems, resolve_languages
@@ -54,7 +55,7 @@ def _translate_standard_input(args: TranslateArguments) -> None:
         say(f"{untranslated:,} of {lines_read:,} lines were not translated, {whole_or_part}")
 
 
-def _sampling(args: TranslateArguments) -> dict[str, Any]:
+def _sampling(args: TranslateArguments) -> Settings:
     """Return the settings of sampling."""
     if not args.do_sample:
         if args.top_k is not None:

@@ -3,14 +3,15 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
+from ..files import JsonObject
+from ..flags import Settings
 from .console import UsageError, say
 from .models import decoding_settings, direction, load_translator, resolve_languages
 from .translate_flags import TranslateArguments
 
 
-def run(args: TranslateArguments, sampling: dict[str, Any]) -> None:
+def run(args: TranslateArguments, sampling: Settings) -> None:
     """Translate files into a folder, and print a summary as JSON."""
     from tqdm import tqdm
 
@@ -66,7 +67,7 @@ def run(args: TranslateArguments, sampling: dict[str, Any]) -> None:
     _report(job.finish(), args.output_dir)
 
 
-def _report(manifest: dict[str, Any], output_dir: str) -> None:
+def _report(manifest: JsonObject, output_dir: str) -> None:
     if not manifest["whole"]:
         say(f"This element of the job array is done; {output_dir} is finished when the others are.")
         return

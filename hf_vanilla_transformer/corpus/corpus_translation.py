@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformers import AutoConfig, set_seed
 from transformers.utils import logging
@@ -19,7 +19,7 @@ from transformers.utils import logging
 from ..data.formats import DataError, read_translation_manifest
 from ..data.source import named_identities
 from ..export.registry import identify
-from ..files import CORPUS_MANIFEST, read_json, replacing
+from ..files import CORPUS_MANIFEST, JsonObject, read_json, replacing
 from ..inference.translator import Hypothesis, Translation, Translator
 from ..model.loading import load
 from ..version import __version__
@@ -62,7 +62,7 @@ class CorpusTranslation:
     nbest: int = 1
     scores: bool = False
     seed: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: JsonObject = field(default_factory=dict)
 
     def run(self, sentences: list[str], number: int) -> list[Translation]:
         """Return the translation of each sentence of task `number`, which decides what is sampled."""
@@ -173,7 +173,7 @@ class CorpusJob:
         self.manifest = manifest
         self.tasks = [Task(i, Span(files[file], *rest)) for i, (file, *rest) in enumerate(manifest["spans"])]
 
-    def _read_manifest(self, settings: dict[str, Any]) -> dict[str, Any] | None:
+    def _read_manifest(self, settings: JsonObject) -> JsonObject | None:
         """Return the manifest of an earlier call for this job, or None if the folder is empty."""
         file = self.folder / CORPUS_MANIFEST
         if not file.is_file():
@@ -199,7 +199,7 @@ class CorpusJob:
                 raise OSError(f"{part} is missing or incomplete: all nodes of the cluster must share its folder.")
             yield task.span.lines
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> JsonObject:
         """Return the manifest, in which "whole" says whether every task is done; if so, there are totals as well."""
         if self.manifest["whole"] or not all(map(self.is_done, self.tasks)):
             return self.manifest
@@ -216,7 +216,7 @@ class CorpusJob:
         return self.manifest
 
 
-def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines: int) -> dict[str, Any]:
+def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines: int) -> JsonObject:
     """Return everything that determines the content of the output, in types of JSON."""
     settings = {
         "models": [_identify(model) for model in translation.models],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,7 +22,7 @@ from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
 from ..data.source import Source, Text, named_identities
 from ..data.tokenizer import fingerprint, train_tokenizer
-from ..files import read_json
+from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
 from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
 from .runner import (
@@ -58,7 +58,7 @@ def prepare(
     tokenizer: PreTrainedTokenizerBase | None = None,
     runner: Runner | None = None,
     watch: Watch = _consume,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write a folder of shards and return its manifest. After an interruption, the same call resumes.
 
     The shards depend neither on where tasks run nor on how many run at once. Of pairs that occur more than once, the
@@ -182,7 +182,7 @@ class _Steps:
         if self.runner.share[0]:
             raise _WaitsForOthersError
 
-    def write(self, pieces: list[Piece]) -> dict[str, dict[str, Any]]:
+    def write(self, pieces: list[Piece]) -> dict[str, JsonObject]:
         """Clean the pieces, find duplicates and write the shards; return the counts of the shards by name."""
         tasks = self.tasks
         pairs = sum(piece.pairs for piece in pieces)
@@ -211,7 +211,7 @@ class _Steps:
         return {shard.name: read_json(shard.with_suffix(".json")) for shard in shards}
 
 
-def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> JsonObject:
     """Return everything that determines the content of the shards, in types of JSON."""
     identities = [(part.needs_network, part.identity()) for part in source.parts]
     settings = {
@@ -232,12 +232,12 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     return json.loads(json.dumps(settings))
 
 
-def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
+def _without_none(settings: JsonObject) -> JsonObject:
     """Return the settings that are set, so that a new one does not invalidate earlier folders."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
     """Return the manifest of an earlier call with the same settings, or None if there was none.
 
     Raises:
@@ -249,7 +249,7 @@ def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] 
     earlier = read_manifest(folder)
     recorded = earlier["settings"]
     if earlier["whole"]:  # remains valid if the code changes or records additional settings
-        earlier_defaults: dict[str, Any] = {"exclude": []}
+        earlier_defaults: JsonObject = {"exclude": []}
         if recorded.get("vocab_size"):
             earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
         recorded = {**settings, **earlier_defaults, **recorded, "version": settings["version"]}
@@ -257,7 +257,7 @@ def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] 
     return earlier
 
 
-def _sum_counts(shards: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _sum_counts(shards: Iterable[JsonObject]) -> JsonObject:
     """Return the total counts of all shards.
 
     Raises:

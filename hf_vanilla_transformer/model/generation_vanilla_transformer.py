@@ -321,7 +321,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             states = kwargs["encoder_outputs"][0]
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
 
-    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def init_continuous_batching(self, *args, **kwargs) -> NoReturn:
         """Refuse continuous batching, which transformers has only for models without an encoder.
 
         Raises:

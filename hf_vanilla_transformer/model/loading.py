@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
-def load(auto_class: Any, name: str, **kwargs: Any) -> Any:
+def load(auto_class: Any, name: str, **kwargs) -> Any:
     """Return `auto_class.from_pretrained(name)` without running code from `name`.
 
     Raises:
@@ -58,7 +58,7 @@ def _check_model_type(config: PreTrainedConfig, name: str) -> None:
         raise ValueError(f"{name} is a {config.model_type} model, not a vanilla_transformer model{hint}.")
 
 
-def load_model(name: str, **kwargs: Any) -> "VanillaTransformerForConditionalGeneration":
+def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGeneration":
     """Return the translation model `name`, a local folder or a repository on the Hub.
 
     Args:

@@ -1,7 +1,5 @@
 """Cross-entropy with the paper's label smoothing (section 5.4), from logits or from the decoder's output."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -45,14 +43,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     """Compute the loss and its gradient in one pass; autograd would allocate and fill several more (N, V) tensors."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
+    def forward(ctx, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
         loss, gradient = _loss_and_gradient(wide, labels, smoothing, pad_token_id)
         ctx.save_for_backward(gradient.to(logits.dtype))
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor):
         (gradient,) = ctx.saved_tensors
         return (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype), None, None, None
 
@@ -66,7 +64,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx,
         states: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
@@ -111,7 +109,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor):
         scaled = [
             None if gradient is None else (gradient * grad_output).to(dtype)
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)

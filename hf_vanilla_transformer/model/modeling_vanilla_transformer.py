@@ -61,7 +61,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     uploader: Callable[..., str] | None = None  # method behind `push_to_hub`, set by the installed package
 
-    def tie_weights(self, *args: Any, **kwargs: Any):
+    def tie_weights(self, *args, **kwargs):
         """Tie as transformers does, and let both stacks call one module, so that hooks on it see every use.
 
         `__init__` does not share the module: `from_pretrained` overlooks missing weights of shared modules.
@@ -87,7 +87,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             decoder.embed_tokens = new.requires_grad_(old.weight.requires_grad)
         return resized
 
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
+    def push_to_hub(self, repo_id: str, **kwargs) -> str:  # type: ignore[override]
         """Upload the model as transformers does, with this package's model card if the package is installed."""
         if self.uploader is None:
             return super().push_to_hub(repo_id, **kwargs)  # type: ignore[arg-type]
@@ -327,7 +327,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
         self.post_init()
 
-    def _can_use_fast_search(self, *search: Any) -> bool:
+    def _can_use_fast_search(self, *search) -> bool:
         """Return whether the fast search applies; it never does for subclasses, which may compute something else."""
         classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
         exact = (type(self), type(self.model), type(self.model.decoder)) == classes

@@ -48,12 +48,12 @@ class TranslationPipeline(Pipeline):
     model: Any
     _pipeline_calls_generate = False  # otherwise transformers adds defaults to the saved settings
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args, **kwargs):
         if direction := re.fullmatch("translation_([^_]+)_to_([^_]+)", kwargs.get("task") or ""):
             kwargs = {"src_lang": direction[1], "tgt_lang": direction[2], **kwargs}
         super().__init__(*args, **kwargs)
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any, *args, **kwargs) -> Any:
         is_text = isinstance(inputs, (str, bytes, dict)) or not isinstance(inputs, Iterable)
         is_dataset = isinstance(inputs, Dataset)
         if is_text or is_dataset:  # of which transformers checks the first, and streams the second
@@ -77,7 +77,7 @@ class TranslationPipeline(Pipeline):
         return_tensors: bool | None = None,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
-        **generate_kwargs: Any,
+        **generate_kwargs,
     ) -> tuple[dict, dict, dict]:
         given = {
             "src_lang": src_lang,
@@ -132,7 +132,7 @@ class TranslationPipeline(Pipeline):
         }
 
     def _forward(  # type: ignore[override]
-        self, inputs: dict[str, Any], **generate_kwargs: Any
+        self, inputs: dict[str, Any], **generate_kwargs
     ) -> dict[str, torch.Tensor]:
         """Return the n best translations of B texts.
 

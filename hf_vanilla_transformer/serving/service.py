@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..data.language_filter import probabilities
 from ..files import import_extra
+from ..flags import Settings
 from ..inference.segments import Document
 from ..inference.translator import Translator
 from .batcher import Batcher, Sentence
@@ -47,7 +48,7 @@ class ServedModel:
         ValueError: if the model does not say which languages it translates.
     """
 
-    def __init__(self, translator: Translator, decoding: dict[str, Any], metrics: Metrics):
+    def __init__(self, translator: Translator, decoding: Settings, metrics: Metrics):
         self.translator = translator
         self._decoding = decoding
         self._metrics = metrics

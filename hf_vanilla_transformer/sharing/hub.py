@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from huggingface_hub import CommitOperationAdd, HfApi
@@ -84,7 +84,7 @@ def push(
     details: CardDetails | None = None,
     private: bool | None = None,
     token: str | bool | None = None,
-    **commit: Any,
+    **commit,
 ) -> str:
     """Upload the model saved in `folder`, with its card, to the Hub in one commit and return its URL.
 
@@ -131,7 +131,7 @@ def push(
 
 
 def push_model(
-    model: "VanillaTransformerPreTrainedModel", repo_id: str, max_shard_size: int | str = "50GB", **kwargs: Any
+    model: "VanillaTransformerPreTrainedModel", repo_id: str, max_shard_size: int | str = "50GB", **kwargs
 ) -> str:
     """Upload a model in memory and return its URL; the implementation of `model.push_to_hub`.
 

@@ -4,13 +4,15 @@ import json
 import math
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ..data.batching import by_name, check_fits
-from ..files import import_extra, write_whole
+from ..files import JsonObject, import_extra, write_whole
+from ..flags import Decides, Settings
+from ..training.arguments import meaning
 from ..training.settings import PROCESSES, differences, write_settings
 from . import plots
 from .experiment import Experiment, TuneArguments, TuningTrainer
@@ -37,6 +39,7 @@ class _SearchTrainer(TuningTrainer):
         self.args.max_steps, self.args.eval_steps = _trial_length(self.tokens, self.args.max_tokens)
 
     def _report_to_hp_search(self, trial, step, metrics):
+        # The pruner compares trials at equal steps: evaluations are counted, since updates differ in size.
         super()._report_to_hp_search(trial, round(EVALUATIONS * step / self.args.max_steps), metrics)
 
 
@@ -57,12 +60,13 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
     """
     optuna = import_extra("optuna", "tune")
     args = experiment.args
-    storage: dict[str, Any] = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
+    storage: Settings = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
     direction = "maximize" if args.greater_is_better else "minimize"
     study = _open_study(optuna, experiment, folder, direction, storage)
     args.eval_strategy = "steps"
     seed = args.seed + len(study.trials)  # a resumed study must not draw the same settings again
     sampler = optuna.samplers.TPESampler if tuning.method == "bayesian" else optuna.samplers.RandomSampler
+    # Failed trials have no value and are repeated; pruned ones have one.
     done = [trial for trial in study.trials if trial.state.is_finished() and trial.value is not None]
     if len(done) < tuning.trials:
         trainer = experiment.trainer(_SearchTrainer)
@@ -78,6 +82,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
                 sampler=sampler(seed=seed),
                 pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
                 timeout=None if tuning.minutes is None else 60 * tuning.minutes,
+                # settings with which training diverges or does not fit are a result, not the end of the search
                 catch=(ArithmeticError, torch.OutOfMemoryError),
                 load_if_exists=True,
                 **storage,
@@ -94,7 +99,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
 
 
 def _open_study(
-    optuna: ModuleType, experiment: Experiment, folder: Path, direction: str, storage: dict[str, Any]
+    optuna: ModuleType, experiment: Experiment, folder: Path, direction: str, storage: Settings
 ) -> "Study":
     """Create a study, or open the one in the folder and queue its killed trials again.
 
@@ -103,15 +108,15 @@ def _open_study(
     """
     args = experiment.args
     study = optuna.create_study(direction=direction, load_if_exists=True, **storage)
-    settings = {
-        name: value for name, value in experiment.settings.items() if name not in ("output_dir", "disable_tqdm")
+    # A study may be moved, and watched in another way.
+    launch = {
+        name for name in experiment.settings if meaning(name).private and meaning(name).decides is Decides.NOTHING
     }
+    settings = {name: value for name, value in experiment.settings.items() if name not in launch}
     changed = differences(study.user_attrs.get("settings", settings), settings)
     if changed:
-        raise ValueError(
-            f"{folder} holds a study with different settings: {'; '.join(changed.values())}. Choose "
-            "another --output_dir."
-        )
+        changes = "; ".join(changed.values())
+        raise ValueError(f"{folder} holds a study with different settings: {changes}. Choose another --output_dir.")
     study.set_user_attr("settings", settings)
     if not study.trials:
         study.enqueue_trial(
@@ -145,9 +150,10 @@ class _SearchSpace:
         sizes = (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens)
         self.sizes = [size for size in sizes if size >= longest]  # large enough for the longest sentence
 
-    def __call__(self, trial: "Trial") -> dict[str, Any]:
+    def __call__(self, trial: "Trial") -> Settings:
         rate = self.rate
         warmup = self.warmup
+        # a factor of four to either side, on a logarithmic scale: both act by their ratio
         return {
             "learning_rate": trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True),
             "warmup_steps": trial.suggest_int("warmup_steps", max(1, warmup // 4), warmup * 4, log=True),
@@ -169,6 +175,7 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     measure = f"validation {experiment.measure}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
     importances: dict[str, float] = {}
+    # PED-ANOVA compares the best trials with the others, so it needs a few that differ
     if len({trial.value for trial in study.trials if trial.state == complete}) > 3:
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         importances = optuna.importance.get_param_importances(study, evaluator=evaluator)
@@ -185,12 +192,12 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     return _table(result)
 
 
-def _table(result: dict[str, Any]) -> str:
+def _table(result: JsonObject) -> str:
     """Return a Markdown table of the trials, best first, pruned and failed ones last, followed by the importances."""
     names = [name for name in result["trials"][0] if name not in ("number", "state", "value")]
     sign = 1 if result["direction"] == "minimize" else -1
 
-    def rank(trial: dict[str, Any]) -> tuple[bool, float]:
+    def rank(trial: JsonObject) -> tuple[bool, float]:
         return trial["state"] != "complete", sign * (trial["value"] if trial["value"] is not None else math.inf)
 
     lines = [f"| trial | {result['measure']} | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]

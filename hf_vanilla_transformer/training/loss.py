@@ -1,7 +1,5 @@
 """The loss of R-Drop (arXiv:2106.14448)."""
 
-from typing import Any
-
 import torch
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
@@ -42,9 +40,7 @@ class _RDropLoss(torch.autograd.Function):
     """Compute the loss and its gradient in chunks of rows: a dozen tensors of (2 N, V) would take most of the time."""
 
     @staticmethod
-    def forward(
-        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, alpha: float, smoothing: float, pad_token_id: int
-    ):
+    def forward(ctx, logits: torch.Tensor, labels: torch.Tensor, alpha: float, smoothing: float, pad_token_id: int):
         wide = torch.promote_types(logits.dtype, torch.float32)
         loss = logits.new_zeros((), dtype=wide)
         gradient = torch.empty_like(logits)
@@ -62,6 +58,6 @@ class _RDropLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor):
         (gradient,) = ctx.saved_tensors
         return gradient.mul_(grad_output), None, None, None, None

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBas
 
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer
 from ..files import STATE
-from ..flags import Decides
+from ..flags import Decides, Part, Settings
 from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
@@ -62,7 +62,7 @@ class _Run:
     data: DataArguments
     args: VanillaTransformerTrainingArguments
     config: Any
-    settings: dict[str, Any]
+    settings: Settings
     folder: str
     text: TokenizedText | None = None  # once it has been read
 
@@ -193,7 +193,7 @@ class _Run:
         check_tokenizer(tokenizer, self.config)
         if self.args.resume_from_checkpoint:
             self._check_checkpoint(self.args.resume_from_checkpoint, tokenizer)
-        model.generation_config.update(**self.model.generation_overrides())
+        model.generation_config.update(**self.model.overrides(Part.GENERATION_CONFIG))
         self._report(
             f"The model has {model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
         )

@@ -99,7 +99,7 @@ class Safeguards(TrainerCallback):
         self._last_finite: torch.Tensor | float = 0.0
         self._previous_handler: Any = None
 
-    def _on_signal(self, *_: Any) -> None:
+    def _on_signal(self, *_) -> None:
         self.signalled = True
 
     def on_train_begin(self, args, state, control, **kwargs):

@@ -16,12 +16,13 @@ from transformers.utils import logging
 
 from ..data.batching import Seq2SeqCollator, as_rows, by_name
 from ..files import STATE
+from ..flags import Refuser
 from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
 from ..sharing.hub import hub_errors
-from .arguments import NOAM, check_batch_size, check_evaluation
+from .arguments import NOAM, reject_changes
 from .callbacks import ProgressBar, SetEpoch, TrainingSpeed
 from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
@@ -81,9 +82,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             if args.device.type == "cuda":
                 avoid_cudnn_attention()
             if as_rows(kwargs.get("train_dataset")) is not None:
-                check_batch_size(args)
+                reject_changes(args, Refuser.TRAINER)
             if kwargs.get("eval_dataset") is not None:
-                check_evaluation(args)
+                reject_changes(args, Refuser.VALIDATION)
                 args = self._check_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
             if model is not None:
                 _choose_attention(model, args)

@@ -151,7 +151,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
             results.append({"text": text, "sentences": len(predictions), **scores})
         return results
 
-    def _translate_ids(self, model: Any, dataset: Any, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:
+    def _translate_ids(self, model: Any, dataset: Any, **settings) -> tuple[list[list[int]], list[list[int]]]:
         """Return the dataset's translations and labels in order, on every process; each process translates a share."""
         processes = self.accelerator.num_processes
         mine = range(self.accelerator.process_index, len(dataset), processes)
