@@ -86,7 +86,8 @@ class _RegisterAfterImport(MetaPathFinder):
     """Call `_register` after each import of a module concerned, unless a model module is still being imported."""
 
     def __init__(self) -> None:
-        self.running: set[str] = set()  # model modules that are being imported, one by the other
+        # model modules that are being imported, one by the other
+        self.running: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -39,7 +39,8 @@ def run(args: EvaluateArguments) -> None:
     languages = resolve_languages(translator, args)
     files: Sequence[str | None] = args.test_file or [None]
     texts = [read_text(args, file, languages) for file in files]
-    for text in texts:  # all were read before the slow translation
+    for text in texts:
+        # all were read before the slow translation
         result = _evaluate(translator, text, args)
         print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
 

@@ -74,7 +74,8 @@ class CorpusTranslation:
     def lines(self, sentence: str, translation: Translation) -> Iterator[str]:
         """Yield the lines of the output for a sentence, one per hypothesis."""
         hypotheses = translation.hypotheses
-        if not hypotheses:  # both sides blank, because training drops such pairs
+        if not hypotheses:
+            # both sides blank, because training drops such pairs
             sentence = ""
             hypotheses = [Hypothesis("", 0.0)] * self.nbest
         for hypothesis in hypotheses:
@@ -91,7 +92,8 @@ class CorpusTranslation:
 @lru_cache(1)
 def _load(models: tuple[str, ...], backend: str, dtype: str | None) -> Translator:
     """Return the translator of some models, loaded once per process."""
-    logging.disable_progress_bar()  # there would be one per process
+    # there would be one per process
+    logging.disable_progress_bar()
     return Translator.load(models, backend, dtype)
 
 
@@ -157,10 +159,12 @@ class CorpusJob:
     ):
         self.folder = Path(output_dir).resolve()
         self._writer = _Writer(translation, self.folder)
-        files = [os.path.abspath(file) for file in files]  # not resolved: a link's target may lack the extension
+        # not resolved: a link's target may lack the extension
+        files = [os.path.abspath(file) for file in files]
         settings = _settings(translation, files, shard_lines)
         manifest = self._read_manifest(settings)
-        _load.cache_clear()  # the model may have changed
+        # the model may have changed
+        _load.cache_clear()
         if manifest is None:
             for file in files:
                 check_language(file, translation.languages[0])

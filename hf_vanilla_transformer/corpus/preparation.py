@@ -83,7 +83,8 @@ def prepare(
     settings = _settings(source, preparation, tokenizer)
     earlier = _earlier_manifest(folder, settings)
     if earlier is not None and earlier["whole"]:
-        _clean_up(folder)  # which may have been interrupted
+        # which may have been interrupted
+        _clean_up(folder)
         return earlier
     (folder / WORK).mkdir(parents=True, exist_ok=True)
     manifest = earlier or {"settings": settings, "whole": False}
@@ -95,7 +96,8 @@ def prepare(
         steps.make_tokenizer(tokenizer, pieces)
         shards = steps.write(pieces)
     except (_WaitsForOthersError, FileNotFoundError) as error:
-        manifest = read_manifest(folder)  # another element may have finished the job and removed the work folder
+        # another element may have finished the job and removed the work folder
+        manifest = read_manifest(folder)
         waits = isinstance(error, _WaitsForOthersError)
         if manifest["whole"] or (waits and runner.share != (0, 1)):
             return manifest
@@ -112,7 +114,8 @@ def prepare(
 
 def _clean_up(folder: Path) -> None:
     """Remove what is no longer needed when all shards are written."""
-    shutil.rmtree(folder / WORK, ignore_errors=True)  # another process may be removing it
+    # another process may be removing it
+    shutil.rmtree(folder / WORK, ignore_errors=True)
     remove_leftovers(folder)
 
 
@@ -174,7 +177,8 @@ class _Steps:
                 tokenizer = train_tokenizer(sample, preparation.vocab_size, *kind)
             tokenizer.save_pretrained(self.tasks.folder)
             write_json(done, {})
-        load_tokenizer.cache_clear()  # files may have changed since an earlier call in this process
+        # files may have changed since an earlier call in this process
+        load_tokenizer.cache_clear()
         load_excluded.cache_clear()
 
     def _check_first(self) -> None:
@@ -248,7 +252,8 @@ def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
         return None
     earlier = read_manifest(folder)
     recorded = earlier["settings"]
-    if earlier["whole"]:  # remains valid if the code changes or records additional settings
+    if earlier["whole"]:
+        # remains valid if the code changes or records additional settings
         earlier_defaults: JsonObject = {"exclude": []}
         if recorded.get("vocab_size"):
             earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}

@@ -63,7 +63,8 @@ def decode_line(line: bytes, name: str, number: int) -> str:
         raise DataError(
             f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8."
         ) from None
-    return text.removeprefix("\ufeff") if number == 1 else text  # skip the byte order mark
+    # skip the byte order mark
+    return text.removeprefix("\ufeff") if number == 1 else text
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -195,7 +196,8 @@ def json_texts(where: str, row: JsonObject, keys: tuple[str, ...]) -> list[str]:
         text = row[key] or ""
         if not isinstance(text, str):
             raise DataError(f"{where}: the value of {key!r} is not a string.")
-        texts.append(text.encode("utf-8", "replace").decode())  # JSON can escape lone surrogates
+        # JSON can escape lone surrogates
+        texts.append(text.encode("utf-8", "replace").decode())
     return texts
 
 

@@ -35,7 +35,8 @@ def loading_errors(name: str) -> Iterator[None]:
         yield
     except (ImportError, torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:  # damaged files can raise any exception
+    except Exception as error:
+        # damaged files can raise any exception
         where = name if Path(name).is_dir() else f"{name} (not a local folder)"
         raise OSError(f"Cannot load {where}: {error}") from error
 
@@ -71,7 +72,8 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
     with loading_errors(name):
         adapter = find_adapter_config_file(name)
     if adapter is None:  # an adapter's folder has no configuration
-        load_config(name)  # fail early, before loading the weights of a different type of model
+        # fail early, before loading the weights of a different type of model
+        load_config(name)
     model, report = load(AutoModelForSeq2SeqLM, name, output_loading_info=True, use_safetensors=True, **kwargs)
     if missing := sorted(report["missing_keys"]):
         raise OSError(

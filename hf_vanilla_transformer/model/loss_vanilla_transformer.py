@@ -23,7 +23,8 @@ def _loss_and_gradient(
     padded = labels == IGNORED_LABEL
     index = labels.masked_fill(padded, 0)[:, None]
     real = (~padded).to(logits.dtype)
-    uniform = smoothing / (logits.shape[-1] - 1)  # added to the target probability of every token except padding
+    # added to the target probability of every token except padding
+    uniform = smoothing / (logits.shape[-1] - 1)
     expected = (1 - smoothing) * logits.gather(1, index)[:, 0]  # sum_k q(k) logit(k)
     if smoothing:
         expected += uniform * (logits.sum(-1) - logits[:, pad_token_id])
@@ -74,7 +75,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     ):
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-        wide = torch.promote_types(dtype, torch.float32)  # of the loss and of the sums over chunks
+        # of the loss and of the sums over chunks
+        wide = torch.promote_types(dtype, torch.float32)
         inputs = states.to(dtype)
         matrix = weight.to(dtype)
         needed = ctx.needs_input_grad[:3]
@@ -85,7 +87,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         loss = states.new_zeros((), dtype=wide)
         chunk_rows = CHUNK_ROWS if device == "cpu" else GPU_CHUNK_ROWS
         narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(weight))
-        wide_buffer = narrow_buffer.to(wide)  # the same memory if the dtypes are equal
+        # the same memory if the dtypes are equal
+        wide_buffer = narrow_buffer.to(wide)
         for start in range(0, len(inputs), chunk_rows):
             chunk = slice(start, start + chunk_rows)
             part = inputs[chunk]
@@ -146,9 +149,11 @@ def projected_cross_entropy(
     """
     forward = projection._forward_pre_hooks or projection._forward_hooks or "forward" in vars(projection)
     hooks = forward or projection._backward_pre_hooks or projection._backward_hooks
-    if type(projection) is not nn.Linear or hooks:  # an adapter, or weights that a hook gathers
+    if type(projection) is not nn.Linear or hooks:
+        # an adapter, or weights that a hook gathers
         return smoothed_cross_entropy(projection(states), labels, smoothing, pad_token_id)
     inputs = [states.flatten(0, -2), projection.weight, projection.bias]
-    if not torch.is_grad_enabled():  # otherwise the gradients would be computed, too
+    if not torch.is_grad_enabled():
+        # otherwise the gradients would be computed, too
         inputs = [value if value is None else value.detach() for value in inputs]
     return _ProjectedCrossEntropy.apply(*inputs, labels.flatten(), smoothing, pad_token_id)

@@ -224,7 +224,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     """
 
     _auto_class = "AutoModel"
-    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]  # an unused matrix in older untied models
+    # an unused matrix in older untied models
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]
     _tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")}
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -243,7 +244,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             self.decoder.embed_tokens = value
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens  # if tied, the decoder calls the same module
+        # if tied, the decoder calls the same module
+        return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding):  # type: ignore[override]
         if self.config.tie_word_embeddings:
@@ -323,7 +325,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        self.loss_type = "ForMaskedLM"  # cross-entropy on labels aligned with the logits, without another shift
+        # cross-entropy on labels aligned with the logits, without another shift
+        self.loss_type = "ForMaskedLM"
         self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
         self.post_init()
 
@@ -352,7 +355,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        smoothing: float | None = None,  # transformers takes every argument named like "label" for labels
+        # transformers takes every argument named like "label" for labels
+        smoothing: float | None = None,
         head_mask: torch.Tensor | None = None,
         decoder_head_mask: torch.Tensor | None = None,
         cross_attn_head_mask: torch.Tensor | None = None,

@@ -60,7 +60,8 @@ class ServedModel:
 
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
         """Return the `nbest` best hypotheses of each source, best first and each in one line, from a single batch."""
-        whole = 2 * max(map(len, sources)) * len(sources)  # tokens of a batch; twice, because lengths are rounded up
+        # tokens of a batch; twice, because lengths are rounded up
+        whole = 2 * max(map(len, sources)) * len(sources)
         outputs = self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
         padding = self.translator.model.config.pad_token_id
         generated = (token for output in outputs for token in output.hypotheses[0][1:])
@@ -150,7 +151,8 @@ class TranslationService:
         answers = self._batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
         try:
             hypotheses = [await asyncio.wrap_future(answer) for answer in answers]
-        finally:  # if the request has failed or its client has left, the rest of it is dropped
+        finally:
+            # if the request has failed or its client has left, the rest of it is dropped
             for answer in answers:
                 answer.cancel()
         remaining = iter(hypotheses)

@@ -60,7 +60,8 @@ def compare_translations(
             "a": _with_interval(first),
             "b": _with_interval(second),
             "difference": difference,
-            "p": second.p_value if difference else 1.0,  # sacreBLEU returns 0.001 if equal
+            # sacreBLEU returns 0.001 if equal
+            "p": second.p_value if difference else 1.0,
             "signature": str(signatures[measure]),
         }
     lines_a, lines_b = (lines for _, lines in systems)
@@ -76,7 +77,8 @@ def compare_translations(
 
 def _with_interval(result: Result) -> JsonObject:
     """Return a score with its bootstrap interval of 95 %."""
-    assert result.mean is not None  # both are set for bootstrap resampling
+    # both are set for bootstrap resampling
+    assert result.mean is not None
     assert result.ci is not None
     return {"score": float(result.score), "interval": [float(result.mean + sign * result.ci) for sign in (-1, 1)]}
 
@@ -104,7 +106,8 @@ def _most_different(
     sources: Sequence[str], references: Sequence[str], lines_a: Sequence[str], lines_b: Sequence[str]
 ) -> JsonObject:
     """Return the sentences where B beats A by the largest margin, and A beats B, in sentence-level chrF."""
-    chrf = sacrebleu.CHRF()  # BLEU says little about a single sentence
+    # BLEU says little about a single sentence
+    chrf = sacrebleu.CHRF()
     rows: list[JsonObject] = []
     for number, (source, reference, a, b) in enumerate(zip(sources, references, lines_a, lines_b, strict=True), 1):
         gain = chrf.sentence_score(b, [reference]).score - chrf.sentence_score(a, [reference]).score
@@ -155,7 +158,8 @@ def score_translations(
             input_ids=source, attention_mask=mask, decoder_input_ids=shift_right(labels, pad_id, start_id)
         ).logits
         # in float32, because a sum of many log-probabilities in half precision loses digits
-        log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]  # (batch, target length)
+        # (batch, target length)
+        log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
         totals = log_probs.masked_fill(labels == pad_id, 0.0).sum(1).tolist()
         for i, total in zip(batch, totals, strict=True):
             results[i] = total, lengths[1][i]

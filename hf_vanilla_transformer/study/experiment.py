@@ -74,7 +74,8 @@ class Experiment:
     ):
         self.args = args
         self.report = report
-        assert args.metric_for_best_model is not None  # set by the arguments' __post_init__
+        # set by the arguments' __post_init__
+        assert args.metric_for_best_model is not None
         self.measure = args.metric_for_best_model.removeprefix("eval_")
         self.config, data = resolve_config(model, data)
         self.settings = run_settings(self.config, model, data, args)
@@ -108,7 +109,8 @@ class Experiment:
 
     def trainer(self, trainer_class: type[_Trainer]) -> _Trainer:
         """Return a trainer that builds a new model for each training run."""
-        assert self.config.pad_token_id is not None  # `follow_tokenizer` has set both
+        # `follow_tokenizer` has set both
+        assert self.config.pad_token_id is not None
         assert self.config.decoder_start_token_id is not None
         return trainer_class(
             None,

@@ -32,7 +32,8 @@ def _trial_length(tokens: int, max_tokens: int) -> tuple[int, int]:
 class _SearchTrainer(TuningTrainer):
     """Train every trial on the same number of tokens, whatever its batch size."""
 
-    tokens = 0  # per trial, over all updates
+    # per trial, over all updates
+    tokens = 0
 
     def _hp_search_setup(self, trial):
         super()._hp_search_setup(trial)
@@ -64,13 +65,15 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
     direction = "maximize" if args.greater_is_better else "minimize"
     study = _open_study(optuna, experiment, folder, direction, storage)
     args.eval_strategy = "steps"
-    seed = args.seed + len(study.trials)  # a resumed study must not draw the same settings again
+    # a resumed study must not draw the same settings again
+    seed = args.seed + len(study.trials)
     sampler = optuna.samplers.TPESampler if tuning.method == "bayesian" else optuna.samplers.RandomSampler
     # Failed trials have no value and are repeated; pruned ones have one.
     done = [trial for trial in study.trials if trial.state.is_finished() and trial.value is not None]
     if len(done) < tuning.trials:
         trainer = experiment.trainer(_SearchTrainer)
-        metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")  # of several texts, the first one's
+        # of several texts, the first one's
+        metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
         trainer.tokens = args.max_tokens * args.max_steps
         try:
             trainer.hyperparameter_search(
@@ -87,12 +90,14 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
                 load_if_exists=True,
                 **storage,
             )
-        except KeyboardInterrupt:  # run the interrupted trial first when the study is resumed
+        except KeyboardInterrupt:
+            # run the interrupted trial first when the study is resumed
             if study.trials[-1].state == optuna.trial.TrialState.FAIL:
                 study.enqueue_trial(study.trials[-1].params)
             raise
         except ValueError as error:
-            if str(error) != "Record does not exist.":  # Optuna's message if no trial completed
+            if str(error) != "Record does not exist.":
+                # Optuna's message if no trial completed
                 raise
             raise ValueError("No trial finished: try a lower --learning_rate or --max_tokens.") from None
     return _write_results(optuna, optuna.load_study(**storage), experiment, folder)
@@ -128,7 +133,8 @@ def _open_study(
                 "max_tokens": args.max_tokens,
             }
         )
-    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # its process was killed
+    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+        # its process was killed
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         study.enqueue_trial(trial.params)
     return study
@@ -140,7 +146,8 @@ class _SearchSpace:
     def __init__(self, experiment: Experiment):
         args = experiment.args
         splits = [experiment.text.train, *by_name(experiment.text.validation).values()]
-        assert args.learning_rate is not None  # set by the arguments' __post_init__
+        # set by the arguments' __post_init__
+        assert args.learning_rate is not None
         self.rate = args.learning_rate
         self.warmup = int(args.warmup_steps)
         lengths = [np.maximum(*split.lengths) for split in splits]
@@ -148,7 +155,8 @@ class _SearchSpace:
             check_fits(split, args.max_tokens)
         longest = max(split.max() for split in lengths)
         sizes = (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens)
-        self.sizes = [size for size in sizes if size >= longest]  # large enough for the longest sentence
+        # large enough for the longest sentence
+        self.sizes = [size for size in sizes if size >= longest]
 
     def __call__(self, trial: "Trial") -> Settings:
         rate = self.rate
@@ -169,9 +177,11 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     tokens = experiment.settings["max_tokens"] * experiment.settings["max_steps"]
     max_steps, eval_steps = _trial_length(tokens, best.params["max_tokens"])
     steps = {"max_steps": max_steps, "eval_steps": eval_steps, "save_steps": eval_steps, "eval_strategy": "steps"}
-    vocabulary = {"vocab_size": experiment.config.vocab_size}  # may be smaller than requested, if the text is small
+    # may be smaller than requested, if the text is small
+    vocabulary = {"vocab_size": experiment.config.vocab_size}
     settings = {**study.user_attrs["settings"], **best.params, **steps, **vocabulary}
-    settings.pop(PROCESSES, None)  # the recipe works with any number of processes
+    # the recipe works with any number of processes
+    settings.pop(PROCESSES, None)
     measure = f"validation {experiment.measure}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
     importances: dict[str, float] = {}

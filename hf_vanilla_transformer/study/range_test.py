@@ -92,7 +92,8 @@ def _schedule_off(experiment: Experiment) -> JsonObject:
     args = experiment.args
     logging_steps = args.logging_steps
     args.eval_strategy = "no"
-    args.logging_steps = 1  # for the recorder, which needs each loss
+    # for the recorder, which needs each loss
+    args.logging_steps = 1
     experiment.report(f"Schedule off: {args.max_steps} updates with learning rates from {LOWEST:g} to {HIGHEST:g}")
     trainer = experiment.trainer(_RangeTrainer)
     recorder = _StopWhenDiverged()
@@ -112,11 +113,13 @@ def _schedule_on(experiment: Experiment) -> list[JsonObject]:
     """Train once for each of `FACTORS`, and return each factor with its peak rate and validation loss."""
     args = experiment.args
     rows = []
-    args.eval_bleu = False  # only the loss is compared
+    # only the loss is compared
+    args.eval_bleu = False
     args.metric_for_best_model = "loss"
     base = args.learning_rate
     warmup = int(args.warmup_steps)
-    assert base is not None  # set by the arguments' __post_init__
+    # set by the arguments' __post_init__
+    assert base is not None
     for factor in (base * multiple for multiple in FACTORS):
         args.learning_rate = factor
         experiment.report(f"Schedule on: {args.max_steps} updates with factor {factor:g}")
@@ -125,7 +128,8 @@ def _schedule_on(experiment: Experiment) -> list[JsonObject]:
             trainer.train()
             metrics = trainer.evaluate()
             loss = next(value for name, value in metrics.items() if name.endswith("_loss"))  # of the first text
-        except ArithmeticError:  # the safeguards end a run that diverges
+        except ArithmeticError:
+            # the safeguards end a run that diverges
             loss = math.inf
         peak = noam(min(args.max_steps, warmup), experiment.config.d_model, warmup, factor)
         rows.append({"factor": factor, "peak_rate": peak, "eval_loss": loss if math.isfinite(loss) else None})

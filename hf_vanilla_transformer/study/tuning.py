@@ -29,10 +29,12 @@ def tune(
     _check(model, data, args)
     assert args.output_dir is not None
     folder = Path(args.output_dir)
-    import_extra("matplotlib.figure", "plots")  # fail before hours of training if matplotlib is missing
+    # fail before hours of training if matplotlib is missing
+    import_extra("matplotlib.figure", "plots")
     with one_run(folder), explain_failures():
         experiment = Experiment(model, data, args, report)
-        with redirect_stdout(sys.stderr):  # the Trainer prints its log to stdout
+        with redirect_stdout(sys.stderr):
+            # the Trainer prints its log to stdout
             if tuning.method == "range":
                 table = range_test(experiment, folder)
             else:
