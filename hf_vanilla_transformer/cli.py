@@ -87,6 +87,7 @@ def _is_for_users(error: Exception) -> bool:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         file = frame.filename
         code = frame.line or ""
+    # this package may be installed, or run from a checkout
     installed = Path(file).as_posix().rpartition("/site-packages/")[2]
     checks_flags = Path(file).is_relative_to(_PACKAGE) or installed.startswith((_PACKAGE.name, *_CHECKS_FLAGS))
     return checks_flags and code.startswith("raise ")
@@ -99,6 +100,7 @@ def _explain(error: Exception) -> tuple[int, str] | None:
     if _is_for_users(error):
         return 1, _one_line(error)
     if isinstance(error, (RuntimeError, MemoryError)):
+        # such as a full disk while weights are written, or no memory left on a GPU
         from .training.safeguards import reason_for
 
         reason = reason_for(error)
@@ -143,6 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # closed by the caller; print() would mix messages with the results on stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     words = sys.argv[1:] if argv is None else argv
+    # before the flags are parsed, since parsing may fail
     debug = _wants_traceback(words)
     try:
         _run(words)

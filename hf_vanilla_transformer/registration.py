@@ -48,6 +48,7 @@ def _register() -> None:
 
         auto.AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
 
+    # exist_ok, since this is called after each import
     if auto := _imported(_AUTO_MODEL, "AutoModelForSeq2SeqLM"):
         modeling = import_module(_MODELING)
         generative = modeling.VanillaTransformerForConditionalGeneration
@@ -62,6 +63,7 @@ def _register_pipeline(pipelines: ModuleType) -> None:
     """Register the pipeline with `transformers.pipelines`."""
     from .model.pipeline_vanilla_transformer import TranslationPipeline
 
+    # transformers 5 may bring the task back, and another package may have registered it
     if "translation" in pipelines.PIPELINE_REGISTRY.supported_tasks:
         return
     # later releases reject the names of removed tasks before checking the registry
@@ -98,6 +100,7 @@ class _RegisterAfterImport(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return spec
+        # Python has no event for "has been imported": the loader's method gets a call of `_register` at its end
         execute = spec.loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:

@@ -21,7 +21,7 @@ def run(args: AverageArguments) -> None:
     """Average the last checkpoints and write the result as a model folder."""
     from ..sharing.card import record_average
     from ..training.checkpoints import average_checkpoints, checkpoint_folders
-    from ..training.settings import recorded_settings
+    from ..training.ema import AVERAGE
 
     folders = checkpoint_folders(args.run)
     if not folders:
@@ -32,5 +32,5 @@ def run(args: AverageArguments) -> None:
     average_checkpoints(chosen, args.output_dir)
     record_average(args.run, args.output_dir, args.last)
     say(f"Wrote the average of {', '.join(folder.name for folder in chosen)} to {args.output_dir}")
-    if (recorded_settings(args.run) or {}).get("ema_decay"):
+    if any((folder / AVERAGE).is_file() for folder in chosen):
         say(f"It is not the moving average of the run; that is the model in {args.run}.")

@@ -36,6 +36,7 @@ def run(args: CompareArguments) -> None:
     if not all(languages):
         # otherwise models of one direction and of several can be compared
         check_same_directions({name: each.directions for name, each in translators.items()})
+    # with two models, both have these languages, or the flags name them
     for translator in translators.values():
         languages = resolve_languages(translator, args)
     text = read_text(args, args.test_file, languages)
@@ -45,6 +46,7 @@ def run(args: CompareArguments) -> None:
             raise ValueError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")
     translations: dict[str, Sequence[str]] = {}
     untranslated: dict[str, int] = {}
+    # with their sides, since A and B may have the same name
     for side, name in zip("AB", systems, strict=True):
         if name in files:
             translations[f"{side}: {name}"] = files[name]

@@ -56,9 +56,10 @@ def _evaluate(translator: "Translator", text: ReferenceText, args: EvaluateArgum
     translations = [translation.text for translation in found]
 
     def score(indices: Iterable[int]) -> JsonObject:
-        predictions, references = zip(*((translations[i], text.references[i]) for i in indices), strict=True)
-        scores = evaluate_translations(list(predictions), list(references), args.bleu_tokenize)
-        return {**scores, "sentences": len(predictions)}
+        chosen = list(indices)
+        predictions = [translations[i] for i in chosen]
+        references = [text.references[i] for i in chosen]
+        return {**evaluate_translations(predictions, references, args.bleu_tokenize), "sentences": len(chosen)}
 
     about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
     result = {**score(range(len(translations))), **about}

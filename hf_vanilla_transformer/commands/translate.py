@@ -38,7 +38,8 @@ def _translate_standard_input(args: TranslateArguments) -> None:
         set_seed(args.seed)
     translator = load_translator(args.model, args.backend, args.dtype)
     settings = {**direction(args), **decoding_settings(args), **sampling, "split_sentences": args.split_sentences}
-    resolve_languages(translator, args)  # before stdin is read
+    # before stdin is read
+    resolve_languages(translator, args)
     lines_read = untranslated = 0
     if isinstance(sys.stdout, io.TextIOWrapper):
         # the terminal's encoding may lack characters
@@ -49,6 +50,7 @@ def _translate_standard_input(args: TranslateArguments) -> None:
             for translation in translations:
                 # one line of output per line of input
                 print(" ".join(translation.text.splitlines()))
+            # whoever reads the other end of a pipe gets every translation at once
             sys.stdout.flush()
             untranslated += report_problems(translations, "standard input", lines_read + 1)
             lines_read += len(lines)
@@ -65,6 +67,7 @@ def _sampling(args: TranslateArguments) -> Settings:
         return {}
     if args.backend != "torch":
         raise UsageError("--do_sample requires --backend torch.")
+    # the beam size and top_k saved with a model are for search; 0 is all tokens
     return {"do_sample": True, "num_beams": args.num_beams or 1, "top_k": args.top_k or 0}
 
 

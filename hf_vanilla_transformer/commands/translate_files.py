@@ -35,7 +35,8 @@ def run(args: TranslateArguments, sampling: Settings) -> None:
     if not (source_lang and target_lang):
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
     languages = {**direction(args), "source_lang": source_lang, "target_lang": target_lang}
-    translator.encode([""], **languages)  # checks the tag
+    # checks the tag
+    translator.encode([""], **languages)
     beams = translator.num_hypotheses(args.num_beams or (1 if args.do_sample else None))
     if args.nbest > beams and not (args.do_sample and beams == 1):
         # without beams, samples are independent
@@ -58,6 +59,7 @@ def run(args: TranslateArguments, sampling: Settings) -> None:
             **sampling,
         },
     )
+    # each worker loads its own
     del translator
     job = CorpusJob(translation, files, args.output_dir, args.shard_lines)
     missing = runner.missing(job.tasks, job.is_done)

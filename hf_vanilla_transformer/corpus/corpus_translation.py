@@ -79,6 +79,7 @@ class CorpusTranslation:
             sentence = ""
             hypotheses = [Hypothesis("", 0.0)] * self.nbest
         for hypothesis in hypotheses:
+            # one line of output per hypothesis
             text = " ".join(hypothesis.text.splitlines())
             if self.format == "txt":
                 yield text + "\n"
@@ -127,12 +128,10 @@ class _Writer(NamedTuple):
             if found.problem:
                 problems.append(f"{file}, line {task.span.first + i}: {found.problem}.")
         part = self.part(task.number)
-        with (
-            replacing(part, shared=True) as unfinished,
-            unfinished.open("w", encoding="utf-8", newline="") as output,
-        ):
+        with replacing(part, shared=True) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as output:
             for sentence, found in zip(sentences, translations, strict=True):
                 output.writelines(self.translation.lines(sentence, found))
+        # without folders, because the manifest may be shared
         examples = [problem.replace(file, Path(file).name) for problem in problems[:_MAX_PROBLEMS]]
         note = {"bytes": part.stat().st_size, "unusable_lines": len(problems), "problems": examples}
         write_json(self.note(task.number), note)
@@ -198,6 +197,7 @@ class CorpusJob:
             DataError, OSError, ValueError: as `Runner.run`, or if a file lacks the source language or is damaged.
         """
         for task in runner.run(self._writer.write, self.tasks, self.is_done):
+            # another node has written it, and its file may appear here later
             if not wait_for(partial(self.is_done, task), SHARED_DISK_DELAY):
                 part = self._writer.part(task.number)
                 raise OSError(f"{part} is missing or incomplete: all nodes of the cluster must share its folder.")

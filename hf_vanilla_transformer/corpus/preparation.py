@@ -90,6 +90,7 @@ def prepare(
     manifest = earlier or {"settings": settings, "whole": False}
     if earlier is None:
         write_json(folder / MANIFEST, manifest)
+    # Each step asks which files are missing, so a call that follows an interruption does only the rest.
     steps = _Steps(PieceTasks(folder, preparation), runner, watch)
     try:
         pieces = steps.read(source)
@@ -142,6 +143,7 @@ class _Steps:
         """
         total = sum(map(pairs, self.runner.missing(items, is_done))) if pairs else None
         self.watch(step, total, self.runner.run(function, items, is_done))
+        # An element of a job array does not wait for the others, which may not even have started.
         delay = SHARED_DISK_DELAY if self.runner.share == (0, 1) else 0
         if not wait_for(lambda: all(map(is_done, items)), delay):
             raise _WaitsForOthersError
@@ -156,6 +158,7 @@ class _Steps:
         tasks = [(number, part) for number, part in parts if not part.needs_network]
         if tasks:
             self.run("Reading", self.tasks.read, tasks, is_done)
+        # Nodes of a cluster often have no access to the network, so datasets are read by this process.
         for numbered in parts:
             if numbered[1].needs_network and not is_done(numbered):
                 self._check_first()
@@ -176,6 +179,7 @@ class _Steps:
                 kind = (preparation.tokenizer_model, preparation.normalization)
                 tokenizer = train_tokenizer(sample, preparation.vocab_size, *kind)
             tokenizer.save_pretrained(self.tasks.folder)
+            # after the tokenizer, whose files are not written atomically
             write_json(done, {})
         # files may have changed since an earlier call in this process
         load_tokenizer.cache_clear()
@@ -218,6 +222,7 @@ class _Steps:
 def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> JsonObject:
     """Return everything that determines the content of the shards, in types of JSON."""
     identities = [(part.needs_network, part.identity()) for part in source.parts]
+    cleaning = asdict(preparation.cleaning).items() if preparation.cleaning else ()
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
@@ -228,17 +233,14 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
         "normalization": None if tokenizer else preparation.normalization,
         "max_tokens": preparation.max_tokens,
-        "cleaning": preparation.cleaning and _without_none(asdict(preparation.cleaning)),
+        # only what is set, so that a new setting does not invalidate earlier folders
+        "cleaning": {name: value for name, value in cleaning if value is not None} or None,
         "exclude": named_identities(preparation.exclude),
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }
+    # as they come back from the manifest: a tuple becomes a list
     return json.loads(json.dumps(settings))
-
-
-def _without_none(settings: JsonObject) -> JsonObject:
-    """Return the settings that are set, so that a new one does not invalidate earlier folders."""
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
@@ -253,7 +255,7 @@ def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
     earlier = read_manifest(folder)
     recorded = earlier["settings"]
     if earlier["whole"]:
-        # remains valid if the code changes or records additional settings
+        # remains valid if the code changes or records additional settings, whose defaults did the same as before
         earlier_defaults: JsonObject = {"exclude": []}
         if recorded.get("vocab_size"):
             earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}

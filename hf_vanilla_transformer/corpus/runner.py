@@ -96,12 +96,9 @@ class Runner:
         if self.ray:
             return self._run_on_ray(function, missing)
         if min(self.processes, len(missing)) == 1:
-            return self._run_in_this_process(function, missing)
+            # in this process, which spares the start of another one
+            return (call(function, self.threads, task) for task in missing)
         return self._run_in_processes(function, missing)
-
-    def _run_in_this_process(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        for task in tasks:
-            yield call(function, self.threads, task)
 
     def _run_in_processes(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
         # a forked process cannot use CUDA, nor torch's threads
@@ -137,7 +134,8 @@ class Runner:
             remote = ray.remote(**options)(call)
             self._check_nodes(_nodes(ray), gpu)
             waiting = list(reversed(tasks))
-            running: list[object] = []  # ray.ObjectRef
+            # a window, because Ray keeps every submitted task in the memory of this process
+            running: list[object] = []
             while waiting or running:
                 while waiting and len(running) < RAY_WINDOW:
                     running.append(remote.remote(function, self.threads, waiting.pop()))
@@ -147,6 +145,7 @@ class Runner:
                     self._check_nodes(_nodes(ray), gpu)
                 yield from ray.get(finished)
         except ray.exceptions.RayTaskError as error:
+            # what the task raised, as if it had run here
             raise (error.cause or error) from None
         except (ray.exceptions.RayError, ConnectionError) as error:
             raise OSError(f"The Ray cluster at {self.ray} failed ({_first_line(error)}); {RUN_AGAIN}.") from None
@@ -194,6 +193,7 @@ def _start_worker(started: "Synchronized[int]", gpus: int) -> None:
         number = started.value
         started.value += 1
     if gpus:
+        # before anything imports CUDA, which reads the variable once
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % gpus]
     # on Ctrl-C, the main process prints the message

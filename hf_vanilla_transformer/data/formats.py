@@ -105,6 +105,7 @@ def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[
     """Yield line i of the first file together with line i of the second."""
     source, target = map(read_lines, files)
     number = 0
+    # not zip(strict=True), whose error does not say how long the files are
     for number, source_line in enumerate(source, start=1):
         target_line = next(target, None)
         if target_line is None:
@@ -187,6 +188,7 @@ def json_texts(where: str, row: JsonObject, keys: tuple[str, ...]) -> list[str]:
     Raises:
         DataError: if a key is missing, or its value is not a string.
     """
+    # the layout of WMT's datasets on the Hub
     if isinstance(row.get("translation"), dict):
         row = row["translation"]
     texts = []
@@ -299,7 +301,9 @@ def read_translation_manifest(folder: str | Path) -> JsonObject:
     file = Path(folder, CORPUS_MANIFEST)
     try:
         manifest = json.loads(file.read_text("utf-8"))
-        {**manifest["settings"]}  # must be a mapping
+        # must be a mapping
+        {**manifest["settings"]}
+        # number of the file, offset, first line and number of lines, as in `corpus.spans.Span`
         spans_are_valid = all(len(span) == 4 and set(map(type, span)) == {int} for span in manifest["spans"])
         if spans_are_valid and (not manifest["whole"] or all(isinstance(part, str) for part in manifest["parts"])):
             return manifest

@@ -67,6 +67,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         # by default it would use every core of the machine
         options.intra_op_num_threads = torch.get_num_threads()
         exported = exporters.ExportedModel.from_pretrained(folder, trust_remote_code=False, session_options=options)
+        # transformers' generate() needs the model's methods, but never its weights
         with torch.device("meta"):
             super().__init__(exported.config)
         self.generation_config = exported.generation_config
@@ -102,8 +103,10 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         if settings.pop("output_sequence_scores", False):
             raise ValueError("ONNX exports return no scores of hypotheses; use torch or CTranslate2 for these.")
         self._check_length(input_ids.shape[1])
-        pad_token_id: Any = self.config.pad_token_id
+        pad_token_id = self.config.pad_token_id
+        assert pad_token_id is not None  # every model has one
         mask = input_ids.ne(pad_token_id).long() if attention_mask is None else attention_mask
+        # once for all steps and beams
         states = self._run("encoder", input_ids=input_ids, attention_mask=mask)
         return super().generate(input_ids, attention_mask=mask, encoder_outputs=states, **settings)
 
@@ -136,6 +139,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
 
     def _run(self, name: str, **inputs: object) -> Any:
         runner = self.runners[name]
+        # a graph has no input that tracing found unused, such as the cache in the first step
         return runner(**{key: value for key, value in inputs.items() if key in runner.metadata.kwargs})
 
 
@@ -151,7 +155,8 @@ def _write(folder: str, target: Path, quantization: str | None) -> None:
         stack.embed_positions(0, num_positions(model.config))
     exporter = OnnxExporter()
     config = OnnxConfig(dynamic=True)
-    sample: dict[str, Any] = {"input_ids": torch.tensor([[4, 5, 6, 2], [4, 5, 2, 0]])}
+    # two sentences of different length, so that neither the batch nor the padding is traced as a constant
+    sample: dict = {"input_ids": torch.tensor([[4, 5, 6, 2], [4, 5, 2, 0]])}
     sample["attention_mask"] = sample["input_ids"].ne(0).long()
 
     with _silence_tracing():

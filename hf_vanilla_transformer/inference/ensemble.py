@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -63,6 +62,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                         f"The models of an ensemble must share one vocabulary: {name} is {expected} in the first "
                         f"model, but {found} in another."
                     )
+        # of the ensemble alone: the first model keeps its own
         config = copy.deepcopy(first)
         self._depths = [model.config.num_decoder_layers for model in models]
         # transformers allocates the cache for this number of layers
@@ -118,6 +118,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             )
             log_probs.append(outputs.logits.log_softmax(-1, dtype=torch.float32))
             start += depth
+        # log of the mean probability, computed from logarithms so that nothing underflows
         logits = torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
-        fields: dict[str, Any] = {"logits": logits, CACHE: cache}
+        fields: dict = {"logits": logits, CACHE: cache}
         return Seq2SeqLMOutput(**fields)

@@ -21,17 +21,21 @@ def _loss_and_gradient(
     *Shape:* logits (N, V), float32 or wider, and labels (N,) to a scalar and (N, V).
     """
     padded = labels == IGNORED_LABEL
+    # any token will do at padded positions, whose loss and gradient are set to 0 below
     index = labels.masked_fill(padded, 0)[:, None]
     real = (~padded).to(logits.dtype)
     # added to the target probability of every token except padding
     uniform = smoothing / (logits.shape[-1] - 1)
-    expected = (1 - smoothing) * logits.gather(1, index)[:, 0]  # sum_k q(k) logit(k)
+    # -sum_k q(k) log p(k) = log sum_k exp(logit_k) - sum_k q(k) logit_k, because q sums to 1
+    expected = (1 - smoothing) * logits.gather(1, index)[:, 0]
     if smoothing:
         expected += uniform * (logits.sum(-1) - logits[:, pad_token_id])
+    # so that no exponential overflows
     highest = logits.amax(-1)
     exponentials = logits.sub_(highest[:, None]).exp_()
     partition = exponentials.sum(-1)
     loss = (highest + partition.log() - expected).masked_fill(padded, 0.0).sum()
+    # p, then minus q
     gradient = exponentials.mul_((real / partition)[:, None])
     if smoothing:
         gradient -= (uniform * real)[:, None]
@@ -45,6 +49,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
+        # a copy, since the gradient overwrites it and the caller's logits must stay
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
         loss, gradient = _loss_and_gradient(wide, labels, smoothing, pad_token_id)
         ctx.save_for_backward(gradient.to(logits.dtype))
@@ -74,6 +79,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         pad_token_id: int,
     ):
         device = states.device.type
+        # autocast does not reach into a custom function, so its dtype is applied here
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         # of the loss and of the sums over chunks
         wide = torch.promote_types(dtype, torch.float32)
@@ -92,6 +98,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         for start in range(0, len(inputs), chunk_rows):
             chunk = slice(start, start + chunk_rows)
             part = inputs[chunk]
+            # (rows of the chunk, V); the last chunk may be shorter
             narrow = narrow_buffer[: len(part)]
             logits = wide_buffer[: len(part)]
             torch.mm(part, matrix.t(), out=narrow)
@@ -102,11 +109,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             loss += chunk_loss
             if gradients[2] is not None:
                 gradients[2] += gradient.sum(0)
+            # matrix products in the dtype of autocast, as backward() of a linear layer would compute them
             gradient = narrow.copy_(gradient)
             if gradients[0] is not None:
                 gradients[0][chunk] = gradient @ matrix
             if gradients[1] is not None:
                 gradients[1] += gradient.t() @ part
+        # not save_for_backward(), which is for inputs and outputs
         ctx.gradients = gradients
         ctx.dtypes = [None if value is None else value.dtype for value in (states, weight, bias)]
         return loss

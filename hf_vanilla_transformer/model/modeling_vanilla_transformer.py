@@ -67,10 +67,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         `__init__` does not share the module: `from_pretrained` overlooks missing weights of shared modules.
         """
         super().tie_weights(*args, **kwargs)
-        base: Any = self.base_model
+        base = self.base_model
         shared = getattr(base, "shared", None)
-        if shared is None:
+        if shared is None:  # untied, or only one of the stacks
             return
+        assert isinstance(base, VanillaTransformerModel)
         # transformers leaves weights untied while loading, and if a file has different ones
         if all(stack.embed_tokens.weight is shared.weight for stack in (base.encoder, base.decoder)):
             base.shared = shared
@@ -103,6 +104,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig, layers: list[nn.Module]):
         super().__init__(config)
+        # its row of the padding token is an ordinary one: padded positions are masked
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
         self.embed_scale = math.sqrt(config.d_model)
         learned = config.position_embedding == "learned"
@@ -117,12 +119,14 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Pass exactly one of [decoder_]input_ids and [decoder_]inputs_embeds.")
         if inputs_embeds is None:
+            # (B, T) -> (B, T, d_model)
             inputs_embeds = self.embed_tokens(input_ids)
         return inputs_embeds * self.embed_scale
 
     def add_positions(self, embeddings: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """Add the positions after those in `cache`, and apply dropout. *Shape:* (B, T, d_model) to (B, T, d_model)."""
         positions = next_positions(self.embed_positions, cache, embeddings.shape[1])
+        # (B, T, d_model) + (T, d_model); dropout "to the sums of the embeddings and the positional encodings" (5.4)
         return self.dropout(embeddings + positions.to(embeddings))
 
 
@@ -149,6 +153,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         """
         head_masks = split_head_mask(head_mask, "head_mask", len(self.layers), self.config.num_heads)
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
+        # one mask for all layers, because building it may be slow
         mask = padding_mask(self.config, embeddings, attention_mask)
         hidden_states = self.add_positions(embeddings)
         for layer, layer_head_mask in zip(self.layers, head_masks, strict=True):
@@ -203,7 +208,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         cross_mask = padding_mask(self.config, embeddings, encoder_attention_mask, encoder_hidden_states)
         hidden_states = self.add_positions(embeddings, cache)
         for layer, *layer_head_masks in zip(self.layers, head_masks, cross_head_masks, strict=True):
-            # tensors are passed by position, because gradient checkpointing only tracks positional arguments
+            # Tensors are passed by position, because gradient checkpointing only tracks positional arguments.
+            # No final layer norm: in post-norm layers, each output is normalised already.
             hidden_states = layer(
                 hidden_states,
                 causal_mask,
@@ -213,7 +219,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 **{CACHE: cache},
                 **kwargs,
             )
-        fields: dict[str, Any] = {"last_hidden_state": hidden_states, CACHE: cache}
+        fields: dict = {"last_hidden_state": hidden_states, CACHE: cache}
         return BaseModelOutputWithPastAndCrossAttentions(**fields)
 
 
@@ -289,6 +295,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 input_ids, attention_mask, inputs_embeds=inputs_embeds, head_mask=head_mask, **kwargs
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
+            # what the encoder returns with return_dict=False: last hidden state, all hidden states, attentions
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
@@ -338,7 +345,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return `shift_right` of `labels`. *Shape:* (B, T) to (B, T)."""
-        return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+        config = self.config
+        assert config.pad_token_id is not None  # every model has both
+        assert config.decoder_start_token_id is not None
+        return shift_right(labels, config.pad_token_id, config.decoder_start_token_id)
 
     @accept_past_key_values
     @can_return_tuple
@@ -369,6 +379,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         decoder's input defaults to the labels shifted right. The rest is as in `VanillaTransformerModel.forward`.
         """
         if labels is not None:
+            # all positions are computed at once, so a cache would only take memory
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -390,12 +401,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         states = outputs.last_hidden_state
         logits = None
         loss = None
-        if labels is None or smoothing is None:
-            logits = self.lm_head(states)
-        if labels is not None and logits is None:
+        if labels is not None and smoothing is not None:
             loss = projected_cross_entropy(self.lm_head, states, labels, smoothing, self.config.pad_token_id)
             loss = loss / (labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)
-        elif labels is not None:
+        else:
+            # (B, T, vocab_size), without softmax, which is part of the loss and of the search
+            logits = self.lm_head(states)
+        if labels is not None and smoothing is None:
             loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
         return Seq2SeqLMOutput(
             loss=loss, logits=logits, **{k: v for k, v in outputs.items() if k != "last_hidden_state"}

@@ -63,12 +63,15 @@ class TranslationPipeline(Pipeline):
         if not isinstance(inputs, Sequence):
             return super().__call__((text for text in inputs), *args, **kwargs)
 
+        # a column of `datasets` is a sequence, but no list
         inputs = list(inputs)
         for text in inputs:
+            # all of them, before the first is translated
             _check_text(text)
         if not inputs:
             return []
         results = super().__call__(inputs, *args, **kwargs)
+        # transformers 4 has no list around a single translation
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
 
     def _sanitize_parameters(
@@ -107,7 +110,7 @@ class TranslationPipeline(Pipeline):
 
     def preprocess(  # type: ignore[override]
         self, text: str, src_lang: str | None = None, tgt_lang: str | None = None, truncation: bool | str = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, torch.Tensor]:
         _check_text(text)
         tag = Directions(self.model.config).tag(src_lang, tgt_lang)
         num_tags = 0 if tag is None else 1
@@ -131,14 +134,11 @@ class TranslationPipeline(Pipeline):
         if tag is not None:
             start = {"input_ids": self.tokenizer.convert_tokens_to_ids(tag), "attention_mask": 1}
             inputs = {name: torch.nn.functional.pad(inputs[name], (1, 0), value=start[name]) for name in start}
-        return {
-            **{name: inputs[name] for name in ("input_ids", "attention_mask")},
-            "skipped": torch.tensor([skipped]),
-        }
+        # as a tensor, because transformers batches whatever preprocess() returns
+        skipped_rows = torch.tensor([skipped])
+        return {**{name: inputs[name] for name in ("input_ids", "attention_mask")}, "skipped": skipped_rows}
 
-    def _forward(  # type: ignore[override]
-        self, inputs: dict[str, Any], **generate_kwargs
-    ) -> dict[str, torch.Tensor]:
+    def _forward(self, inputs: dict[str, torch.Tensor], **generate_kwargs) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Return the n best translations of B texts.
 
         Returns:
@@ -164,25 +164,25 @@ class TranslationPipeline(Pipeline):
         return_tensors: bool = False,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
-    ) -> list[dict[str, Any]]:
-        tokens = outputs["tokens"][0]  # (n, T)
+    ) -> list[dict[str, object]]:
+        # of one text, whatever the batch size (n, T)
+        tokens = outputs["tokens"][0]
         scores = outputs["scores"][0].tolist() if "scores" in outputs else None
         if outputs["skipped"].item():
+            # one empty translation, which nothing has scored
             tokens = tokens[:1, :0]
             scores = None
 
         # as in transformers 4, tokens replace the text unless both are requested
         if return_text is None:
             return_text = not return_tensors
-        results: list[dict[str, Any]] = [{} for _ in tokens]
+        results: list[dict[str, object]] = [{} for _ in tokens]
         for i, result in enumerate(results):
             if return_tensors or not return_text:
                 result["translation_token_ids"] = tokens[i]
             if return_text:
                 result["translation_text"] = self.tokenizer.decode(
-                    tokens[i],
-                    skip_special_tokens=True,
-                    clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+                    tokens[i], skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
                 )
             if scores is not None:
                 result["score"] = scores[i]

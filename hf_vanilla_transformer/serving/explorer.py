@@ -202,6 +202,7 @@ def _event_handlers(
             candidates = explorer.translate(text, int(num_beams), alpha, target_lang)
         except ValueError as error:
             raise gr.Error(str(error), title="Cannot translate", print_exception=False) from None
+        # escaped, because a model may write anything
         rows = "".join(_ROW.format(f"{each.score:.3f}", escape(each.text)) for each in candidates)
         best = candidates[0]
         return best.text, _TABLE.format(rows), (text, best.ids, target_lang)
@@ -211,6 +212,7 @@ def _event_handlers(
             # nothing has been translated yet
             return None
         attention = explorer.attention(*shown)
+        # encoder and decoder may differ in depth, but the page has one slider
         num_layers = len(attention["weights"][kind])
         return explorer.heat_map(attention, kind, min(int(layer), num_layers), int(head))
 

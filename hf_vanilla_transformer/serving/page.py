@@ -13,6 +13,7 @@ _FILE = Path(__file__).with_name("page.html")
 
 def page_response() -> Response:
     """Return the page."""
+    # read again each time, so that its hashes are always those of the file
     page = _FILE.read_text(encoding="utf-8")
     policy = [
         "default-src 'none'",

@@ -134,6 +134,7 @@ class Server:
             version=__version__,
             description="Translations by the original Transformer, with LibreTranslate's API.",
         )
+        # for the documentation at /docs only
         errors: dict[int | str, dict[str, object]] = {
             code: {"model": Error} for code in (400, 403, 408, 413, 500, 503, 504)
         }
@@ -155,12 +156,14 @@ class Server:
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
         app.add_exception_handler(HTTPException, _error_response)
+        # What is added last is outermost: requests refused for their origin are measured and logged too.
         app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
         app.add_middleware(_Watch, metrics=self.metrics, max_bytes=BYTES_PER_CHARACTER * self._max_characters + 10_000)
         return app
 
     async def translate(self, request: Request) -> dict[str, object]:
         """Translate a text, or several."""
+        # from the first byte on, so that a slow client gains no time
         deadline = time.monotonic() + self._timeout
         wanted = await self._read(request, TranslateRequest)
         if wanted.format not in ("text", "", None):
@@ -185,6 +188,7 @@ class Server:
         """Return the languages in which a text may be, the most probable first."""
         wanted = await self._read(request, DetectRequest)
         self._check_size([wanted.q])
+        # detection takes milliseconds, for which other requests must not wait
         found = await asyncio.to_thread(self.service.detect, wanted.q)
         return [_detected(item) for item in found]
 
@@ -234,12 +238,14 @@ class Server:
             raise HTTPException(408, f"The request took longer than {self._timeout:g} s to arrive.") from None
         except ClientDisconnect:
             raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.") from None
+        # before anything else is said about the request
         self._check_key(given.get("api_key"))
         try:
             return kind.model_validate(given)
         except ValidationError as errors:
+            # without the input, which answers and logs must not repeat
             problem = errors.errors(include_input=False, include_url=False)[0]
-            name, *_ = problem["loc"]
+            name = problem["loc"][0]
             if problem["type"] == "missing":
                 raise HTTPException(400, f"Invalid request: missing {name} parameter") from None
             raise HTTPException(400, f"Invalid request: {name}: {problem['msg']}") from None
@@ -256,6 +262,7 @@ class Server:
             raise HTTPException(403, "Invalid API key")
 
     def _check_size(self, texts: Sequence[str]) -> None:
+        # an empty text counts too, or a request could hold any number of them
         size = sum(max(1, len(text)) for text in texts)
         if size > self._max_characters:
             raise HTTPException(
@@ -271,6 +278,7 @@ class Server:
         disconnect = asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait({task, disconnect}, timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
+            # first, because both may be done
             if task.done():
                 return task.result()
             if disconnect.done():
@@ -304,6 +312,7 @@ async def _parameters(request: Request) -> dict[str, object]:
     Raises:
         HTTPException: if the body is damaged.
     """
+    # LibreTranslate takes parameters from the address as well; those in the body win
     given: dict[str, object] = dict(request.query_params)
     if request.headers.get("content-type", "").lower().startswith("application/json"):
         try:
@@ -319,6 +328,7 @@ async def _parameters(request: Request) -> dict[str, object]:
     # the size of the whole body is limited already
     async with request.form(max_files=0, max_fields=sys.maxsize, max_part_size=sys.maxsize) as form:
         for name in form:
+            # a repeated field is a list, as several texts are in JSON
             values = form.getlist(name)
             given[name] = values if len(values) > 1 else values[0]
     return given

@@ -64,6 +64,7 @@ class ServedModel:
         whole = 2 * max(map(len, sources)) * len(sources)
         outputs = self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
         padding = self.translator.model.config.pad_token_id
+        # of the best hypotheses, without the start token
         generated = (token for output in outputs for token in output.hypotheses[0][1:])
         self._metrics.count_batch(sources, sum(token != padding for token in generated))
         texts = [self.translator.decode(output.hypotheses) for output in outputs]
@@ -90,8 +91,10 @@ class _Job:
         for rank in range(max(map(len, hypotheses), default=1)):
             sentences = list(self.document.sentences)
             for place, found in zip(self.queued, hypotheses, strict=True):
+                # a sentence with fewer hypotheses repeats its last one
                 sentences[place] = found[min(rank, len(found) - 1)]
             texts.append(self.document.join(sentences))
+        # hypotheses that differ only in their tokens are one text
         best, *others = dict.fromkeys(texts)
         return Translation(best, others, self.warnings, self.detected)
 
@@ -146,6 +149,7 @@ class TranslationService:
             QueueFullError: if too many sentences wait already.
             UnsupportedError: if no model has the direction, or the language of a text cannot be detected.
         """
+        # before the texts are tokenised, which a busy server should not spend time on
         self._batcher.check_room()
         jobs = await asyncio.to_thread(lambda: [self._job(text, source, target, 1 + alternatives) for text in texts])
         answers = self._batcher.submit([sentence for job in jobs for sentence in job.queued.values()])

@@ -47,6 +47,7 @@ def model_card(folder: str | Path, details: CardDetails | None = None) -> ModelC
     try:
         return _fill_card(Path(folder), details or CardDetails())
     except (TypeError, LookupError, AttributeError, ArithmeticError, TemplateError) as error:
+        # the template reads whatever the record holds, so a damaged one can fail anywhere in it
         raise ValueError(
             f"Cannot write a model card: {Path(folder) / RECORD} or the scores are damaged ({error}). Remove the "
             "damaged file and try again."
@@ -108,6 +109,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
 def _about_ten_updates(rows: list[JsonObject]) -> list[JsonObject]:
     """Return the rows of about ten of the updates after which there was a validation, including the last."""
     updates = list(dict.fromkeys(row["updates"] for row in rows))
+    # counted from the end, so that the last one is always among them
     chosen = set(updates[::-1][:: max(1, len(updates) // 10)])
     return [row for row in rows if row["updates"] in chosen]
 
@@ -162,6 +164,7 @@ def _count_parameters(folder: Path) -> int:
         ValueError: if a file is damaged.
     """
     count = 0
+    # only the headers of the files are read, whatever the size of the model
     for file in folder.glob(WEIGHT_FILES):
         if file.suffix == ".safetensors":
             try:
@@ -182,6 +185,7 @@ def hardware(device: torch.device, processes: int = 1) -> str:
     if device.type == "cuda":
         return f"{processes} x {torch.cuda.get_device_name()}"
     cpu = platform.processor() or platform.machine()
+    # on Linux, `platform` knows only the architecture
     information = Path("/proc/cpuinfo")
     if information.is_file():
         models = [line for line in information.read_text().splitlines() if line.startswith("model name")]

@@ -58,10 +58,12 @@ def _permute_residual(name: str, tensor: torch.Tensor, order: torch.Tensor) -> t
     of the d_model dimensions, which must be applied to every parameter that reads or writes the residual stream. The
     dimensions inside a sub-layer (heads, d_ff) do not change.
     """
-    module, kind = name.split(".")[-2:]
+    module = name.split(".")[-2]
+    # what writes to the residual stream has its dimensions as rows, biases included
     if module.endswith("layer_norm") or module in ("out_proj", "fc2"):
         return tensor[order]
-    return tensor[:, order] if kind == "weight" else tensor
+    # what reads it, and the embeddings, as columns
+    return tensor[:, order] if name.endswith(".weight") else tensor
 
 
 def _marian_order(d_model: int) -> torch.Tensor:
@@ -84,6 +86,7 @@ def from_marian(marian: "MarianMTModel") -> VanillaTransformerForConditionalGene
     if not source.scale_embedding:
         raise ValueError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
     weights = {name: tensor for name, tensor in marian.state_dict().items() if not name.endswith(_POSITION_TABLE)}
+    # (1, vocab_size), a buffer that is 0 in most models, as the biases of attention may be
     output_bias = weights.pop("final_logits_bias")[0]
     attention_biases = [name for name in weights if name.endswith("_proj.bias")]
     config = VanillaTransformerConfig(
@@ -102,6 +105,7 @@ def from_marian(marian: "MarianMTModel") -> VanillaTransformerForConditionalGene
     if not config.attention_bias:
         for name in attention_biases:
             del weights[name]
+    # argsort() inverts a permutation
     order = _marian_order(config.d_model).argsort()
     weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
     if config.lm_head_bias:
@@ -153,6 +157,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> "MarianMTMod
             weights[name] = tensor
     # a new Marian model has an output bias of zeros
     weights["final_logits_bias"] = marian.final_logits_bias if output_bias is None else output_bias[None]
+    # Marian has a shared matrix even if it is not tied
     weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
     marian.load_state_dict(weights)
     for module in marian.modules():
@@ -236,6 +241,7 @@ def _layer_weights(layer: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters of an encoder or decoder layer of `torch.nn` under the names of this package."""
     attentions = {"self_attn": layer.self_attn}
     if isinstance(layer, nn.TransformerDecoderLayer):
+        # torch's name for attention to the encoder's output
         attentions["encoder_attn"] = layer.multihead_attn
     norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
     modules = {name: getattr(layer, f"norm{n}") for n, name in enumerate(norms, start=1)}
@@ -253,6 +259,7 @@ def _projections(attention: nn.MultiheadAttention) -> Iterator[tuple[str, torch.
     biases = (attention.in_proj_bias, attention.out_proj.bias)
     for kind, (in_proj, out_proj) in (("weight", weights), ("bias", biases)):
         if in_proj is not None:
+            # (3 d_model, d_model): the three projections below each other
             for name, tensor in zip("qkv", in_proj.chunk(3), strict=True):
                 yield f"{name}_proj.{kind}", tensor
             yield f"out_proj.{kind}", out_proj

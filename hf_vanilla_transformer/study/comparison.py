@@ -1,12 +1,12 @@
 """Compare two systems on a test set, and score given translations with a model."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import sacrebleu
 import torch
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
-from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
 from ..files import JsonObject
@@ -48,13 +48,13 @@ def compare_translations(
         if not len(lines) == len(sources) == len(references) or not lines:
             raise ValueError(f"{name} has {len(lines)} translations for {len(sources)} lines.")
     metrics: dict[str, Metric] = {"bleu": bleu(bleu_tokenize), "chrf": sacrebleu.CHRF(), "ter": sacrebleu.TER()}
-    systems = [(name, list(lines)) for name, lines in translations.items()]
+    systems: list[tuple[str, Sequence[str]]] = [(name, list(lines)) for name, lines in translations.items()]
     signatures, results = PairedTest(systems, metrics, [list(references)], "bs", RESAMPLES)()
     scores: JsonObject = {}
     # sacreBLEU calls a measure by its own name, such as "chrF2"; both lists are in the same order
     for measure, name in zip(signatures, metrics, strict=True):
-        first = results[measure][0]
-        second = results[measure][1]
+        first = cast(Result, results[measure][0])
+        second = cast(Result, results[measure][1])
         difference = float(second.score - first.score)
         scores[name] = {
             "a": _with_interval(first),
@@ -122,8 +122,7 @@ def _most_different(
 
 @torch.inference_mode()
 def score_translations(
-    model: VanillaTransformerForConditionalGeneration | Ensemble,
-    tokenizer: PreTrainedTokenizerBase,
+    translator: Translator,
     sources: Sequence[str],
     targets: Sequence[str],
     max_tokens: int = 2048,
@@ -136,6 +135,7 @@ def score_translations(
     """Score given translations with a model or an ensemble.
 
     Args:
+        translator: of models in torch, since exports only generate.
         max_tokens: maximum tokens per batch on each side, including padding; a longer pair forms a batch of its own.
         progress: called after each batch with its number of pairs.
         source_lang, target_lang, tag: as in `translate`.
@@ -143,8 +143,9 @@ def score_translations(
     Returns:
         For each pair, in order: log P(target | source) in nats, and the number of target tokens including `</s>`.
     """
-    encoded = Translator(model, tokenizer).encode(sources, source_lang, target_lang, tag)
-    sides = [encoded, tokenizer(list(targets), verbose=False)["input_ids"] if targets else []]
+    model = cast(VanillaTransformerForConditionalGeneration | Ensemble, translator.model)
+    encoded = translator.encode(sources, source_lang, target_lang, tag)
+    sides = [encoded, translator.tokenizer(list(targets), verbose=False)["input_ids"] if targets else []]
     lengths = [[len(ids) for ids in side] for side in sides]
     pad_id = model.config.pad_token_id
     start_id = model.config.decoder_start_token_id

@@ -133,7 +133,8 @@ def read_log(run: str) -> list[dict[str, float]]:
             raise ValueError(f"{folder / STATE} is damaged: its log_history is not a list of log entries with steps.")
         if not isinstance(state.get("global_step"), int):
             raise ValueError(f"{folder / STATE} is damaged: it is not the state of a training run.")
-        found[state["global_step"]] = logs
+        # of equally new logs the run's own, which ends with the totals
+        found.setdefault(state["global_step"], logs)
     if not found:
         raise FileNotFoundError(f"{run} is not the folder of a training run: no {STATE} in it or in a checkpoint.")
     return found[max(found)]
