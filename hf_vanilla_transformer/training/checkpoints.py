@@ -34,6 +34,8 @@ def write_checksums(folder: Path) -> None:
 
 def find_fault(folder: Path) -> str | None:
     """Return why training cannot resume from this checkpoint (a missing or corrupt file), or None if it can."""
+    if not folder.is_dir():
+        return "there is no such folder"
     try:
         # Written last, so a checkpoint without checksums is not whole; that is an OSError
         sums = json.loads((folder / CHECKSUMS).read_text("utf-8"))

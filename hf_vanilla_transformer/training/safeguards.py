@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from accelerate.accelerator import Accelerator
 from filelock import FileLock, Timeout
 from tqdm import tqdm
-from transformers import TrainerCallback
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .sharding import is_sharded
-
-if TYPE_CHECKING:
-    from accelerate.accelerator import Accelerator
-    from transformers import PreTrainedTokenizerBase
 
 MAX_BAD_UPDATES = 3  # in a row
 _MAX_UNREPORTED = 1000  # updates
@@ -79,7 +76,7 @@ class Safeguards(TrainerCallback):
     itself. With several, each update waits until the one before it has been computed.
     """
 
-    def __init__(self, accelerator: "Accelerator", tokenizer: "PreTrainedTokenizerBase | None"):
+    def __init__(self, accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase | None):
         self.accelerator = accelerator
         self.tokenizer = tokenizer
         self.signalled = False

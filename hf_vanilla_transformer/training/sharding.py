@@ -1,18 +1,14 @@
 """Models whose weights FSDP2 divides among processes."""
 
-from typing import TYPE_CHECKING
-
 import torch
+from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-if TYPE_CHECKING:
-    from accelerate.utils import FullyShardedDataParallelPlugin
-
-    from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
-def check_saved_form(plugin: "FullyShardedDataParallelPlugin") -> None:
+def check_saved_form(plugin: FullyShardedDataParallelPlugin) -> None:
     """Check that FSDP saves whole weights in checkpoints, from which a run resumes and which are averaged.
 
     Raises:
@@ -25,7 +21,7 @@ def check_saved_form(plugin: "FullyShardedDataParallelPlugin") -> None:
         )
 
 
-def keep_in_float32(plugin: "FullyShardedDataParallelPlugin") -> None:
+def keep_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
     """Let FSDP2 in bfloat16 add up gradients, and pass on the outputs of layers and the loss, in float32."""
     plugin.mixed_precision_policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
@@ -46,7 +42,7 @@ def is_sharded(model: torch.nn.Module) -> bool:
     return hasattr(next(model.parameters()), "device_mesh")
 
 
-def unsharded(model: "VanillaTransformerForConditionalGeneration") -> "VanillaTransformerForConditionalGeneration":
+def unsharded(model: VanillaTransformerForConditionalGeneration) -> VanillaTransformerForConditionalGeneration:
     """Return the model itself, or a copy with all weights on every process if FSDP2 has sharded it.
 
     Processes validate shares of different lengths. If they had to collect the weights at every step, those with more

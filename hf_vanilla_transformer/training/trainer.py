@@ -103,7 +103,6 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError("--ema_decay cannot be used with FSDP or DeepSpeed, which shard the weights.")
 
-        self._saving = False
         self._sampler: MaxTokensBatchSampler | None = None
         self.speed = TrainingSpeed()
         self.safeguards = Safeguards(self.accelerator, self.processing_class)
@@ -259,18 +258,11 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             self.init_hf_repo(token=token, private=private)
         self.save_model(_internal_call=True)
         if self.is_world_process_zero():
-            return hub.push(
-                str(self.args.output_dir),
-                str(self.hub_model_id),
-                token=token or self.args.hub_token,
-                revision=revision or self.args.hub_revision,
-                commit_message=commit_message,
-            )
+            token = token or self.args.hub_token
+            revision = revision or self.args.hub_revision
+            places = (str(self.args.output_dir), str(self.hub_model_id))
+            return hub.push(*places, token=token, revision=revision, commit_message=commit_message)
         return None
-
-    def _get_output_dir(self, trial) -> str:
-        folder = super()._get_output_dir(trial)
-        return str(Path(folder, UNFINISHED)) if self._saving else folder
 
     def _save_checkpoint(self, model, trial):
         """Write a checkpoint to a temporary folder and then rename it, so that every named checkpoint is complete.
@@ -280,9 +272,11 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         self.safeguards.report()
         folder = Path(self._get_output_dir(trial))
         checkpoint = folder / f"checkpoint-{self.state.global_step}"
-        unfinished = folder / UNFINISHED / checkpoint.name
         best = folder / f"checkpoint-{self.state.best_global_step}"
-        self._saving = True
+        output_dir = self.args.output_dir
+        # The only way to make transformers write elsewhere; the folder differs from this one in a search
+        self.args.output_dir = str(folder / UNFINISHED)
+        unfinished = Path(self._get_output_dir(trial), checkpoint.name)
         try:
             super()._save_checkpoint(model, trial)
             # transformers looked in the temporary folder; none exists if it was validated between two checkpoints
@@ -300,7 +294,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         except (OSError, RuntimeError, SafetensorError) as error:  # torch raises a RuntimeError if the disk is full
             raise OSError(f"Cannot write {checkpoint}: {error}. Earlier checkpoints are intact.") from error
         finally:
-            self._saving = False
+            self.args.output_dir = output_dir
             if self.args.should_save:
                 shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         self.accelerator.wait_for_everyone()
