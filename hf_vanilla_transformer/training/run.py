@@ -1,6 +1,5 @@
 """Train a model from text to a saved folder: `vanilla-transformer train` and `accelerate launch scripts/train.py`."""
 
-import json
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -11,7 +10,7 @@ from accelerate.utils import gather_object
 from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer
-from ..files import STATE
+from ..files import STATE, read_json
 from ..flags import Decides
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load, load_config, load_model
@@ -51,8 +50,7 @@ def run_train(
     with one_run(args.output_dir) if args.process_index == 0 else nullcontext(), explain_failures():
         set_seed(args.seed)
         config, data = resolve_config(model, data)
-        settings = run_settings(config, model, data, args)
-        return _Run(model, data, args, config, settings, args.output_dir).train()
+        return _Run(model, data, args, config, run_settings(config, model, data, args), args.output_dir).train()
 
 
 @dataclass
@@ -107,7 +105,7 @@ class _Run:
         """Return whether the run has completed the requested number of updates or epochs."""
         name = "max_steps" if self.args.max_steps > 0 else "num_train_epochs"
         try:
-            return json.loads(Path(self.folder, STATE).read_text("utf-8"))[name] >= getattr(self.args, name)
+            return read_json(Path(self.folder, STATE))[name] >= getattr(self.args, name)
         except (OSError, ValueError, TypeError, LookupError):  # missing or damaged: rely on the checkpoints
             return False
 

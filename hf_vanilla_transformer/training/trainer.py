@@ -18,7 +18,6 @@ from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
-from ..sharing.hub import hub_errors
 from .arguments import NOAM, VanillaTransformerTrainingArguments, check_batch_size, check_evaluation
 from .callbacks import TrainingSpeed
 from .checkpoints import UNFINISHED, write_checksums
@@ -126,18 +125,16 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             ValueError: if validation does not report the metric.
         """
         metric = str(args.metric_for_best_model).removeprefix("eval_")
-        names = list(args.metrics())
-        parts = list(by_name(eval_dataset))
-        if parts != [""]:
-            if metric in names and parts:
-                metric = f"{parts[0]}_{metric}"
-                # A copy, because the caller may use the same arguments for another trainer
-                args = copy.copy(args)
-                args.metric_for_best_model = metric
-            names = [f"{part}_{name}" for part in parts for name in names]
+        prefixes = [f"{name}_" if name else "" for name in by_name(eval_dataset)]
+        reported = [prefix + name for prefix in prefixes for name in args.metrics()]
+        if prefixes and metric not in reported and metric in args.metrics():
+            metric = prefixes[0] + metric
+            # A copy, because the caller may use the same arguments for another trainer
+            args = copy.copy(args)
+            args.metric_for_best_model = metric
         known = not compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
-        if known and metric not in names:
-            raise ValueError(f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}.")
+        if known and metric not in reported:
+            raise ValueError(f"metric_for_best_model must be one of {', '.join(reported)}, got {metric!r}.")
         return args
 
     def call_model_init(self, trial=None):
@@ -187,9 +184,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if self.lr_scheduler is None:
             optimizer = optimizer or self.optimizer
             assert optimizer is not None
-            self.lr_scheduler = get_noam_schedule(
-                optimizer, self.model.config.d_model, self.args.get_warmup_steps(num_training_steps)
-            )
+            warmup_steps = self.args.get_warmup_steps(num_training_steps)
+            self.lr_scheduler = get_noam_schedule(optimizer, self.model.config.d_model, warmup_steps)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -245,7 +241,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def init_hf_repo(self, *args, **kwargs) -> None:
         """Create the repository before training starts, so that a missing token or permission is reported early."""
-        with hub_errors(str(self.args.hub_model_id or self.args.output_dir)):
+        with hub.hub_errors(str(self.args.hub_model_id or self.args.output_dir)):
             super().init_hf_repo(*args, **kwargs)
 
     def push_to_hub(self, commit_message=None, blocking=True, token=None, revision=None, private=None, **kwargs):

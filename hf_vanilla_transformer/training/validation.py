@@ -1,8 +1,8 @@
 """Validate a model during training: cross-entropy, perplexity, and BLEU of its translations."""
 
+import copy
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 import torch
@@ -29,21 +29,21 @@ _LOADER_FLAGS = (
 _Pairs = Sequence[Mapping[str, list[int]]]
 
 
-@contextmanager
-def _original_forward(model: torch.nn.Module) -> Iterator[None]:
-    """Restore the `forward` that accelerate wraps for mixed precision, because the fast search needs the original."""
+def _without_wrapper(model: VanillaTransformerForConditionalGeneration) -> VanillaTransformerForConditionalGeneration:
+    """Return the model without the `forward` that accelerate wraps for mixed precision, but with the same weights.
+
+    The fast search runs only if calling the model runs nothing but its class's `forward`.
+    """
     original = vars(model).get("_original_forward")
     if original is None:
-        yield
-        return
-    wrapper = vars(model).pop("forward")
+        return model
+    # A shallow copy, because training needs the wrapper again
+    plain = copy.copy(model)
+    del plain.forward
     # A method that a user has put in place of the class's still counts
     if getattr(original, "__func__", None) is not type(model).forward:
-        model.forward = original
-    try:
-        yield
-    finally:
-        model.forward = wrapper
+        plain.forward = original
+    return plain
 
 
 class ValidatingTrainer(Seq2SeqTrainer):
@@ -180,11 +180,11 @@ class ValidatingTrainer(Seq2SeqTrainer):
         hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
         with (
             self.compute_loss_context_manager(),
-            _original_forward(model),
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
             sources = [pair["input_ids"] for pair in pairs]
-            found = Translator(model, self.processing_class).translate_ids(sources, progress=bar.update, **settings)
+            translator = Translator(_without_wrapper(model), self.processing_class)
+            found = translator.translate_ids(sources, progress=bar.update, **settings)
         outputs = [output.hypotheses[0] if output.hypotheses else [] for output in found]
         rows = list(zip(mine, outputs, [pair["labels"] for pair in pairs], strict=True))
         if processes > 1:

@@ -207,6 +207,11 @@ def test_a_single_process_uses_only_one_of_several_gpus(trainer, two_gpus, caplo
     assert "CUDA_VISIBLE_DEVICES" in caplog.text
 
 
+def test_the_arguments_default_to_those_of_the_paper(small_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert VanillaTransformerTrainer(small_model()).args.lr_scheduler_type == "noam"
+
+
 def test_a_batch_size_in_pairs_is_rejected(trainer):
     with pytest.raises(ValueError, match="per_device_train_batch_size has no effect here"):
         trainer(per_device_train_batch_size=3)
