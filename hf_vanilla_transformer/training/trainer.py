@@ -253,12 +253,11 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         self.save_model(_internal_call=True)
-        if self.is_world_process_zero():
-            token = token or self.args.hub_token
-            revision = revision or self.args.hub_revision
-            places = (str(self.args.output_dir), str(self.hub_model_id))
-            return hub.push(*places, token=token, revision=revision, commit_message=commit_message)
-        return None
+        if not self.is_world_process_zero():
+            return None
+        folder = str(self.args.output_dir)
+        commit = {"commit_message": commit_message, "revision": revision or self.args.hub_revision}
+        return hub.push(folder, str(self.hub_model_id), token=token or self.args.hub_token, **commit)
 
     def _save_checkpoint(self, model, trial):
         """Write a checkpoint to a temporary folder and then rename it, so that every named checkpoint is complete.
@@ -270,10 +269,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         checkpoint = folder / f"checkpoint-{self.state.global_step}"
         best = folder / f"checkpoint-{self.state.best_global_step}"
         output_dir = self.args.output_dir
-        # The only way to make transformers write elsewhere; the folder differs from this one in a search
-        self.args.output_dir = str(folder / UNFINISHED)
-        unfinished = Path(self._get_output_dir(trial), checkpoint.name)
         try:
+            # The folder in which transformers writes; in a hyperparameter search, it adds that of the trial
+            self.args.output_dir = str(folder / UNFINISHED)
+            unfinished = Path(self._get_output_dir(trial), checkpoint.name)
             super()._save_checkpoint(model, trial)
             # transformers looked in the temporary folder; none exists if it was validated between two checkpoints
             exists = best == checkpoint or best.is_dir()
@@ -319,7 +318,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         try:
             super()._save(output_dir, state_dict)
         except Exception as error:
-            # when the disk is full, safetensors raises an error of its own, and tokenizers a bare Exception
+            # When the disk is full, safetensors raises an error of its own, and tokenizers a bare Exception
             if type(error) not in (SafetensorError, Exception):
                 raise
             raise OSError(f"Cannot write the model to {folder}: {error}") from error
