@@ -77,7 +77,8 @@ def _is_for_users(error: Exception) -> bool:
         return False
 
     remote = str(error) if _WORKER in str(error) else str(error.__cause__)
-    frames = [line.strip() for line in remote.splitlines()]  # of another process: a line of its file, then its code
+    # of another process: a line of its file, then its code
+    frames = [line.strip() for line in remote.splitlines()]
     places = [number for number, line in enumerate(frames) if line.startswith('File "')]
     if places:
         file = frames[places[-1]].split('"')[1]
@@ -138,19 +139,22 @@ def _run(words: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status."""
-    if sys.stderr is None:  # closed by the caller; print() would mix messages with the results on stdout
+    if sys.stderr is None:
+        # closed by the caller; print() would mix messages with the results on stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     words = sys.argv[1:] if argv is None else argv
     debug = _wants_traceback(words)
     try:
         _run(words)
-    except BrokenPipeError:  # the reader of the output has exited, as `head` does
+    except BrokenPipeError:
+        # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         say(f"{_PROG}: interrupted")
         return 130
-    except SystemExit as stop:  # raised by argparse, also for values that a dataclass refuses
+    except SystemExit as stop:
+        # raised by argparse, also for values that a dataclass refuses
         if debug and stop.code == 2:
             traceback.print_exc()
         raise

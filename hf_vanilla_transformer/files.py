@@ -44,7 +44,8 @@ def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
         yield unfinished
         try:
             unfinished.replace(file)
-        except FileNotFoundError:  # a process that has seen the whole job finished may remove what is left over
+        except FileNotFoundError:
+            # a process that has seen the whole job finished may remove what is left over
             if not (shared and Path(file).exists()):
                 raise
     finally:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
+Settings = dict[str, Any]  # flags by name, with values as a recipe holds them: text, numbers or lists of these
+
 
 class Decides(Enum):
     """What a flag decides in a training run, and so when it may change.
@@ -310,6 +312,26 @@ def _settings(hint: object, takes_recipe: bool) -> dict[str, Any] | None:
 def values_of(flags: Flags, kind: type[Flags]) -> dict[str, Any]:
     """Return the values of those flags that a class declares or inherits, by name."""
     return {flag.name: getattr(flags, flag.name) for flag in fields(kind)}
+
+
+def check_positive(name: str, value: int | None) -> None:
+    """Check that a flag is at least 1, if it is given.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if value is not None and value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}.")
+
+
+def check_share(name: str, value: float) -> None:
+    """Check that a flag is at least 0 and below 1.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value}.")
 
 
 def check_seed(seed: int) -> None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
@@ -25,7 +25,7 @@ _MODEL = f"{__package__}.model."
 _MODELING = f"{_MODEL}modeling_vanilla_transformer"
 
 
-def _upload(model: "VanillaTransformerPreTrainedModel", repo_id: str, **kwargs: Any) -> str:
+def _upload(model: "VanillaTransformerPreTrainedModel", repo_id: str, **kwargs) -> str:
     """Upload a model with this package's model card; replaces `push_to_hub` if the package is installed."""
     from .sharing.hub import push_model
 
@@ -86,7 +86,8 @@ class _RegisterAfterImport(MetaPathFinder):
     """Call `_register` after each import of a module concerned, unless a model module is still being imported."""
 
     def __init__(self) -> None:
-        self.running: set[str] = set()  # model modules that are being imported, one by the other
+        # model modules that are being imported, one by the other
+        self.running: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from queue import Queue
 from threading import Thread
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
+from ..flags import Settings
 from . import translate_files
 from .console import UsageError, say
 from .models import decoding_settings, direction, load_translator, report_problems, resolve_languages
@@ -40,12 +41,14 @@ def _translate_standard_input(args: TranslateArguments) -> None:
     resolve_languages(translator, args)  # before stdin is read
     lines_read = untranslated = 0
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # the terminal's encoding may lack characters
+        # the terminal's encoding may lack characters
+        sys.stdout.reconfigure(encoding="utf-8")
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
         for lines in _chunks(decode_lines(_standard_input(), "standard input"), wait=args.do_sample):
             translations = translator.translate(lines, max_tokens=args.max_tokens, progress=bar.update, **settings)
             for translation in translations:
-                print(" ".join(translation.text.splitlines()))  # one line of output per line of input
+                # one line of output per line of input
+                print(" ".join(translation.text.splitlines()))
             sys.stdout.flush()
             untranslated += report_problems(translations, "standard input", lines_read + 1)
             lines_read += len(lines)
@@ -54,7 +57,7 @@ def _translate_standard_input(args: TranslateArguments) -> None:
         say(f"{untranslated:,} of {lines_read:,} lines were not translated, {whole_or_part}")
 
 
-def _sampling(args: TranslateArguments) -> dict[str, Any]:
+def _sampling(args: TranslateArguments) -> Settings:
     """Return the settings of sampling."""
     if not args.do_sample:
         if args.top_k is not None:
@@ -78,7 +81,8 @@ def _chunks(lines: Iterable[str], wait: bool) -> Iterator[list[str]]:
             for line in lines:
                 queue.put(line)
             queue.put(None)
-        except BaseException as error:  # raised again by the consumer
+        except BaseException as error:
+            # raised again by the consumer
             queue.put(error)
 
     Thread(target=read, daemon=True).start()
@@ -104,5 +108,6 @@ def _standard_input() -> BinaryIO:
     """
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except io.UnsupportedOperation:  # stdin has no file descriptor, as in tests
+    except io.UnsupportedOperation:
+        # stdin has no file descriptor, as in tests
         return sys.stdin.buffer

@@ -3,14 +3,15 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
+from ..files import JsonObject
+from ..flags import Settings
 from .console import UsageError, say
 from .models import decoding_settings, direction, load_translator, resolve_languages
 from .translate_flags import TranslateArguments
 
 
-def run(args: TranslateArguments, sampling: dict[str, Any]) -> None:
+def run(args: TranslateArguments, sampling: Settings) -> None:
     """Translate files into a folder, and print a summary as JSON."""
     from tqdm import tqdm
 
@@ -26,7 +27,8 @@ def run(args: TranslateArguments, sampling: dict[str, Any]) -> None:
     assert args.output_dir  # checked by the flags
     files = find_files(args.input_files)
     models = [str(Path(name).resolve()) if Path(name).is_dir() else name for name in args.model]
-    translator = load_translator(models, args.backend, args.dtype)  # to check it before any task starts
+    # to check it before any task starts
+    translator = load_translator(models, args.backend, args.dtype)
     if not translator.model.returns_scores and (args.scores or args.nbest > 1):
         raise UsageError(f"--backend {args.backend} has neither --scores nor --nbest.")
     source_lang, target_lang = resolve_languages(translator, args)
@@ -35,7 +37,8 @@ def run(args: TranslateArguments, sampling: dict[str, Any]) -> None:
     languages = {**direction(args), "source_lang": source_lang, "target_lang": target_lang}
     translator.encode([""], **languages)  # checks the tag
     beams = translator.num_hypotheses(args.num_beams or (1 if args.do_sample else None))
-    if args.nbest > beams and not (args.do_sample and beams == 1):  # without beams, samples are independent
+    if args.nbest > beams and not (args.do_sample and beams == 1):
+        # without beams, samples are independent
         raise UsageError(f"--nbest {args.nbest} exceeds the beam size, {beams}: raise --num_beams.")
     translation = CorpusTranslation(
         tuple(models),
@@ -66,7 +69,7 @@ def run(args: TranslateArguments, sampling: dict[str, Any]) -> None:
     _report(job.finish(), args.output_dir)
 
 
-def _report(manifest: dict[str, Any], output_dir: str) -> None:
+def _report(manifest: JsonObject, output_dir: str) -> None:
     if not manifest["whole"]:
         say(f"This element of the job array is done; {output_dir} is finished when the others are.")
         return

@@ -29,7 +29,8 @@ def write_digests(file: Path, digests: Sequence[bytes]) -> None:
     records["high"] = halves[:, 0]
     records["low"] = halves[:, 1]
     records["row"] = np.arange(len(halves))
-    _save(file, records[np.lexsort((records["low"], records["high"]))])  # stable: equal digests stay in row order
+    # stable: equal digests stay in row order
+    _save(file, records[np.lexsort((records["low"], records["high"]))])
 
 
 def number_of_ranges(pairs: int) -> int:
@@ -59,7 +60,8 @@ def find_duplicates(files: Iterable[Path], index: int, ranges: int, output: Path
         pieces.append(np.full(end - start, piece, "u4"))
 
     found = np.concatenate(records) if records else np.zeros(0, _DIGEST)
-    order = np.lexsort((found["low"], found["high"]))  # stable: equal digests stay in the order of pieces and rows
+    # stable: equal digests stay in the order of pieces and rows
+    order = np.lexsort((found["low"], found["high"]))
     found = found[order]
     repeated = np.zeros(len(found), bool)
     repeated[1:] = (found["high"][1:] == found["high"][:-1]) & (found["low"][1:] == found["low"][:-1])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,7 +22,7 @@ from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
 from ..data.source import Source, Text, named_identities
 from ..data.tokenizer import fingerprint, train_tokenizer
-from ..files import read_json
+from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
 from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
 from .runner import (
@@ -58,7 +58,7 @@ def prepare(
     tokenizer: PreTrainedTokenizerBase | None = None,
     runner: Runner | None = None,
     watch: Watch = _consume,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write a folder of shards and return its manifest. After an interruption, the same call resumes.
 
     The shards depend neither on where tasks run nor on how many run at once. Of pairs that occur more than once, the
@@ -83,7 +83,8 @@ def prepare(
     settings = _settings(source, preparation, tokenizer)
     earlier = _earlier_manifest(folder, settings)
     if earlier is not None and earlier["whole"]:
-        _clean_up(folder)  # which may have been interrupted
+        # which may have been interrupted
+        _clean_up(folder)
         return earlier
     (folder / WORK).mkdir(parents=True, exist_ok=True)
     manifest = earlier or {"settings": settings, "whole": False}
@@ -95,7 +96,8 @@ def prepare(
         steps.make_tokenizer(tokenizer, pieces)
         shards = steps.write(pieces)
     except (_WaitsForOthersError, FileNotFoundError) as error:
-        manifest = read_manifest(folder)  # another element may have finished the job and removed the work folder
+        # another element may have finished the job and removed the work folder
+        manifest = read_manifest(folder)
         waits = isinstance(error, _WaitsForOthersError)
         if manifest["whole"] or (waits and runner.share != (0, 1)):
             return manifest
@@ -112,7 +114,8 @@ def prepare(
 
 def _clean_up(folder: Path) -> None:
     """Remove what is no longer needed when all shards are written."""
-    shutil.rmtree(folder / WORK, ignore_errors=True)  # another process may be removing it
+    # another process may be removing it
+    shutil.rmtree(folder / WORK, ignore_errors=True)
     remove_leftovers(folder)
 
 
@@ -174,7 +177,8 @@ class _Steps:
                 tokenizer = train_tokenizer(sample, preparation.vocab_size, *kind)
             tokenizer.save_pretrained(self.tasks.folder)
             write_json(done, {})
-        load_tokenizer.cache_clear()  # files may have changed since an earlier call in this process
+        # files may have changed since an earlier call in this process
+        load_tokenizer.cache_clear()
         load_excluded.cache_clear()
 
     def _check_first(self) -> None:
@@ -182,7 +186,7 @@ class _Steps:
         if self.runner.share[0]:
             raise _WaitsForOthersError
 
-    def write(self, pieces: list[Piece]) -> dict[str, dict[str, Any]]:
+    def write(self, pieces: list[Piece]) -> dict[str, JsonObject]:
         """Clean the pieces, find duplicates and write the shards; return the counts of the shards by name."""
         tasks = self.tasks
         pairs = sum(piece.pairs for piece in pieces)
@@ -211,7 +215,7 @@ class _Steps:
         return {shard.name: read_json(shard.with_suffix(".json")) for shard in shards}
 
 
-def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> JsonObject:
     """Return everything that determines the content of the shards, in types of JSON."""
     identities = [(part.needs_network, part.identity()) for part in source.parts]
     settings = {
@@ -232,12 +236,12 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     return json.loads(json.dumps(settings))
 
 
-def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
+def _without_none(settings: JsonObject) -> JsonObject:
     """Return the settings that are set, so that a new one does not invalidate earlier folders."""
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
     """Return the manifest of an earlier call with the same settings, or None if there was none.
 
     Raises:
@@ -248,8 +252,9 @@ def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] 
         return None
     earlier = read_manifest(folder)
     recorded = earlier["settings"]
-    if earlier["whole"]:  # remains valid if the code changes or records additional settings
-        earlier_defaults: dict[str, Any] = {"exclude": []}
+    if earlier["whole"]:
+        # remains valid if the code changes or records additional settings
+        earlier_defaults: JsonObject = {"exclude": []}
         if recorded.get("vocab_size"):
             earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
         recorded = {**settings, **earlier_defaults, **recorded, "version": settings["version"]}
@@ -257,7 +262,7 @@ def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] 
     return earlier
 
 
-def _sum_counts(shards: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _sum_counts(shards: Iterable[JsonObject]) -> JsonObject:
     """Return the total counts of all shards.
 
     Raises:

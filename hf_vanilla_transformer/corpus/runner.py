@@ -104,7 +104,8 @@ class Runner:
             yield call(function, self.threads, task)
 
     def _run_in_processes(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        context = get_context("spawn")  # a forked process cannot use CUDA, nor torch's threads
+        # a forked process cannot use CUDA, nor torch's threads
+        context = get_context("spawn")
         started = context.Value("i", 0)
         count = min(self.processes, len(tasks))
         pool = ProcessPoolExecutor(count, context, _start_worker, (started, self.gpus))
@@ -118,7 +119,8 @@ class Runner:
                 "short. Finished tasks are kept."
             ) from None
         finally:
-            pool.shutdown(cancel_futures=True)  # waits for the tasks that are running, whose files are then kept
+            # waits for the tasks that are running, whose files are then kept
+            pool.shutdown(cancel_futures=True)
 
     def _run_on_ray(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
         ray = import_extra("ray", "cluster")
@@ -140,7 +142,8 @@ class Runner:
                 while waiting and len(running) < RAY_WINDOW:
                     running.append(remote.remote(function, self.threads, waiting.pop()))
                 finished, running = ray.wait(running, num_returns=1, timeout=60)
-                if not finished:  # perhaps a node has gone
+                if not finished:
+                    # perhaps a node has gone
                     self._check_nodes(_nodes(ray), gpu)
                 yield from ray.get(finished)
         except ray.exceptions.RayTaskError as error:
@@ -173,7 +176,8 @@ def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result
     before = torch.get_num_threads()
     parallel = os.environ.get("TOKENIZERS_PARALLELISM")
     torch.set_num_threads(threads)
-    os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # they would use all cores
+    # they would use all cores
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
     try:
         return function(task)
     finally:
@@ -192,7 +196,8 @@ def _start_worker(started: "Synchronized[int]", gpus: int) -> None:
     if gpus:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % gpus]
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # on Ctrl-C, the main process prints the message
+    # on Ctrl-C, the main process prints the message
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
@@ -270,5 +275,6 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
 def remove_leftovers(folder: Path) -> None:
     """Remove what interrupted tasks have left in the folder of a job that is finished."""
     for file in folder.rglob("*.unfinished"):
-        with contextlib.suppress(FileNotFoundError):  # another process may be removing them
+        with contextlib.suppress(FileNotFoundError):
+            # another process may be removing them
             file.unlink()

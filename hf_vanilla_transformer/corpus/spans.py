@@ -177,7 +177,8 @@ def _read_parquet(span: Span, language: str) -> list[str]:
     column = f"translation.{language}" if nested else language
     groups = []
     start = 0  # of the group, in rows
-    skipped = 0  # rows before the first group that is read
+    # rows before the first group that is read
+    skipped = 0
     for group in range(file.num_row_groups):
         end = start + file.metadata.row_group(group).num_rows
         if end <= span.offset:

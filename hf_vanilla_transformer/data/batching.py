@@ -52,7 +52,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
             in length.
     """
 
-    batch_size = None  # tells accelerate that batches vary in size
+    # tells accelerate that batches vary in size
+    batch_size = None
     drop_last = False
 
     def __init__(
@@ -87,7 +88,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
         # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
         longest = np.maximum(source, target)
-        rank = np.cumsum(np.bincount(longest) > 0)[longest]  # 1 for the shortest length that occurs
+        # 1 for the shortest length that occurs
+        rank = np.cumsum(np.bincount(longest) > 0)[longest]
         order = np.lexsort((np.where(rank % 2, source - target, target - source), longest))
         return order, (target * (max_tokens + 1) + source)[order], longest[order]
 
@@ -188,7 +190,8 @@ class GivenRows(Rows):
         return self.dataset[index]
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        several = getattr(self.dataset, "__getitems__", None)  # a Dataset of `datasets` reads them all at once
+        # a Dataset of `datasets` reads them all at once
+        several = getattr(self.dataset, "__getitems__", None)
         return several(indices) if several else [self.dataset[index] for index in indices]
 
     @property
@@ -226,7 +229,8 @@ class TokenRows(GivenRows):
         self.prefix = prefix
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"dataset": self.dataset, "prefix": self.prefix}  # a worker that is spawned maps the same files
+        # a worker that is spawned maps the same files
+        return {"dataset": self.dataset, "prefix": self.prefix}
 
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
@@ -245,7 +249,8 @@ class TokenRows(GivenRows):
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, np.ndarray]]:
         selected = np.asarray(indices)
-        if self.dataset._indices is not None:  # rows selected from the table
+        if self.dataset._indices is not None:
+            # rows selected from the table
             selected = self.dataset._indices.column(0).take(selected).to_numpy().astype(np.int64)
         sides = []
         for starts, arrays in self._columns.values():

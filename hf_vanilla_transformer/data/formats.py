@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from ..files import CORPUS_MANIFEST
+from ..files import CORPUS_MANIFEST, JsonObject
 
 MAX_LINE_BYTES = 1 << 20
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
@@ -63,7 +63,8 @@ def decode_line(line: bytes, name: str, number: int) -> str:
         raise DataError(
             f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8."
         ) from None
-    return text.removeprefix("\ufeff") if number == 1 else text  # skip the byte order mark
+    # skip the byte order mark
+    return text.removeprefix("\ufeff") if number == 1 else text
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -150,7 +151,7 @@ def names_languages(path: str) -> bool:
     return "source_lang" in row and "target_lang" in row
 
 
-def _json_objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_objects(path: str) -> Iterator[tuple[str, JsonObject]]:
     """Yield the file and line of each object, and the object; skip blank lines."""
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -159,7 +160,7 @@ def _json_objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, json_object(where, line)
 
 
-def json_object(where: str, line: str) -> dict[str, Any]:
+def json_object(where: str, line: str) -> JsonObject:
     """Return the object in a line of JSON.
 
     Args:
@@ -177,7 +178,7 @@ def json_object(where: str, line: str) -> dict[str, Any]:
     return row
 
 
-def json_texts(where: str, row: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
+def json_texts(where: str, row: JsonObject, keys: tuple[str, ...]) -> list[str]:
     """Return the texts under `keys` in an object, or in the object under its key "translation".
 
     Args:
@@ -195,7 +196,8 @@ def json_texts(where: str, row: dict[str, Any], keys: tuple[str, ...]) -> list[s
         text = row[key] or ""
         if not isinstance(text, str):
             raise DataError(f"{where}: the value of {key!r} is not a string.")
-        texts.append(text.encode("utf-8", "replace").decode())  # JSON can escape lone surrogates
+        # JSON can escape lone surrogates
+        texts.append(text.encode("utf-8", "replace").decode())
     return texts
 
 
@@ -288,7 +290,7 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     return format, files
 
 
-def read_translation_manifest(folder: str | Path) -> dict[str, Any]:
+def read_translation_manifest(folder: str | Path) -> JsonObject:
     """Return the manifest of a folder of translations, even if it is not finished.
 
     Raises:

@@ -54,7 +54,8 @@ class _Draws:
             bounds = np.arange(0, max(1, size // per_group) * per_group, per_group)
             ends = np.append(bounds[1:], size)
             drawn = np.diff(np.floor(part * np.append(0, ends) + 0.5)).astype(np.int64)
-            drawn[-1] += drawn.sum() == 0  # at least one pair per epoch
+            # at least one pair per epoch
+            drawn[-1] += drawn.sum() == 0
             group = np.repeat(np.arange(len(bounds)), ends - bounds)
             self.pairs = order[np.lexsort((generator.random(size), group))]
             self.place = np.arange(size) - bounds[group]
@@ -115,7 +116,8 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         self.uses_per_epoch = max([1, *(math.ceil(weight) for weight in weights)])
         self.max_tokens = max_tokens
         self.changing_lengths = changing_lengths
-        self._guaranteed = np.maximum(source, target)  # the length for which a pair's batch always has room
+        # the length for which a pair's batch always has room
+        self._guaranteed = np.maximum(source, target)
         check_fits(self._guaranteed, max_tokens)
         if changing_lengths is not None:
             first = changing_lengths(np.arange(len(source)))
@@ -145,7 +147,8 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         """Divide the slots of an epoch into batches of the planned sizes by the lengths of this epoch."""
         assert self.changing_lengths is not None
         generator = np.random.default_rng((self.seed, self.epoch))
-        slots = generator.permutation(len(numbers))  # decides between pairs of equal lengths
+        # decides between pairs of equal lengths
+        slots = generator.permutation(len(numbers))
         source, target = self.changing_lengths(numbers)
         slots = slots[self._sort(source[slots], target[slots], self.max_tokens)[0]]
         # From the batch of the shortest pairs to that of the longest, take the next pairs whose guaranteed length

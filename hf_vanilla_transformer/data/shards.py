@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..files import JsonObject
 from .batching import MaxTokensBatchSampler, Rows
 from .formats import DataError
 
@@ -28,7 +28,7 @@ def is_prepared(folder: str | None) -> bool:
     return folder is not None and Path(folder, MANIFEST).is_file()
 
 
-def read_manifest(folder: str | Path) -> dict[str, Any]:
+def read_manifest(folder: str | Path) -> JsonObject:
     """Return the manifest of a folder to which `prepare` has written, even if it has not finished.
 
     Raises:
@@ -48,7 +48,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     raise DataError(f"{file} is damaged; {PREPARE_AGAIN}.")
 
 
-def finished_manifest(folder: str) -> dict[str, Any]:
+def finished_manifest(folder: str) -> JsonObject:
     """Return the manifest of a finished folder, after checking that every shard exists and has the right size."""
     manifest = read_manifest(folder)
     if not manifest["whole"]:

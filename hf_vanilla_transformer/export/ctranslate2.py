@@ -37,7 +37,8 @@ class CTranslate2Model:
 
     training = False
     returns_scores = True
-    device = torch.device("cpu")  # the device of input and output ids
+    # the device of input and output ids
+    device = torch.device("cpu")
 
     def __init__(self, folder: str, device: str = "auto"):
         ctranslate2 = import_extra("ctranslate2", "export")
@@ -113,12 +114,14 @@ class CTranslate2Model:
                 num_hypotheses=count,
                 length_penalty=0.0 if gnmt else alpha,
                 max_decoding_length=limit,
-                min_decoding_length=0,  # allow empty translations; the default of CTranslate2 is 1
+                # allow empty translations; the default of CTranslate2 is 1
+                min_decoding_length=0,
                 max_input_length=0,
                 return_scores=True,
                 return_end_token=True,
             )
-        except RuntimeError as error:  # such as a text longer than the position table
+        except RuntimeError as error:
+            # such as a text longer than the position table
             raise ValueError(f"CTranslate2 failed: {error}") from error
         outputs = []
         for result in results:
@@ -178,11 +181,13 @@ def _write(folder: str, target: Path, quantization: str | None) -> None:
     """Convert the model in `folder`, with its tokenizer and configuration, to `target`."""
     converters = import_extra("ctranslate2", "export").converters
     _register_loader()
-    model = load_model(folder)  # checks that the files are complete
+    # checks that the files are complete
+    model = load_model(folder)
     tokenizer = load(AutoTokenizer, folder)
     config = model.config
     generation_config = model.generation_config
-    del model  # to save memory: the converter loads the model itself
+    # to save memory: the converter loads the model itself
+    del model
     converter = converters.TransformersConverter(folder, trust_remote_code=False)
     converter.convert(str(target), quantization=quantization)
     tokenizer.save_pretrained(target)

@@ -64,7 +64,8 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     def __init__(self, folder: str):
         exporters = import_exporters()
         options = import_module("onnxruntime").SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()  # by default it would use every core of the machine
+        # by default it would use every core of the machine
+        options.intra_op_num_threads = torch.get_num_threads()
         exported = exporters.ExportedModel.from_pretrained(folder, trust_remote_code=False, session_options=options)
         with torch.device("meta"):
             super().__init__(exported.config)
@@ -75,10 +76,12 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cpu")  # the device of input and output ids
+        # the device of input and output ids
+        return torch.device("cpu")
 
     def _can_use_fast_search(self, *search: object) -> bool:
-        return False  # the fast search needs the weights
+        # the fast search needs the weights
+        return False
 
     def _max_output_tokens(self) -> int:
         return num_positions(self.config)
@@ -120,7 +123,8 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
             decoder_input_ids=decoder_input_ids,
             encoder_outputs=encoder_outputs,
             cache=cache,
-            past_key_values=cache,  # in exports written with transformers before 5.24
+            # in exports written with transformers before 5.24
+            past_key_values=cache,
             attention_mask=attention_mask,
         )
 
@@ -143,7 +147,8 @@ def _write(folder: str, target: Path, quantization: str | None) -> None:
     model = load_model(folder).eval()
     tokenizer = load(AutoTokenizer, folder)
     for stack in (model.get_encoder(), model.get_decoder()):
-        stack.embed_positions(0, num_positions(model.config))  # extends a table of sinusoids to this length
+        # extends a table of sinusoids to this length
+        stack.embed_positions(0, num_positions(model.config))
     exporter = OnnxExporter()
     config = OnnxConfig(dynamic=True)
     sample: dict[str, Any] = {"input_ids": torch.tensor([[4, 5, 6, 2], [4, 5, 2, 0]])}

@@ -65,7 +65,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                     )
         config = copy.deepcopy(first)
         self._depths = [model.config.num_decoder_layers for model in models]
-        config.num_decoder_layers = sum(self._depths)  # transformers allocates the cache for this number of layers
+        # transformers allocates the cache for this number of layers
+        config.num_decoder_layers = sum(self._depths)
         super().__init__(config)
         self.models = nn.ModuleList(models)
         self.generation_config = copy.deepcopy(models[0].generation_config)
@@ -77,7 +78,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         return self._encoder
 
     def _can_use_fast_search(self, *search: object) -> bool:
-        return False  # the fast search supports only a single model
+        # the fast search supports only a single model
+        return False
 
     def _max_output_tokens(self) -> int:
         return min(model._max_output_tokens() for model in self.models)  # type: ignore[operator]
@@ -102,7 +104,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         if encoder_outputs is None:
             encoder_outputs = self._encoder(input_ids, attention_mask)
         log_probs = []
-        start = 0  # the first layer of the model in the shared cache
+        # the first layer of the model in the shared cache
+        start = 0
         states = encoder_outputs[0].split(self._widths, -1)
         for model, state, depth in zip(self.models, states, self._depths, strict=True):
             part = None if cache is None else _cache_slice(cache, start, start + depth)

@@ -160,7 +160,8 @@ class Translator:
 
     def decode(self, hypotheses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of generated ids."""
-        return self.tokenizer.batch_decode(list(map(list, hypotheses)), skip_special_tokens=True)
+        # one by one: some releases of transformers return one empty text for an empty list
+        return [str(self.tokenizer.decode(list(ids), skip_special_tokens=True)) for ids in hypotheses]
 
     def translate_ids(
         self,
@@ -331,7 +332,7 @@ def _join(document: Document, translations: Sequence[Translation], nbest: int) -
 
 @overload
 def translate(
-    model: Runtime, tokenizer: "PreTrainedTokenizerBase", sentences: str, max_tokens: int = ..., **settings: Any
+    model: Runtime, tokenizer: "PreTrainedTokenizerBase", sentences: str, max_tokens: int = ..., **settings
 ) -> str: ...
 
 
@@ -341,7 +342,7 @@ def translate(
     tokenizer: "PreTrainedTokenizerBase",
     sentences: Iterable[str],
     max_tokens: int = ...,
-    **settings: Any,
+    **settings,
 ) -> list[str]: ...
 
 
@@ -357,7 +358,7 @@ def translate(
     target_lang: str | None = None,
     tag: str | None = None,
     split_sentences: bool = False,
-    **generate_kwargs: Any,
+    **generate_kwargs,
 ) -> str | list[str]:
     """Return the translation of a string, or one per string of an iterable, in the same order.
 

@@ -27,7 +27,8 @@ def top_tokens(logits: torch.Tensor, count: int, block: int = 64) -> tuple[torch
     size = logits.shape[1]
     if size < 4 * block * count:
         return logits.topk(min(count, size), sorted=False)
-    whole = size - size % block  # tokens in whole blocks; the others are always candidates
+    # tokens in whole blocks; the others are always candidates
+    whole = size - size % block
     blocks = logits[:, :whole].unflatten(1, (-1, block))  # (N, V / block, block)
     best = blocks.amax(2).topk(count, sorted=False).indices  # (N, count)
     candidates = blocks.gather(1, best[..., None].expand(-1, -1, block)).flatten(1)  # (N, count block)
@@ -48,7 +49,8 @@ def most_likely_token(logits: torch.Tensor, block: int = 64) -> torch.Tensor:
     size = logits.shape[1]
     if size < 4 * block:
         return logits.argmax(1)
-    whole = size - size % block  # tokens in whole blocks
+    # tokens in whole blocks
+    whole = size - size % block
     blocks = logits[:, :whole].unflatten(1, (-1, block))  # (N, V / block, block)
     best = blocks.amax(2).argmax(1, keepdim=True)  # (N, 1)
     highest, token = blocks.gather(1, best[..., None].expand(-1, -1, block)).max(2)
@@ -69,7 +71,8 @@ class _SearchState(SimpleNamespace):
 
 def _split_when_worthwhile(done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the rows that are `done` and the others if enough are done to justify copying the others' caches."""
-    count = int(done.sum())  # the only value for which a search waits at each position
+    # the only value for which a search waits at each position
+    count = int(done.sum())
     if len(done) > 8 * count:
         return None
     rows = done.int().argsort(descending=True, stable=True)
@@ -158,7 +161,8 @@ def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, generation_con
     sequences[:, :, 0] = input_ids
     scores = torch.full((batch_size, beams), -1e9, device=input_ids.device)
     return _SearchState(
-        rows=torch.arange(batch_size, device=input_ids.device),  # indices into the output
+        # indices into the output
+        rows=torch.arange(batch_size, device=input_ids.device),
         limits=limits,
         running=sequences,
         # all beams are identical at first, so only one of them may be continued
@@ -213,7 +217,8 @@ def _advance(
         topk_running_sequences=extended,
         beam_scores=state.scores,
         topk_log_probs=best,
-        beam_indices=state.lengths,  # transformers stores the beam of each token here; only their number is needed
+        # transformers stores the beam of each token here; only their number is needed
+        beam_indices=state.lengths,
         topk_running_beam_indices=torch.full_like(tokens, length)[..., None],
         is_early_stop_heuristic_unsatisfied=state.can_improve,
         is_sent_finished=state.is_finished,

@@ -94,7 +94,8 @@ def can_decode_incrementally(model: Any) -> bool:
     """
     decoder = model.model.decoder
     modules = [module for module in (*decoder.modules(), model.lm_head) if module is not decoder]
-    activation = type(ACT2FN[model.config.activation_function])  # all of these are element-wise
+    # all of these are element-wise
+    activation = type(ACT2FN[model.config.activation_function])
     return (
         not any(module.training for module in model.modules())
         and model.config._attn_implementation in _ATTENTION_IMPLEMENTATIONS
@@ -129,7 +130,8 @@ class SentenceLimits(StoppingCriteria):
         self.limits = limits
 
     def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.Tensor:
-        rows = input_ids.shape[0] // self.limits.shape[0]  # beam search passes several rows per sentence
+        # beam search passes several rows per sentence
+        rows = input_ids.shape[0] // self.limits.shape[0]
         return input_ids.shape[1] - 1 >= self.limits.repeat_interleave(rows)
 
 
@@ -141,7 +143,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     """
 
     config: Any
-    returns_scores = True  # `generate` knows n-best lists and `output_sequence_scores`; exports may not
+    # `generate` knows n-best lists and `output_sequence_scores`; exports may not
+    returns_scores = True
 
     def generate(
         self,
@@ -170,7 +173,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             kwargs[CACHE] = kwargs.pop("cache")
         self._mark_cached_prefix(kwargs)
         if isinstance(encoded := kwargs.get("encoder_outputs"), ModelOutput):
-            kwargs["encoder_outputs"] = type(encoded)(**encoded)  # transformers repeats its tensors in place for beams
+            # transformers repeats its tensors in place for beams
+            kwargs["encoder_outputs"] = type(encoded)(**encoded)
         limits = None
         if not self._has_length_limit(generation_config, kwargs):
             limits = self._default_limits(inputs, kwargs)
@@ -209,7 +213,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             sequences: Any = self.generate(inputs, generation_config, processors, criteria, **kwargs)
         finally:
             _current_record.reset(token)
-        sequences = getattr(sequences, "sequences", sequences)  # with `return_dict_in_generate`
+        # with `return_dict_in_generate`
+        sequences = getattr(sequences, "sequences", sequences)
         scores = record.scores
         if scores is None:
             scores = self._score_sequences(sequences, record.prefix_length, inputs, generation_config, kwargs)
@@ -252,7 +257,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         is_end = torch.isin(labels, torch.tensor([] if end is None else end, device=labels.device))
         fill = (labels == self.config.pad_token_id).long().flip(1).cumprod(1).flip(1).bool()  # padding at the end
         counts = (is_end.cumsum(1) - is_end.long() == 0) & ~fill
-        if not self._has_length_limit(generation_config, kwargs):  # beyond its limit, a sequence is only filled up
+        if not self._has_length_limit(generation_config, kwargs):
+            # beyond its limit, a sequence is only filled up
             limits = self._default_limits(inputs, kwargs)
             limits = limits.repeat_interleave(len(sequences) // len(limits))
             positions = torch.arange(prefix_length - 1, sequences.shape[1] - 1, device=labels.device)
@@ -262,7 +268,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         log_prob = (log_probs * counts).sum(1)
         length = counts.sum(1)
         alpha = settings.get("length_penalty", DEFAULT_LENGTH_PENALTY)
-        if self.config.length_normalization == "gnmt":  # |Y| includes a given prefix (see `_update_finished_beams`)
+        if self.config.length_normalization == "gnmt":
+            # |Y| includes a given prefix (see `_update_finished_beams`)
             return log_prob / gnmt_length_penalty(prefix_length - 1 + length, alpha)
         return log_prob / length**alpha
 
@@ -310,7 +317,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
         """Return the number of tokens in each source (B,), from the mask, token ids, embeddings or encoder outputs."""
         if kwargs.get("attention_mask") is not None:
-            return kwargs["attention_mask"].ne(0).sum(-1)  # an integer for a mask of any dtype
+            # an integer for a mask of any dtype
+            return kwargs["attention_mask"].ne(0).sum(-1)
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is not None:
             return input_ids.ne(self.config.pad_token_id).sum(-1)
@@ -321,7 +329,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             states = kwargs["encoder_outputs"][0]
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
 
-    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def init_continuous_batching(self, *args, **kwargs) -> NoReturn:
         """Refuse continuous batching, which transformers has only for models without an encoder.
 
         Raises:
@@ -417,7 +425,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
         if synced_gpus or not self._can_use_fast_search(*search, model_kwargs):
             return super()._beam_search(*search, synced_gpus, **model_kwargs)  # type: ignore[misc]
-        input_ids = input_ids[:: generation_config.num_beams]  # generate() has repeated each sentence for every beam
+        # generate() has repeated each sentence for every beam
+        input_ids = input_ids[:: generation_config.num_beams]
         limits = self._length_limits(stopping_criteria, len(input_ids), input_ids.device)
         # the fast loop passes the limits as an argument, because it removes finished sentences from them
         token = _current_limits.set(None)

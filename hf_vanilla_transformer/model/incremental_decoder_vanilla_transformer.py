@@ -45,7 +45,8 @@ class PackedLinear:
         self.bias = bias
         self.relu = relu
         on_cpu = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-        self.is_packed = on_cpu and not torch.is_autocast_enabled("cpu")  # which would change the inputs' dtype
+        # which would change the inputs' dtype
+        self.is_packed = on_cpu and not torch.is_autocast_enabled("cpu")
         if weight.dtype == torch.bfloat16:
             self.is_packed = self.is_packed and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         else:
@@ -178,7 +179,8 @@ class IncrementalDecoder:
         self.step_mask = encoder_states.new_full((num_beams, num_beams), float("-inf")).fill_diagonal_(0.0)
         self.cross_mask = None
         if attention_mask is not None and not attention_mask.all():
-            lowest = torch.finfo(encoder_states.dtype).min  # not -inf, so that a row of only padding stays finite
+            # not -inf, so that a row of only padding stays finite
+            lowest = torch.finfo(encoder_states.dtype).min
             mask = encoder_states.new_zeros(attention_mask.shape).masked_fill(attention_mask == 0, lowest)
             self.cross_mask = self._repeat_for_heads(mask[:, None])  # (B h, 1, S)
 

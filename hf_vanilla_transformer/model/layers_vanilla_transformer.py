@@ -60,8 +60,10 @@ def sinusoids(num_positions: int, d_model: int) -> torch.Tensor:
     """
     position = torch.arange(num_positions, dtype=torch.float64)[:, None]
     frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-    angle = position * frequency  # (num_positions, d_model / 2)
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)  # sine and cosine interleaved
+    # (num_positions, d_model / 2)
+    angle = position * frequency
+    # sine and cosine interleaved
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
 
 
 class SinusoidalPositions(nn.Module):
@@ -88,7 +90,8 @@ class SinusoidalPositions(nn.Module):
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
-        self.fill()  # otherwise a cast to a wider dtype would keep the rounding errors of the narrower one
+        # otherwise a cast to a wider dtype would keep the rounding errors of the narrower one
+        self.fill()
         return self
 
     def forward(self, start: int, length: int) -> torch.Tensor:
@@ -242,7 +245,8 @@ class VanillaTransformerAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
-        assert config.d_k is not None  # set by the config's __post_init__
+        # set by the config's __post_init__
+        assert config.d_k is not None
         assert config.d_v is not None
         self.num_heads = config.num_heads
         self.d_k = config.d_k
@@ -313,7 +317,8 @@ class VanillaTransformerAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             **kwargs,
         )  # (B, T, h, d_v), and (B, h, T, S) or None
-        if head_mask is not None:  # on the output, because only eager attention has weights to multiply
+        if head_mask is not None:
+            # on the output, because only eager attention has weights to multiply
             output = output * head_mask.to(output)[:, None]
         return self.out_proj(output.reshape(*batch_and_length, -1)), weights
 

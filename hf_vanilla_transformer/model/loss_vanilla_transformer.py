@@ -1,7 +1,5 @@
 """Cross-entropy with the paper's label smoothing (section 5.4), from logits or from the decoder's output."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -25,7 +23,8 @@ def _loss_and_gradient(
     padded = labels == IGNORED_LABEL
     index = labels.masked_fill(padded, 0)[:, None]
     real = (~padded).to(logits.dtype)
-    uniform = smoothing / (logits.shape[-1] - 1)  # added to the target probability of every token except padding
+    # added to the target probability of every token except padding
+    uniform = smoothing / (logits.shape[-1] - 1)
     expected = (1 - smoothing) * logits.gather(1, index)[:, 0]  # sum_k q(k) logit(k)
     if smoothing:
         expected += uniform * (logits.sum(-1) - logits[:, pad_token_id])
@@ -45,14 +44,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     """Compute the loss and its gradient in one pass; autograd would allocate and fill several more (N, V) tensors."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
+    def forward(ctx, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
         loss, gradient = _loss_and_gradient(wide, labels, smoothing, pad_token_id)
         ctx.save_for_backward(gradient.to(logits.dtype))
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor):
         (gradient,) = ctx.saved_tensors
         return (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype), None, None, None
 
@@ -66,7 +65,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx,
         states: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
@@ -76,7 +75,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     ):
         device = states.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-        wide = torch.promote_types(dtype, torch.float32)  # of the loss and of the sums over chunks
+        # of the loss and of the sums over chunks
+        wide = torch.promote_types(dtype, torch.float32)
         inputs = states.to(dtype)
         matrix = weight.to(dtype)
         needed = ctx.needs_input_grad[:3]
@@ -87,7 +87,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         loss = states.new_zeros((), dtype=wide)
         chunk_rows = CHUNK_ROWS if device == "cpu" else GPU_CHUNK_ROWS
         narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(weight))
-        wide_buffer = narrow_buffer.to(wide)  # the same memory if the dtypes are equal
+        # the same memory if the dtypes are equal
+        wide_buffer = narrow_buffer.to(wide)
         for start in range(0, len(inputs), chunk_rows):
             chunk = slice(start, start + chunk_rows)
             part = inputs[chunk]
@@ -111,7 +112,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor):
         scaled = [
             None if gradient is None else (gradient * grad_output).to(dtype)
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
@@ -148,9 +149,11 @@ def projected_cross_entropy(
     """
     forward = projection._forward_pre_hooks or projection._forward_hooks or "forward" in vars(projection)
     hooks = forward or projection._backward_pre_hooks or projection._backward_hooks
-    if type(projection) is not nn.Linear or hooks:  # an adapter, or weights that a hook gathers
+    if type(projection) is not nn.Linear or hooks:
+        # an adapter, or weights that a hook gathers
         return smoothed_cross_entropy(projection(states), labels, smoothing, pad_token_id)
     inputs = [states.flatten(0, -2), projection.weight, projection.bias]
-    if not torch.is_grad_enabled():  # otherwise the gradients would be computed, too
+    if not torch.is_grad_enabled():
+        # otherwise the gradients would be computed, too
         inputs = [value if value is None else value.detach() for value in inputs]
     return _ProjectedCrossEntropy.apply(*inputs, labels.flatten(), smoothing, pad_token_id)

@@ -61,7 +61,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     uploader: Callable[..., str] | None = None  # method behind `push_to_hub`, set by the installed package
 
-    def tie_weights(self, *args: Any, **kwargs: Any):
+    def tie_weights(self, *args, **kwargs):
         """Tie as transformers does, and let both stacks call one module, so that hooks on it see every use.
 
         `__init__` does not share the module: `from_pretrained` overlooks missing weights of shared modules.
@@ -87,7 +87,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             decoder.embed_tokens = new.requires_grad_(old.weight.requires_grad)
         return resized
 
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
+    def push_to_hub(self, repo_id: str, **kwargs) -> str:  # type: ignore[override]
         """Upload the model as transformers does, with this package's model card if the package is installed."""
         if self.uploader is None:
             return super().push_to_hub(repo_id, **kwargs)  # type: ignore[arg-type]
@@ -224,7 +224,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     """
 
     _auto_class = "AutoModel"
-    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]  # an unused matrix in older untied models
+    # an unused matrix in older untied models
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]
     _tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")}
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -243,7 +244,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             self.decoder.embed_tokens = value
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens  # if tied, the decoder calls the same module
+        # if tied, the decoder calls the same module
+        return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding):  # type: ignore[override]
         if self.config.tie_word_embeddings:
@@ -323,11 +325,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        self.loss_type = "ForMaskedLM"  # cross-entropy on labels aligned with the logits, without another shift
+        # cross-entropy on labels aligned with the logits, without another shift
+        self.loss_type = "ForMaskedLM"
         self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
         self.post_init()
 
-    def _can_use_fast_search(self, *search: Any) -> bool:
+    def _can_use_fast_search(self, *search) -> bool:
         """Return whether the fast search applies; it never does for subclasses, which may compute something else."""
         classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
         exact = (type(self), type(self.model), type(self.model.decoder)) == classes
@@ -352,7 +355,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        smoothing: float | None = None,  # transformers takes every argument named like "label" for labels
+        # transformers takes every argument named like "label" for labels
+        smoothing: float | None = None,
         head_mask: torch.Tensor | None = None,
         decoder_head_mask: torch.Tensor | None = None,
         cross_attn_head_mask: torch.Tensor | None = None,

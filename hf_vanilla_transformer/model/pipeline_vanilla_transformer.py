@@ -46,17 +46,19 @@ class TranslationPipeline(Pipeline):
     _load_tokenizer = True  # type: ignore[assignment]
     tokenizer: Any
     model: Any
-    _pipeline_calls_generate = False  # otherwise transformers adds defaults to the saved settings
+    # otherwise transformers adds defaults to the saved settings
+    _pipeline_calls_generate = False
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args, **kwargs):
         if direction := re.fullmatch("translation_([^_]+)_to_([^_]+)", kwargs.get("task") or ""):
             kwargs = {"src_lang": direction[1], "tgt_lang": direction[2], **kwargs}
         super().__init__(*args, **kwargs)
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any, *args, **kwargs) -> Any:
         is_text = isinstance(inputs, (str, bytes, dict)) or not isinstance(inputs, Iterable)
         is_dataset = isinstance(inputs, Dataset)
-        if is_text or is_dataset:  # of which transformers checks the first, and streams the second
+        if is_text or is_dataset:
+            # of which transformers checks the first, and streams the second
             return super().__call__(inputs, *args, **kwargs)
         if not isinstance(inputs, Sequence):
             return super().__call__((text for text in inputs), *args, **kwargs)
@@ -77,7 +79,7 @@ class TranslationPipeline(Pipeline):
         return_tensors: bool | None = None,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
-        **generate_kwargs: Any,
+        **generate_kwargs,
     ) -> tuple[dict, dict, dict]:
         given = {
             "src_lang": src_lang,
@@ -92,11 +94,13 @@ class TranslationPipeline(Pipeline):
         postprocessing = {name: given.pop(name) for name in output_names if name in given}
 
         build = getattr(self.tokenizer, "_build_translation_inputs", None)
-        if build and (src_lang or tgt_lang):  # multilingual models of transformers; sets the tokenizer's src_lang
+        if build and (src_lang or tgt_lang):
+            # multilingual models of transformers; sets the tokenizer's src_lang
             languages = {name: given.pop(name, None) for name in ("src_lang", "tgt_lang")}
             try:
                 inputs = build("", return_tensors="pt", **languages)
-            except KeyError as error:  # from the table of languages of M2M100
+            except KeyError as error:
+                # from the table of languages of M2M100
                 raise ValueError(f"This model does not have one of the languages {languages}.") from error
             generate_kwargs["forced_bos_token_id"] = inputs["forced_bos_token_id"]
         return given, generate_kwargs, postprocessing
@@ -112,7 +116,8 @@ class TranslationPipeline(Pipeline):
         skipped = is_blank(text)
         length = inputs["input_ids"].shape[1] + num_tags
         if length > limit:
-            truncated = truncation and truncation != "do_not_truncate"  # one of the names in transformers
+            # one of the names in transformers
+            truncated = truncation and truncation != "do_not_truncate"
             if not truncated:
                 skipped = True
                 warnings.warn(
@@ -132,7 +137,7 @@ class TranslationPipeline(Pipeline):
         }
 
     def _forward(  # type: ignore[override]
-        self, inputs: dict[str, Any], **generate_kwargs: Any
+        self, inputs: dict[str, Any], **generate_kwargs
     ) -> dict[str, torch.Tensor]:
         """Return the n best translations of B texts.
 
@@ -146,7 +151,8 @@ class TranslationPipeline(Pipeline):
         if has_scores:
             generate_kwargs |= {"return_dict_in_generate": True, "output_scores": True}
         generated = self.model.generate(**inputs, **generate_kwargs)
-        sequences = getattr(generated, "sequences", generated)  # with `return_dict_in_generate`
+        # with `return_dict_in_generate`
+        sequences = getattr(generated, "sequences", generated)
         outputs = {"tokens": sequences.unflatten(0, (len(skipped), -1)), "skipped": skipped}
         if has_scores:
             outputs["scores"] = generated.sequences_scores.unflatten(0, (len(skipped), -1))

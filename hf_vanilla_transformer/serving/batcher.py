@@ -127,7 +127,8 @@ class Batcher:
         while batch := self._next_batch():
             start = time.monotonic()
             _answer(batch)
-            if batch[0].sentence.ids:  # rather than a function
+            if batch[0].sentence.ids:
+                # rather than a function
                 self._seconds_per_sentence = (time.monotonic() - start) / len(batch)
 
     def _next_batch(self) -> list[_Waiting]:
@@ -173,7 +174,8 @@ def _answer(batch: list[_Waiting]) -> None:
     try:
         found = translate([item.sentence.ids for item in batch], max(item.sentence.nbest for item in batch))
         answers = list(zip(batch, found, strict=True))
-    except BaseException as error:  # a panic of tokenizers, for example, must not end the thread
+    except BaseException as error:
+        # a panic of tokenizers, for example, must not end the thread
         if len(batch) == 1:
             batch[0].answer.set_exception(error)
         else:

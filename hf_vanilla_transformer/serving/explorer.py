@@ -123,7 +123,8 @@ class Explorer:
             self.translator.translate_ids, nbest=num_beams, scores=True, num_beams=num_beams, length_penalty=alpha
         )
         (output,) = self._thread.submit(search, [source]).result()
-        if output.problem:  # the model may have fewer positions than the page shows
+        if output.problem:
+            # the model may have fewer positions than the page shows
             raise ValueError(f"The text has {output.problem}. Try a shorter sentence.")
         ids = map(self._without_padding, output.hypotheses)
         return list(map(Candidate, output.scores, self.translator.decode(output.hypotheses), ids))
@@ -153,7 +154,8 @@ class Explorer:
         target_ids = torch.tensor([target], device=self.model.device)  # (1, T)
 
         attention = self.model.config._attn_implementation
-        self.model.set_attn_implementation("eager")  # the only one that returns its weights
+        # the only one that returns its weights
+        self.model.set_attn_implementation("eager")
         try:
             outputs = self.model(input_ids=source_ids, decoder_input_ids=target_ids, output_attentions=True)
         finally:
@@ -205,7 +207,8 @@ def _event_handlers(
         return best.text, _TABLE.format(rows), (text, best.ids, target_lang)
 
     def show(shown: _Shown | None, kind: str, layer: int, head: int) -> "Figure | None":
-        if shown is None:  # nothing has been translated yet
+        if shown is None:
+            # nothing has been translated yet
             return None
         attention = explorer.attention(*shown)
         num_layers = len(attention["weights"][kind])
@@ -255,7 +258,8 @@ def build_page(explorer: Explorer) -> "Blocks":
             layer = slider(num_layers, num_layers, "Layer")
             head = slider(config.num_heads, 1, "Head")
         plot = gr.Plot(show_label=False)
-        shown = gr.State()  # not the weights of its attention, which are large and quickly computed
+        # not the weights of its attention, which are large and quickly computed
+        shown = gr.State()
         selection = [shown, kind, layer, head]
         for event in (button.click, source.submit):
             inputs = [source, num_beams, alpha, target_lang]

@@ -21,9 +21,11 @@ def page_response() -> Response:
         "img-src data:",  # its icon
         "connect-src 'self'",
         "base-uri 'none'",
-        "form-action 'none'",  # the script sends what is in the form, which may contain a key
+        # the script sends what is in the form, which may contain a key
+        "form-action 'none'",
         "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",  # what the API answers never becomes HTML
+        # what the API answers never becomes HTML
+        "require-trusted-types-for 'script'",
     ]
     headers = {
         "Cache-Control": "no-cache",

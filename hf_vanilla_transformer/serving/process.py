@@ -18,8 +18,10 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float) -> No
     config = uvicorn.Config(
         app,
         log_config=None,
-        ws="none",  # uvicorn would log the address of every attempt
-        access_log=False,  # it would contain what clients write into addresses
+        # uvicorn would log the address of every attempt
+        ws="none",
+        # it would contain what clients write into addresses
+        access_log=False,
         timeout_graceful_shutdown=round(timeout) + _SHUTDOWN_MARGIN,
     )
 

@@ -205,7 +205,8 @@ class Server:
             "apiKeys": bool(self._api_keys),
             "charLimit": self._max_characters,
             "filesTranslation": False,
-            "frontendTimeout": 500,  # milliseconds after a key, for pages that translate while somebody types
+            # milliseconds after a key, for pages that translate while somebody types
+            "frontendTimeout": 500,
             "keyRequired": bool(self._api_keys),
             "language": {"source": source, "target": {"code": target, "name": names[target]}},
             "suggestions": False,
@@ -273,7 +274,8 @@ class Server:
             if task.done():
                 return task.result()
             if disconnect.done():
-                disconnect.result()  # raises an error if the client sends too much
+                # raises an error if the client sends too much
+                disconnect.result()
                 raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.")
             raise HTTPException(504, f"The request took longer than {self._timeout:g} s.")
         except QueueFullError as error:
@@ -306,7 +308,8 @@ async def _parameters(request: Request) -> dict[str, object]:
     if request.headers.get("content-type", "").lower().startswith("application/json"):
         try:
             body = json.loads(await request.body())
-            json.dumps(body, ensure_ascii=False).encode()  # "\ud800" is valid JSON, but not text
+            # "\ud800" is valid JSON, but not text
+            json.dumps(body, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             raise HTTPException(400, "Invalid request: the body is not JSON in UTF-8") from None
         if not isinstance(body, dict):
@@ -348,7 +351,8 @@ class _Watch:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
-        status = CLIENT_CLOSED_REQUEST  # unless an answer begins
+        # unless an answer begins
+        status = CLIENT_CLOSED_REQUEST
         size = 0
         start = time.perf_counter()
 
@@ -370,14 +374,17 @@ class _Watch:
             await self._app(scope, receive_limited, send_watched)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # also a panic of tokenizers; its message may quote a text, for no log
+        except BaseException as error:
+            # also a panic of tokenizers; its message may quote a text, for no log
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("A request failed: %s\n%s", type(error).__name__, where)
-            if status == CLIENT_CLOSED_REQUEST:  # otherwise the answer has begun
+            if status == CLIENT_CLOSED_REQUEST:
+                # otherwise the answer has begun
                 await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
         finally:
             seconds = time.perf_counter() - start
-            path = scope["path"] if scope["path"] in _PATHS else "other"  # clients write what they like into addresses
+            # clients write what they like into addresses
+            path = scope["path"] if scope["path"] in _PATHS else "other"
             self._metrics.requests.labels(path, status).inc()
             self._metrics.seconds.labels(path).observe(seconds)
             logger.info("%s: %d in %.0f ms", path, status, 1000 * seconds)

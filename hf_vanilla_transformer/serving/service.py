@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..data.language_filter import probabilities
 from ..files import import_extra
+from ..flags import Settings
 from ..inference.segments import Document
 from ..inference.translator import Translator
 from .batcher import Batcher, Sentence
@@ -47,7 +48,7 @@ class ServedModel:
         ValueError: if the model does not say which languages it translates.
     """
 
-    def __init__(self, translator: Translator, decoding: dict[str, Any], metrics: Metrics):
+    def __init__(self, translator: Translator, decoding: Settings, metrics: Metrics):
         self.translator = translator
         self._decoding = decoding
         self._metrics = metrics
@@ -59,7 +60,8 @@ class ServedModel:
 
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
         """Return the `nbest` best hypotheses of each source, best first and each in one line, from a single batch."""
-        whole = 2 * max(map(len, sources)) * len(sources)  # tokens of a batch; twice, because lengths are rounded up
+        # tokens of a batch; twice, because lengths are rounded up
+        whole = 2 * max(map(len, sources)) * len(sources)
         outputs = self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
         padding = self.translator.model.config.pad_token_id
         generated = (token for output in outputs for token in output.hypotheses[0][1:])
@@ -149,7 +151,8 @@ class TranslationService:
         answers = self._batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
         try:
             hypotheses = [await asyncio.wrap_future(answer) for answer in answers]
-        finally:  # if the request has failed or its client has left, the rest of it is dropped
+        finally:
+            # if the request has failed or its client has left, the rest of it is dropped
             for answer in answers:
                 answer.cancel()
         remaining = iter(hypotheses)

@@ -61,7 +61,8 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
     # What the caller gives wins over what the training recorded.
     license = details.license or training.get("license")
     scores = details.scores or training.get("scores") or []
-    scores = [scores] if isinstance(scores, dict) else scores  # as recorded by earlier versions
+    # as recorded by earlier versions
+    scores = [scores] if isinstance(scores, dict) else scores
     base_model = training.get("base_model")
 
     title = (details.name or folder.resolve().name).split("/")[-1]
@@ -76,7 +77,8 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             library_name="transformers",
             pipeline_tag="translation",
             tags=["vanilla_transformer", "translation", *(details.tags or ())],
-            base_model=base_model if base_model and "/" in base_model else None,  # otherwise a local folder
+            # otherwise a local folder
+            base_model=base_model if base_model and "/" in base_model else None,
             datasets=training.get("dataset_name"),
             metrics=["bleu", "chrf"] if scores else None,
             model_name=title,

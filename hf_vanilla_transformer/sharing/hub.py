@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from huggingface_hub import CommitOperationAdd, HfApi
@@ -84,7 +84,7 @@ def push(
     details: CardDetails | None = None,
     private: bool | None = None,
     token: str | bool | None = None,
-    **commit: Any,
+    **commit,
 ) -> str:
     """Upload the model saved in `folder`, with its card, to the Hub in one commit and return its URL.
 
@@ -103,7 +103,8 @@ def push(
         TypeError: for unknown arguments.
         ValueError: if the training record or the scores are damaged, or `repo_id` is not a valid repository name.
     """
-    if unknown := commit.keys() - _COMMIT_ARGUMENTS:  # checked before a repository is created
+    if unknown := commit.keys() - _COMMIT_ARGUMENTS:
+        # checked before a repository is created
         raise TypeError(f"Unknown arguments for an upload: {', '.join(sorted(unknown))}.")
     folder = Path(folder)
     if not (folder / "config.json").is_file():
@@ -111,7 +112,8 @@ def push(
     patterns = (CARD, RECORD, WEIGHT_FILES, *MODEL_FILES)
     files: dict[str, Path | bytes] = {file.name: file for pattern in patterns for file in sorted(folder.glob(pattern))}
     details = replace(details or CardDetails(), name=repo_id)
-    model_card(folder, details)  # fails on damaged files before a repository is created
+    # fails on damaged files before a repository is created
+    model_card(folder, details)
     commit["commit_message"] = commit.get("commit_message") or "Upload the model, its tokenizer and its card"
     with hub_errors(repo_id):
         api = HfApi(token=token)
@@ -131,7 +133,7 @@ def push(
 
 
 def push_model(
-    model: "VanillaTransformerPreTrainedModel", repo_id: str, max_shard_size: int | str = "50GB", **kwargs: Any
+    model: "VanillaTransformerPreTrainedModel", repo_id: str, max_shard_size: int | str = "50GB", **kwargs
 ) -> str:
     """Upload a model in memory and return its URL; the implementation of `model.push_to_hub`.
 
@@ -147,7 +149,8 @@ def push_model(
     details = CardDetails(**{name: kwargs.pop(name) for name in ("license", "scores", "tags") if name in kwargs})
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, max_shard_size=max_shard_size)
-        origin = Path(model.config._name_or_path or folder)  # empty for a model that was not loaded from a folder
+        # empty for a model that was not loaded from a folder
+        origin = Path(model.config._name_or_path or folder)
         if (origin / "config.json").is_file() and (origin / RECORD).is_file() and _has_weights_of(model, origin):
             shutil.copy(origin / RECORD, folder)
         return push(folder, repo_id, details, **kwargs)
@@ -176,7 +179,8 @@ def push_space(repo_id: str, private: bool | None = None, token: str | bool | No
     with hub_errors(repo_id):
         api = HfApi(token=token)
         repo = api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private, exist_ok=True)
-        repo_id = repo.repo_id  # with the name of the user
+        # with the name of the user
+        repo_id = repo.repo_id
         files = {
             "app.py": _APP.format(repo_id=repo_id),
             "requirements.txt": "hf-vanilla-transformer[demo]\n",

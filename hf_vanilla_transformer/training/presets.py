@@ -5,8 +5,8 @@ smoothing.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from ..flags import Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 
@@ -14,8 +14,8 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 class Preset:
     """Changes to the defaults of `VanillaTransformerConfig` and `VanillaTransformerTrainingArguments` (both base)."""
 
-    model: dict[str, Any] = field(default_factory=dict)
-    training: dict[str, Any] = field(default_factory=dict)
+    model: Settings = field(default_factory=dict)
+    training: Settings = field(default_factory=dict)
 
 
 def _heads(num_heads: int) -> Preset:
@@ -115,7 +115,7 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def paper_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
+def paper_config(name: str, **overrides) -> VanillaTransformerConfig:
     """Return the configuration of a row of Table 3 ("base", "big", "A1" ... "E") or of "tiny", with `overrides`.
 
     Raises:

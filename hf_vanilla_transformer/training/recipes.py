@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from ..flags import Decides, FlagParser, Flags
+from ..flags import Decides, FlagParser, Flags, Part
 from .arguments import INHERITED, RUN_FLAGS, ModelArguments, check_flags, meaning
 from .presets import paper_config, preset
 from .settings import PAIRS, PROCESSES
@@ -91,7 +91,7 @@ def _as_words(recipe: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _check_sizes(model: ModelArguments) -> None:
     """Check that the model's flags are in range; the sizes of a pretrained model are checked when it is loaded."""
-    changes = model.config_overrides()
+    changes = model.overrides(Part.CONFIG)
     if model.model_name_or_path:
         changes = {name: value for name, value in changes.items() if meaning(name).decides is not Decides.SIZES}
     paper_config(model.preset, **changes)

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBas
 
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer
 from ..files import STATE, read_json
-from ..flags import Decides
+from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -61,7 +61,7 @@ class _Run:
     data: DataArguments
     args: VanillaTransformerTrainingArguments
     config: VanillaTransformerConfig
-    settings: dict[str, object]
+    settings: Settings
     folder: str
 
     def train(self) -> VanillaTransformerTrainer | None:
@@ -189,7 +189,7 @@ class _Run:
         check_tokenizer(tokenizer, self.config)
         if self.args.resume_from_checkpoint:
             self._check_checkpoint(self.args.resume_from_checkpoint, tokenizer)
-        model.generation_config.update(**self.model.generation_overrides())
+        model.generation_config.update(**self.model.overrides(Part.GENERATION_CONFIG))
         size = f"{model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
         self._report(f"The model has {size}")
         return model

@@ -24,6 +24,7 @@ from ..data.source import (
 )
 from ..data.tags import LANGUAGE_TAG, add_tags, language_tag
 from ..data.tokenizer import adapt_tokenizer, train_tokenizer
+from ..files import JsonObject
 from ..model.loading import load
 from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
@@ -47,7 +48,7 @@ class TokenizedText:
     train: Any  # `Rows`; not said here, because they have a length unless they are a stream
     validation: Rows | dict[str, Rows] | None = None
     num_pairs: int = 0
-    sources: list[dict[str, object]] = field(default_factory=list)
+    sources: list[JsonObject] = field(default_factory=list)
     directions: dict[str, str] = field(default_factory=dict)
 
 
@@ -246,7 +247,7 @@ def tokenize_text(
     )
 
 
-def _about(source: Text) -> dict[str, object]:
+def _about(source: Text) -> JsonObject:
     """Return what the card says about a source of training text."""
     return {
         "name": source.name,

@@ -14,11 +14,12 @@ from transformers.utils import logging
 
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name
 from ..files import STATE
+from ..flags import Refuser
 from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
-from .arguments import NOAM, VanillaTransformerTrainingArguments, check_batch_size, check_evaluation
+from .arguments import NOAM, VanillaTransformerTrainingArguments, reject_changes
 from .callbacks import TrainingSpeed
 from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
@@ -78,9 +79,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if args.bf16 and args.device.type == "cpu" and not has_native_bfloat16(args.device):
             logger.warning("This processor has no native bfloat16: training without --bf16 would be faster.")
         if as_rows(kwargs.get("train_dataset")) is not None:
-            check_batch_size(args)
+            reject_changes(args, Refuser.TRAINER)
         if kwargs.get("eval_dataset") is not None:
-            check_evaluation(args)
+            reject_changes(args, Refuser.VALIDATION)
             args = self._check_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
         if model is not None:
             _choose_attention(model, args)
