@@ -45,7 +45,7 @@ class TokenizedText:
     """
 
     tokenizer: PreTrainedTokenizerBase
-    train: Any  # `Rows`; not said here, because they have a length unless they are a stream
+    train: Any  # `Rows`, with a length unless they are a stream, which no type can say
     validation: Rows | dict[str, Rows] | None = None
     num_pairs: int = 0
     sources: list[JsonObject] = field(default_factory=list)

@@ -20,7 +20,6 @@ from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
 from .arguments import NOAM, VanillaTransformerTrainingArguments, reject_changes
-from .callbacks import TrainingSpeed
 from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
 from .loss import r_drop_loss
@@ -28,6 +27,7 @@ from .resumed_state import ResumedState
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
+from .speed import TrainingSpeed
 from .validation import ValidatingTrainer
 
 logger = logging.get_logger(__name__)

@@ -99,7 +99,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
         return as_rows(dataset, as_arrays=isinstance(self.data_collator, Seq2SeqCollator))
 
     def _loader(self, rows: Rows, **batches) -> DataLoader:
-        """Return a loader of rows with the flags of transformers, which sees its `batches` as `DataLoader` does."""
+        """Return a loader set up by the flags of transformers; `batches` are more arguments of `DataLoader`."""
         flags = {name: getattr(self.args, f"dataloader_{name}", None) for name in _LOADER_FLAGS}
         given = {name: value for name, value in flags.items() if value is not None}
         # Memory is pinned only for copies to a GPU; without one, torch would warn
@@ -116,11 +116,11 @@ class ValidatingTrainer(Seq2SeqTrainer):
         rows = self._rows(dataset)
         assert rows is not None  # `_translate_ids` needs a length as well
         batches = batches_by_length(*rows.lengths, self.args.max_tokens)
-        # Not sharded by accelerate, which would repeat batches until all processes have the same number
+        # Not sharded by accelerate, which repeats batches so that all processes have the same number
         own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
         was_training = model.training
         model.eval()
-        # float32 cannot hold a sum over millions of tokens exactly, but MPS has nothing wider
+        # A sum over millions of tokens needs float64, which MPS lacks
         totals = torch.zeros(2, dtype=torch.float32 if self.args.device.type == "mps" else torch.float64)
         totals = totals.to(self.args.device)
         with torch.no_grad():
@@ -130,7 +130,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, inputs)
                 assert isinstance(loss, torch.Tensor)  # a tuple only with return_outputs
-                # the sum over the batch's tokens again, so that every token of the text has the same weight
+                # The sum over the batch's tokens again, so that every token of the text has the same weight
                 totals += torch.stack((loss * tokens, tokens)).to(totals)
         model.train(was_training)
         loss_sum, tokens = self.accelerator.reduce(totals).tolist()

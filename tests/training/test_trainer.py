@@ -56,6 +56,23 @@ def test_one_batch_of_8_equals_8_accumulated_batches_of_1(trainer, small_model):
     assert (parameters(together) - before).abs().max() > 1e-2
 
 
+def test_every_epoch_uses_every_pair_in_a_new_order(trainer):
+    run = trainer(max_tokens=32, max_steps=-1, num_train_epochs=3)
+    seen = []
+    collate = run.data_collator
+
+    def recording(rows):
+        seen.extend(tuple(row["input_ids"]) for row in rows)
+        return collate(rows)
+
+    run.data_collator = recording
+    run.train()
+    epochs = [seen[start : start + 8] for start in (0, 8, 16)]
+    everything = {tuple(row["input_ids"]) for row in run.train_dataset}
+    assert all(set(epoch) == everything for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
 def test_training_never_changes_the_generation_config(trainer):
     run = trainer(eval_strategy="steps", eval_steps=1)
     before = run.model.generation_config.to_dict()

@@ -1,4 +1,4 @@
-"""The training speed, as a callback of the trainer."""
+"""The speed of training, in real target tokens per second, and its duration."""
 
 import time
 
