@@ -62,7 +62,8 @@ INHERITED: dict[str, Meaning] = {
     **dict.fromkeys(("liger_kernel_config", "torch_compile", "torch_compile_", "activation_"), _LEARNING),
     **dict.fromkeys(("gradient_", "fsdp", "fsdp_", "parallelism_", "accelerator_"), _LEARNING),
     **dict.fromkeys(("ignore_data_skip", "remove_unused_columns"), _LEARNING),
-    "deepspeed": _ORIGIN,  # the path of its configuration
+    # the path of its configuration
+    "deepspeed": _ORIGIN,
     "num_train_epochs": _LENGTH,
     "generation_num_beams": _SCORES,
     "generation_config": replace(_SCORES, private=True),
@@ -192,7 +193,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self):
-        if not self.r_drop_alpha >= 0:  # so that NaN is refused too
+        if not self.r_drop_alpha >= 0:
+            # so that NaN is refused too
             raise ValueError(f"r_drop_alpha must not be negative, got {self.r_drop_alpha}.")
         check_share("ema_decay", self.ema_decay)
         check_share("label_smoothing_factor", self.label_smoothing_factor)
@@ -214,7 +216,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if self.eval_bleu:
             from ..inference.metrics import check_tokenization  # slow to import
 
-            check_tokenization(self.bleu_tokenize)  # now, not at the first validation
+            # now, not at the first validation
+            check_tokenization(self.bleu_tokenize)
         if self.greater_is_better is None:
             self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))
         if self.early_stopping_patience is not None:
@@ -374,7 +377,8 @@ def decided_by(name: str, settings: Mapping[str, object]) -> Decides:
     """Return what a flag of `train` decides in a run with these settings."""
     schedule = settings.get("lr_scheduler_type")
     if name == "dataloader_num_workers" and settings.get("streaming"):
-        return Decides.BATCHES  # each worker builds its own batches
+        # each worker builds its own batches
+        return Decides.BATCHES
     if name == "lr_scheduler_kwargs" and schedule == NOAM:
         return Decides.NOTHING  # it has none
     decides = meaning(name).decides

@@ -44,7 +44,8 @@ def find_fault(folder: Path) -> str | None:
                 return f"{name} is missing"
             if checksum(folder / name) != expected:
                 return f"{name} is corrupt"
-    except (OSError, ValueError, AttributeError) as error:  # AttributeError: JSON, but not an object
+    except (OSError, ValueError, AttributeError) as error:
+        # AttributeError: JSON, but not an object
         return f"it cannot be read ({error})"
     # FSDP and DeepSpeed save the optimizer in their own files and folders
     has_optimizer = any(folder.glob("optimizer*")) or any(folder.glob("global_step*"))

@@ -45,7 +45,8 @@ class ResumedState(TrainerCallback):
     def _find_best(self, validations: list[JsonObject], metric: str, args: Any, state: TrainerState) -> None:
         """Set the best metric of a state, and the checkpoint of the update that reached it."""
         folder = Path(str(args.output_dir))
-        if args.load_best_model_at_end:  # only of updates whose weights exist
+        if args.load_best_model_at_end:
+            # only of updates whose weights exist
             validations = [log for log in validations if (folder / f"checkpoint-{log['step']}").is_dir()]
         validations = [log for log in validations if not math.isnan(log[metric])]
         choose = max if args.greater_is_better else min

@@ -106,7 +106,8 @@ class _Run:
         name = "max_steps" if self.args.max_steps > 0 else "num_train_epochs"
         try:
             return read_json(Path(self.folder, STATE))[name] >= getattr(self.args, name)
-        except (OSError, ValueError, TypeError, LookupError):  # missing or damaged: rely on the checkpoints
+        except (OSError, ValueError, TypeError, LookupError):
+            # missing or damaged: rely on the checkpoints
             return False
 
     def _find_checkpoint(self, resumes: bool) -> str | None:
@@ -206,7 +207,8 @@ class _Run:
             try:
                 expected = load(AutoTokenizer, str(name)).get_vocab()
             except OSError:
-                if name == pretrained:  # it may have been saved without a tokenizer
+                if name == pretrained:
+                    # it may have been saved without a tokenizer
                     continue
                 raise
             if not expected.items() <= tokenizer.get_vocab().items():

@@ -88,7 +88,8 @@ class Safeguards(TrainerCallback):
     def _start_over(self) -> None:
         """Forget the updates of an earlier training, which may have failed in the middle of one."""
         self._batches: list[_Batch] = []  # of the current update
-        self._updates: list[tuple[int, torch.Tensor, list[_Batch]]] = []  # number, flags and batches since the report
+        # number, flags and batches since the report
+        self._updates: list[tuple[int, torch.Tensor, list[_Batch]]] = []
         self._bad_updates = 0  # in a row
         # Of the last update: is it bad, has a process received SIGTERM? And when has a GPU computed and copied them?
         self._flags = torch.zeros(2)
@@ -174,7 +175,8 @@ class Safeguards(TrainerCallback):
                         f"{message} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint predates them; try a "
                         "lower --learning_rate, more --warmup_steps, or --bf16 instead of --fp16."
                     )
-                tqdm.write(message, file=sys.stderr)  # print would break a progress bar
+                # print would break a progress bar
+                tqdm.write(message, file=sys.stderr)
 
     def _describe(self, batches: list[_Batch]) -> str:
         """Describe the first of `batches` whose loss is not finite."""

@@ -53,7 +53,8 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[VanillaT
 
     # Fine-tuning adds directions: the model keeps those that it has.
     pairs = list(dict.fromkeys([*(config.language_pairs or ()), *map("-".join, map(parse_language_pair, given))]))
-    known = config.source_lang and config.target_lang  # not by a model that was converted
+    # not by a model that was converted
+    known = config.source_lang and config.target_lang
     own = f"{config.source_lang}-{config.target_lang}" if known else pairs and pairs[0]
     if len(pairs) > 1 or config.language_pairs or (base and pairs and pairs != [own]):
         config.language_pairs = pairs
@@ -85,12 +86,14 @@ def run_settings(
             value = getattr(group, field.name)
             inherited = field.name in defaults and field.name not in own
             if isinstance(group, DataArguments) and isinstance(value, list) and len(value) == 1:
-                value = value[0]  # as recorded when these flags took only one value
+                # as recorded when these flags took only one value
+                value = value[0]
             unset = value in (None, []) or (inherited and value == defaults[field.name])
             if field.init and meaning(field.name).recorded and not unset:
                 settings[field.name] = _to_plain(value)
 
-    if not model.model_name_or_path:  # the sizes of a pretrained model are in its own folder
+    if not model.model_name_or_path:
+        # the sizes of a pretrained model are in its own folder
         for field in fields(ModelArguments):
             settings[field.name] = getattr(config, field.name, settings.get(field.name))
     settings[PROCESSES] = args.world_size
@@ -122,7 +125,8 @@ def write_settings(settings: Settings, folder: str, comment: str, name: str = SE
 def differences(before: Settings, settings: Settings) -> dict[str, str]:
     """Describe each setting that has changed. Settings not recorded by earlier versions count as defaults."""
     old = {name: _to_plain(value) for name, value in before.items() if meaning(name).recorded}
-    if PAIRS not in settings:  # the text has not been read yet
+    if PAIRS not in settings:
+        # the text has not been read yet
         old.pop(PAIRS, None)
     # Neither is a flag, so an earlier version that did not record it had no other value.
     defaults = {name: settings[name] for name in (PROCESSES, PAIRS) if name in settings}

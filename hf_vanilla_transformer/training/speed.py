@@ -18,7 +18,8 @@ class TrainingSpeed(TrainerCallback):
         # The trainer adds a tensor on the device, because reading the count in each update would wait for a GPU
         self.tokens: int | torch.Tensor = 0
         self.total_seconds = 0.0
-        self._seconds = 0.0  # since the last call of tokens_per_second
+        # since the last call of tokens_per_second
+        self._seconds = 0.0
         self._last_reading = 0.0
 
     def tokens_per_second(self) -> float:

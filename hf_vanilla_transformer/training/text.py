@@ -204,7 +204,8 @@ def tokenize_text(
         validation = validation_sources(data, training.parts)
         for source in (*training.parts, *validation):
             if source.has_text:
-                source.pairs()  # so that every problem in the text is found before a vocabulary is learned
+                # so that every problem in the text is found before a vocabulary is learned
+                source.pairs()
         if data.filter_language:
             check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:
@@ -240,7 +241,8 @@ def tokenize_text(
     return TokenizedText(
         tokenizer,
         train,
-        rows.get("", rows or None),  # a single text has no name
+        # a single text has no name
+        rows.get("", rows or None),
         training.counts.used,
         [_about(source) for source in training.parts],
         {name: "-".join(text.languages) for name, text in texts.items()},

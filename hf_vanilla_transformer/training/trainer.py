@@ -140,7 +140,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def call_model_init(self, trial=None):
         model = super().call_model_init(trial)
-        assert isinstance(model, PreTrainedModel)  # not a module of torch alone
+        # not a module of torch alone
+        assert isinstance(model, PreTrainedModel)
         _choose_attention(model, self.args)
         return model
 
@@ -206,12 +207,14 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             twice = {name: torch.cat((value, value)) for name, value in inputs.items()}
             outputs = model(**twice, use_cache=False)
             loss = r_drop_loss(outputs.logits, labels, r_drop, smoothing, pad_token_id)
-        elif return_outputs:  # the outputs include the logits, which the model leaves out if it computes the loss
+        elif return_outputs:
+            # the outputs include the logits, which the model leaves out if it computes the loss
             outputs = model(**inputs, use_cache=False)
             loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, pad_token_id)
         else:
             outputs = model(**inputs, labels=labels, smoothing=smoothing, num_items_in_batch=1)
-            loss = outputs.loss  # divided by 1, so the sum over tokens
+            # divided by 1, so the sum over tokens
+            loss = outputs.loss
 
         if num_items_in_batch is None:
             loss = loss / labels.ne(IGNORED_LABEL).sum()
@@ -285,9 +288,11 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 if self.average:
                     self.average.save(unfinished)
                 write_checksums(unfinished)
-                shutil.rmtree(checkpoint, ignore_errors=True)  # a damaged one of the same name
+                # a damaged one of the same name
+                shutil.rmtree(checkpoint, ignore_errors=True)
                 unfinished.replace(checkpoint)
-        except (OSError, RuntimeError, SafetensorError) as error:  # torch raises a RuntimeError if the disk is full
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # torch raises a RuntimeError if the disk is full
             raise OSError(f"Cannot write {checkpoint}: {error}. Earlier checkpoints are intact.") from error
         finally:
             self.args.output_dir = output_dir

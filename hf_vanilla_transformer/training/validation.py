@@ -114,7 +114,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
     def _validation_loss(self, model: torch.nn.Module, dataset: _Pairs) -> float:
         """Return the mean cross-entropy per real target token, over all processes."""
         rows = self._rows(dataset)
-        assert rows is not None  # `_translate_ids` needs a length as well
+        # `_translate_ids` needs a length as well
+        assert rows is not None
         batches = batches_by_length(*rows.lengths, self.args.max_tokens)
         # Not sharded by accelerate, which repeats batches so that all processes have the same number
         own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
@@ -129,7 +130,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
                 tokens = inputs["labels"].ne(IGNORED_LABEL).sum()
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, inputs)
-                assert isinstance(loss, torch.Tensor)  # a tuple only with return_outputs
+                # a tuple only with return_outputs
+                assert isinstance(loss, torch.Tensor)
                 # The sum over the batch's tokens again, so that every token of the text has the same weight
                 totals += torch.stack((loss * tokens, tokens)).to(totals)
         model.train(was_training)
@@ -144,7 +146,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
         if self.args.eval_bleu or self.compute_metrics:
             beams = self.args.generation_num_beams
             outputs, labels = self._translate_ids(model, dataset, **({} if beams is None else {"num_beams": beams}))
-            if untranslated := sum(not output for output in outputs):  # more tokens than the model has positions
+            if untranslated := sum(not output for output in outputs):
+                # more tokens than the model has positions
                 metrics["untranslated"] = untranslated
             if self.args.eval_bleu:
                 metrics["bleu"] = self._bleu(outputs, labels)
