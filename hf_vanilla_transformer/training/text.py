@@ -215,12 +215,7 @@ def tokenize_text(
     args.distributed_state.wait_for_everyone()
 
     with args.main_process_first(desc="tokenising the text"):
-        tokenizer_path = tokenizer_path or str(args.output_dir)
-        tokenizer = load(AutoTokenizer, tokenizer_path)
-        adapt_tokenizer(tokenizer, tokenizer_path)
-        add_tags(tokenizer, tags)
-        # Saved with the model, so that whoever truncates a text does so at its limit
-        tokenizer.model_max_length = max_source_tokens(config, tokenizer)
+        tokenizer = _load_tokenizer(tokenizer_path or str(args.output_dir), config, tags)
         how = Tokenization(
             tokenizer,
             config,
@@ -247,6 +242,16 @@ def tokenize_text(
         [_about(source) for source in training.parts],
         {name: "-".join(text.languages) for name, text in texts.items()},
     )
+
+
+def _load_tokenizer(path: str, config: PreTrainedConfig, tags: list[str]) -> PreTrainedTokenizerBase:
+    """Return a tokenizer with what training needs, the tags of the run, and the limit on length of its model."""
+    tokenizer = load(AutoTokenizer, path)
+    adapt_tokenizer(tokenizer, path)
+    add_tags(tokenizer, tags)
+    # saved with the model, so that whoever truncates a text does so at its limit
+    tokenizer.model_max_length = max_source_tokens(config, tokenizer)
+    return tokenizer
 
 
 def _about(source: Text) -> JsonObject:
