@@ -9,44 +9,21 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import get_type_hints
 
-from .commands import (
-    average,
-    compare,
-    demo,
-    evaluate,
-    export,
-    plot,
-    prepare,
-    push,
-    score,
-    serve,
-    train,
-    translate,
-    tune,
-)
 from .commands.console import UsageError, say
 from .flags import choose, parse
 from .version import __version__
 
-TRAINER_VERBS: dict[str, ModuleType] = {"train": train, "tune": tune}  # include the Trainer's flags, slow to import
-VERBS: dict[str, ModuleType] = {
-    "evaluate": evaluate,
-    "compare": compare,
-    "score": score,
-    "translate": translate,
-    "export": export,
-    "push": push,
-    "demo": demo,
-    "serve": serve,
-    "plot": plot,
-    "prepare": prepare,
-    "average": average,
-}
+# in the order of the help; each is a module of its name in `commands/`
+_NAMES = ("evaluate", "compare", "score", "translate", "export", "push", "demo", "serve", "plot", "prepare", "average")
+VERBS: dict[str, ModuleType] = {name: import_module(f".commands.{name}", __package__) for name in _NAMES}
+# their flags include those of the Trainer, which is slow to import, so they parse them themselves
+TRAINER_VERBS = {name: import_module(f".commands.{name}", __package__) for name in ("train", "tune")}
 PRINTING = ("evaluate", "compare", "score", "translate", "prepare", "push", "tune")  # verbs whose results go to stdout
 _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker

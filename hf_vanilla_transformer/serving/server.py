@@ -27,17 +27,6 @@ from .service import AUTO, Detection, Translation, TranslationService, Unsupport
 logger = logging.get_logger(__name__)
 BYTES_PER_CHARACTER = 12  # of a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form
 CLIENT_CLOSED_REQUEST = 499  # as nginx calls it; only the log and the metrics see it
-_PATHS = (
-    "/",
-    "/translate",
-    "/detect",
-    "/languages",
-    "/frontend/settings",
-    "/health",
-    "/metrics",
-    "/docs",
-    "/openapi.json",
-)
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
 
 
@@ -393,8 +382,9 @@ class _Watch:
                 await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
         finally:
             seconds = time.perf_counter() - start
-            # clients write what they like into addresses
-            path = scope["path"] if scope["path"] in _PATHS else "other"
+            # clients write what they like into addresses; only those of endpoints may become labels and lines of a log
+            known = {getattr(route, "path", None) for route in scope["app"].routes}
+            path = scope["path"] if scope["path"] in known else "other"
             self._metrics.requests.labels(path, status).inc()
             self._metrics.seconds.labels(path).observe(seconds)
             logger.info("%s: %d in %.0f ms", path, status, 1000 * seconds)

@@ -213,7 +213,6 @@ def tokenize_text(
             tokenizer.save_pretrained(str(args.output_dir))
     # Process 0, which saves the tokenizer, may be on another machine, and main_process_first waits for each machine's
     args.distributed_state.wait_for_everyone()
-
     with args.main_process_first(desc="tokenising the text"):
         tokenizer = _load_tokenizer(tokenizer_path or str(args.output_dir), config, tags)
         how = Tokenization(
@@ -236,7 +235,6 @@ def tokenize_text(
     return TokenizedText(
         tokenizer,
         train,
-        # a single text has no name
         rows.get("", rows or None),
         training.counts.used,
         [_about(source) for source in training.parts],
