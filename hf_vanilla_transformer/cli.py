@@ -9,44 +9,21 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import get_type_hints
 
-from .commands import (
-    average,
-    compare,
-    demo,
-    evaluate,
-    export,
-    plot,
-    prepare,
-    push,
-    score,
-    serve,
-    train,
-    translate,
-    tune,
-)
 from .commands.console import UsageError, say
 from .flags import choose, parse
 from .version import __version__
 
-TRAINER_VERBS: dict[str, ModuleType] = {"train": train, "tune": tune}  # include the Trainer's flags, slow to import
-VERBS: dict[str, ModuleType] = {
-    "evaluate": evaluate,
-    "compare": compare,
-    "score": score,
-    "translate": translate,
-    "export": export,
-    "push": push,
-    "demo": demo,
-    "serve": serve,
-    "plot": plot,
-    "prepare": prepare,
-    "average": average,
-}
+# in the order of the help; each is a module of its name in `commands/`
+_NAMES = ("evaluate", "compare", "score", "translate", "export", "push", "demo", "serve", "plot", "prepare", "average")
+VERBS: dict[str, ModuleType] = {name: import_module(f".commands.{name}", __package__) for name in _NAMES}
+# their flags include those of the Trainer, which is slow to import, so they parse them themselves
+TRAINER_VERBS = {name: import_module(f".commands.{name}", __package__) for name in ("train", "tune")}
 PRINTING = ("evaluate", "compare", "score", "translate", "prepare", "push", "tune")  # verbs whose results go to stdout
 _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
@@ -77,7 +54,8 @@ def _is_for_users(error: Exception) -> bool:
         return False
 
     remote = str(error) if _WORKER in str(error) else str(error.__cause__)
-    frames = [line.strip() for line in remote.splitlines()]  # of another process: a line of its file, then its code
+    # of another process: a line of its file, then its code
+    frames = [line.strip() for line in remote.splitlines()]
     places = [number for number, line in enumerate(frames) if line.startswith('File "')]
     if places:
         file = frames[places[-1]].split('"')[1]
@@ -86,6 +64,7 @@ def _is_for_users(error: Exception) -> bool:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         file = frame.filename
         code = frame.line or ""
+    # this package may be installed, or run from a checkout
     installed = Path(file).as_posix().rpartition("/site-packages/")[2]
     checks_flags = Path(file).is_relative_to(_PACKAGE) or installed.startswith((_PACKAGE.name, *_CHECKS_FLAGS))
     return checks_flags and code.startswith("raise ")
@@ -98,6 +77,7 @@ def _explain(error: Exception) -> tuple[int, str] | None:
     if _is_for_users(error):
         return 1, _one_line(error)
     if isinstance(error, (RuntimeError, MemoryError)):
+        # such as a full disk while weights are written, or no memory left on a GPU
         from .training.safeguards import reason_for
 
         reason = reason_for(error)
@@ -138,19 +118,23 @@ def _run(words: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status."""
-    if sys.stderr is None:  # closed by the caller; print() would mix messages with the results on stdout
+    if sys.stderr is None:
+        # closed by the caller; print() would mix messages with the results on stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     words = sys.argv[1:] if argv is None else argv
+    # before the flags are parsed, since parsing may fail
     debug = _wants_traceback(words)
     try:
         _run(words)
-    except BrokenPipeError:  # the reader of the output has exited, as `head` does
+    except BrokenPipeError:
+        # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         say(f"{_PROG}: interrupted")
         return 130
-    except SystemExit as stop:  # raised by argparse, also for values that a dataclass refuses
+    except SystemExit as stop:
+        # raised by argparse, also for values that a dataclass refuses
         if debug and stop.code == 2:
             traceback.print_exc()
         raise

@@ -44,7 +44,8 @@ def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
         yield unfinished
         try:
             unfinished.replace(file)
-        except FileNotFoundError:  # a process that has seen the whole job finished may remove what is left over
+        except FileNotFoundError:
+            # a process that has seen the whole job finished may remove what is left over
             if not (shared and Path(file).exists()):
                 raise
     finally:
@@ -87,6 +88,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} is in use: choose a new or empty folder.")
     target.parent.mkdir(parents=True, exist_ok=True)
+    # beside it, because only a move within one file system is atomic
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         unfinished = Path(scratch, "unfinished")
         yield unfinished
@@ -96,6 +98,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
 def checksum(file: Path) -> str:
     """Return the BLAKE2b digest of a file: 16 bytes in hexadecimal."""
     digest = hashlib.blake2b(digest_size=16)
+    # in blocks: shards and weights may be larger than memory
     with file.open("rb") as content:
         while block := content.read(1 << 20):
             digest.update(block)

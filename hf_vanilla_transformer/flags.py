@@ -14,6 +14,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
+Settings = dict[str, Any]  # flags by name, with values as a recipe holds them: text, numbers or lists of these
+
 
 class Decides(Enum):
     """What a flag decides in a training run, and so when it may change.
@@ -88,6 +90,7 @@ def option(
     given = {"meaning": meaning, "parse": parse, "required": required, "positional": positional}
     metadata = {"help": help, **details, **{name: value for name, value in given.items() if value}}
     if isinstance(default, list):
+        # each instance has a list of its own
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
@@ -166,12 +169,14 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         if action.nargs == 0:
             return action.option_strings[0]
         choices = f"{{{','.join(map(str, action.choices))}}}" if action.choices else ""
+        # otherwise the last word of its name: --max_tokens TOKENS
         word = choices if 0 < len(choices) < 50 else action.dest.rpartition("_")[2].upper()
         return f"{action.option_strings[0]} {action.metavar or word}"
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.option_strings and action.option_strings[0].startswith("--no_"):
             return f"Turn off --{action.dest}."
+        # not "(default: None)", which says nothing
         if action.default is None or action.default is False or action.default in ("", []):
             return action.help
         return super()._get_help_string(action)
@@ -208,6 +213,7 @@ class FlagParser(argparse.ArgumentParser):
         takes_recipe: bool = False,
         hidden: Collection[str] = (),
     ):
+        # without abbreviations: a flag that is added later could make them ambiguous
         super().__init__(prog, usage, description, allow_abbrev=False, formatter_class=_Help)
         self.types = types
         self.flags: dict[str, Field[Any]] = {}
@@ -268,6 +274,7 @@ class FlagParser(argparse.ArgumentParser):
             settings["required"] = True
         group.add_argument(*_spellings(flag.name), default=None if default is MISSING else default, **settings)
         if default is True:
+            # its help is replaced by `_Help`, but must not be empty
             group.add_argument(
                 *_spellings(f"no_{flag.name}"), dest=flag.name, action="store_false", default=True, help="-"
             )
@@ -289,6 +296,7 @@ def _spellings(name: str) -> list[str]:
 def _settings(hint: object, takes_recipe: bool) -> dict[str, Any] | None:
     """Return the arguments of `add_argument` for a type, or None if it cannot be written as words."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    # of `float | list[float] | None`, the list decides
     lists = [get_args(kind)[0] for kind in kinds if get_origin(kind) is list]
     if lists:
         return {"type": lists[0], "nargs": "+"} | ({"action": _OneOrMore} if str in kinds else {})
@@ -301,6 +309,7 @@ def _settings(hint: object, takes_recipe: bool) -> dict[str, Any] | None:
             return {"type": str, "choices": [member.value for member in kind]}
         if get_origin(kind) is Literal and str not in kinds:
             return {"type": str, "choices": get_args(kind)}
+    # the most general first: of `int | str`, every word is text
     for kind in (str, Path, int, float):
         if kind in kinds:
             return {"type": kind}
@@ -310,6 +319,26 @@ def _settings(hint: object, takes_recipe: bool) -> dict[str, Any] | None:
 def values_of(flags: Flags, kind: type[Flags]) -> dict[str, Any]:
     """Return the values of those flags that a class declares or inherits, by name."""
     return {flag.name: getattr(flags, flag.name) for flag in fields(kind)}
+
+
+def check_positive(name: str, value: int | None) -> None:
+    """Check that a flag is at least 1, if it is given.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if value is not None and value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}.")
+
+
+def check_share(name: str, value: float) -> None:
+    """Check that a flag is at least 0 and below 1.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value}.")
 
 
 def check_seed(seed: int) -> None:

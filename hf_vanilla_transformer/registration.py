@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
@@ -25,7 +25,7 @@ _MODEL = f"{__package__}.model."
 _MODELING = f"{_MODEL}modeling_vanilla_transformer"
 
 
-def _upload(model: "VanillaTransformerPreTrainedModel", repo_id: str, **kwargs: Any) -> str:
+def _upload(model: "VanillaTransformerPreTrainedModel", repo_id: str, **kwargs) -> str:
     """Upload a model with this package's model card; replaces `push_to_hub` if the package is installed."""
     from .sharing.hub import push_model
 
@@ -48,6 +48,7 @@ def _register() -> None:
 
         auto.AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
 
+    # exist_ok, since this is called after each import
     if auto := _imported(_AUTO_MODEL, "AutoModelForSeq2SeqLM"):
         modeling = import_module(_MODELING)
         generative = modeling.VanillaTransformerForConditionalGeneration
@@ -62,6 +63,7 @@ def _register_pipeline(pipelines: ModuleType) -> None:
     """Register the pipeline with `transformers.pipelines`."""
     from .model.pipeline_vanilla_transformer import TranslationPipeline
 
+    # transformers 5 may bring the task back, and another package may have registered it
     if "translation" in pipelines.PIPELINE_REGISTRY.supported_tasks:
         return
     # later releases reject the names of removed tasks before checking the registry
@@ -86,7 +88,8 @@ class _RegisterAfterImport(MetaPathFinder):
     """Call `_register` after each import of a module concerned, unless a model module is still being imported."""
 
     def __init__(self) -> None:
-        self.running: set[str] = set()  # model modules that are being imported, one by the other
+        # model modules that are being imported, one by the other
+        self.running: set[str] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -97,6 +100,7 @@ class _RegisterAfterImport(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return spec
+        # Python has no event for "has been imported": the loader's method gets a call of `_register` at its end
         execute = spec.loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:

@@ -21,7 +21,7 @@ def run(args: AverageArguments) -> None:
     """Average the last checkpoints and write the result as a model folder."""
     from ..sharing.card import record_average
     from ..training.checkpoints import average_checkpoints, checkpoint_folders
-    from ..training.settings import recorded_settings
+    from ..training.ema import AVERAGE
 
     folders = checkpoint_folders(args.run)
     if not folders:

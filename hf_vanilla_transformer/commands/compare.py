@@ -33,16 +33,20 @@ def run(args: CompareArguments) -> None:
     files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
     translators = {name: load_translator([name], dtype=args.dtype) for name in systems if name not in files}
     languages: tuple[str | None, str | None] = (args.source_lang, args.target_lang)
-    if not all(languages):  # otherwise models of one direction and of several can be compared
+    if not all(languages):
+        # otherwise models of one direction and of several can be compared
         check_same_directions({name: each.directions for name, each in translators.items()})
+    # with two models, both have these languages, or the flags name them
     for translator in translators.values():
         languages = resolve_languages(translator, args)
     text = read_text(args, args.test_file, languages)
-    for name, lines in files.items():  # checked before the slow translation
+    for name, lines in files.items():
+        # checked before the slow translation
         if len(lines) != len(text.sources):
             raise ValueError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")
     translations: dict[str, Sequence[str]] = {}
     untranslated: dict[str, int] = {}
+    # with their sides, since A and B may have the same name
     for side, name in zip("AB", systems, strict=True):
         if name in files:
             translations[f"{side}: {name}"] = files[name]

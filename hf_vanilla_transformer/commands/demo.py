@@ -21,7 +21,8 @@ def run(args: DemoArguments) -> None:
     """Serve the page until Ctrl-C."""
     from ..serving.explorer import Explorer, build_page
 
-    listen(args.host, args.port).close()  # Gradio would try for most of a minute
+    # Gradio would try for most of a minute
+    listen(args.host, args.port).close()
     page = build_page(Explorer.load(args.model, args.dtype or "float32"))
     host = args.host.strip("[]")
     page.launch(server_name=f"[{host}]" if ":" in host else host, server_port=args.port)

@@ -4,8 +4,9 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..files import JsonObject
 from ..flags import option
 from .models import load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import ReferenceText, read_text
@@ -38,12 +39,13 @@ def run(args: EvaluateArguments) -> None:
     languages = resolve_languages(translator, args)
     files: Sequence[str | None] = args.test_file or [None]
     texts = [read_text(args, file, languages) for file in files]
-    for text in texts:  # all were read before the slow translation
+    for text in texts:
+        # all were read before the slow translation
         result = _evaluate(translator, text, args)
         print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
 
 
-def _evaluate(translator: "Translator", text: ReferenceText, args: EvaluateArguments) -> dict[str, Any]:
+def _evaluate(translator: "Translator", text: ReferenceText, args: EvaluateArguments) -> JsonObject:
     """Return the scores of a model on a text."""
     from ..inference.metrics import evaluate_translations
 
@@ -53,10 +55,11 @@ def _evaluate(translator: "Translator", text: ReferenceText, args: EvaluateArgum
     untranslated = report_problems(found, text.name)
     translations = [translation.text for translation in found]
 
-    def score(indices: Iterable[int]) -> dict[str, Any]:
-        predictions, references = zip(*((translations[i], text.references[i]) for i in indices), strict=True)
-        scores = evaluate_translations(list(predictions), list(references), args.bleu_tokenize)
-        return {**scores, "sentences": len(predictions)}
+    def score(indices: Iterable[int]) -> JsonObject:
+        chosen = list(indices)
+        predictions = [translations[i] for i in chosen]
+        references = [text.references[i] for i in chosen]
+        return {**evaluate_translations(predictions, references, args.bleu_tokenize), "sentences": len(chosen)}
 
     about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
     result = {**score(range(len(translations))), **about}

@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..flags import values_of
+from ..flags import Settings, values_of
 from .console import UsageError, say
 from .shared_flags import DecodingFlags, DirectionFlags, SearchFlags
 
@@ -35,7 +35,7 @@ def labels(names: Sequence[str]) -> list[str]:
     return short if len(set(short)) == len(short) else list(names)
 
 
-def decoding_settings(args: SearchFlags) -> dict[str, Any]:
+def decoding_settings(args: SearchFlags) -> Settings:
     """Return the beam search settings that were given as flags."""
     return {name: value for name, value in values_of(args, SearchFlags).items() if value is not None}
 

@@ -30,7 +30,8 @@ def run(args: PushArguments) -> None:
     from ..sharing.hub import push, push_space
 
     if args.space:
-        import_extra("gradio", "demo")  # before the model is uploaded
+        # before the model is uploaded
+        import_extra("gradio", "demo")
     details = CardDetails(license=args.license, scores=read_scores(args.scores) if args.scores else None)
     print(push(args.model, args.repo_id, details, args.private or None))
     if args.space:

@@ -28,8 +28,7 @@ def run(args: ScoreArguments) -> None:
     text = read_text(args, args.test_file, resolve_languages(translator, args))
     with tqdm(total=len(text.sources), desc="Scoring", unit=" pairs", file=sys.stderr) as bar:
         results = score_translations(
-            translator.model,
-            translator.tokenizer,
+            translator,
             text.sources,
             text.references,
             args.max_tokens,
@@ -43,7 +42,8 @@ def run(args: ScoreArguments) -> None:
             "perplexity": perplexity(-log_probability / tokens),
         }
         print(json.dumps(row))
-    total, tokens = (sum(column) for column in zip(*results, strict=True))
+    total = sum(log_probability for log_probability, _ in results)
+    tokens = sum(count for _, count in results)
     say(
         f"{len(results):,} pairs, {tokens:,} tokens: log-probability {total:.2f} nats, perplexity "
         f"{perplexity(-total / tokens):.4f} per token"

@@ -50,6 +50,7 @@ def run(args: ServeArguments) -> None:
     from ..serving.service import ServedModel, TranslationService
 
     keys = _read_keys(args.api_key_file) if args.api_key_file else []
+    # before the models are loaded, so that a port in use is reported at once
     sock = listen(args.host, args.port)
     metrics = Metrics()
     batcher = Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)
@@ -57,7 +58,9 @@ def run(args: ServeArguments) -> None:
     models = []
     names = list(dict.fromkeys(args.model))
     for name, label in zip(names, labels(names), strict=True):
+        # on the model thread, where the threads of torch (OpenMP) then belong
         translator = batcher.run(partial(load_translator, [name], args.backend, args.dtype))
+        # the name in messages to clients, to whom a path of this machine says nothing
         translator.name = label
         models.append(ServedModel(translator, decoding_settings(args), metrics))
     service = TranslationService(models, batcher)

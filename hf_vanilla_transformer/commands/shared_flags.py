@@ -39,7 +39,8 @@ class DtypeFlags:
         "number format of the model; auto is bfloat16 if the processor or GPU multiplies it natively, otherwise "
         "float32 (default: float32)",
         None,
-        choices=("float32", "bfloat16", "float16", "auto"),  # as in inference.precision, which imports torch
+        # as in inference.precision, which imports torch
+        choices=("float32", "bfloat16", "float16", "auto"),
     )
 
 

@@ -13,4 +13,5 @@ def run(argv: Sequence[str]) -> None:
     from ..training.run import run_train
 
     run_train(*parse_arguments(argv))
-    PartialState().destroy_process_group()  # its threads, if there is one, can abort an interpreter that is ending
+    # its threads, if there is one, can abort an interpreter that is ending
+    PartialState().destroy_process_group()

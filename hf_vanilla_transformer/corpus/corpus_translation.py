@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformers import AutoConfig, set_seed
 from transformers.utils import logging
@@ -19,7 +19,7 @@ from transformers.utils import logging
 from ..data.formats import DataError, read_translation_manifest
 from ..data.source import named_identities
 from ..export.registry import identify
-from ..files import CORPUS_MANIFEST, read_json, replacing
+from ..files import CORPUS_MANIFEST, JsonObject, read_json, replacing
 from ..inference.translator import Hypothesis, Translation, Translator
 from ..model.loading import load
 from ..version import __version__
@@ -62,7 +62,7 @@ class CorpusTranslation:
     nbest: int = 1
     scores: bool = False
     seed: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: JsonObject = field(default_factory=dict)
 
     def run(self, sentences: list[str], number: int) -> list[Translation]:
         """Return the translation of each sentence of task `number`, which decides what is sampled."""
@@ -74,10 +74,12 @@ class CorpusTranslation:
     def lines(self, sentence: str, translation: Translation) -> Iterator[str]:
         """Yield the lines of the output for a sentence, one per hypothesis."""
         hypotheses = translation.hypotheses
-        if not hypotheses:  # both sides blank, because training drops such pairs
+        if not hypotheses:
+            # both sides blank, because training drops such pairs
             sentence = ""
             hypotheses = [Hypothesis("", 0.0)] * self.nbest
         for hypothesis in hypotheses:
+            # one line of output per hypothesis
             text = " ".join(hypothesis.text.splitlines())
             if self.format == "txt":
                 yield text + "\n"
@@ -91,7 +93,8 @@ class CorpusTranslation:
 @lru_cache(1)
 def _load(models: tuple[str, ...], backend: str, dtype: str | None) -> Translator:
     """Return the translator of some models, loaded once per process."""
-    logging.disable_progress_bar()  # there would be one per process
+    # there would be one per process
+    logging.disable_progress_bar()
     return Translator.load(models, backend, dtype)
 
 
@@ -125,12 +128,10 @@ class _Writer(NamedTuple):
             if found.problem:
                 problems.append(f"{file}, line {task.span.first + i}: {found.problem}.")
         part = self.part(task.number)
-        with (
-            replacing(part, shared=True) as unfinished,
-            unfinished.open("w", encoding="utf-8", newline="") as output,
-        ):
+        with replacing(part, shared=True) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as output:
             for sentence, found in zip(sentences, translations, strict=True):
                 output.writelines(self.translation.lines(sentence, found))
+        # without folders, because the manifest may be shared
         examples = [problem.replace(file, Path(file).name) for problem in problems[:_MAX_PROBLEMS]]
         note = {"bytes": part.stat().st_size, "unusable_lines": len(problems), "problems": examples}
         write_json(self.note(task.number), note)
@@ -157,10 +158,12 @@ class CorpusJob:
     ):
         self.folder = Path(output_dir).resolve()
         self._writer = _Writer(translation, self.folder)
-        files = [os.path.abspath(file) for file in files]  # not resolved: a link's target may lack the extension
+        # not resolved: a link's target may lack the extension
+        files = [os.path.abspath(file) for file in files]
         settings = _settings(translation, files, shard_lines)
         manifest = self._read_manifest(settings)
-        _load.cache_clear()  # the model may have changed
+        # the model may have changed
+        _load.cache_clear()
         if manifest is None:
             for file in files:
                 check_language(file, translation.languages[0])
@@ -173,7 +176,7 @@ class CorpusJob:
         self.manifest = manifest
         self.tasks = [Task(i, Span(files[file], *rest)) for i, (file, *rest) in enumerate(manifest["spans"])]
 
-    def _read_manifest(self, settings: dict[str, Any]) -> dict[str, Any] | None:
+    def _read_manifest(self, settings: JsonObject) -> JsonObject | None:
         """Return the manifest of an earlier call for this job, or None if the folder is empty."""
         file = self.folder / CORPUS_MANIFEST
         if not file.is_file():
@@ -194,12 +197,13 @@ class CorpusJob:
             DataError, OSError, ValueError: as `Runner.run`, or if a file lacks the source language or is damaged.
         """
         for task in runner.run(self._writer.write, self.tasks, self.is_done):
+            # another node has written it, and its file may appear here later
             if not wait_for(partial(self.is_done, task), SHARED_DISK_DELAY):
                 part = self._writer.part(task.number)
                 raise OSError(f"{part} is missing or incomplete: all nodes of the cluster must share its folder.")
             yield task.span.lines
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> JsonObject:
         """Return the manifest, in which "whole" says whether every task is done; if so, there are totals as well."""
         if self.manifest["whole"] or not all(map(self.is_done, self.tasks)):
             return self.manifest
@@ -216,7 +220,7 @@ class CorpusJob:
         return self.manifest
 
 
-def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines: int) -> dict[str, Any]:
+def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines: int) -> JsonObject:
     """Return everything that determines the content of the output, in types of JSON."""
     settings = {
         "models": [_identify(model) for model in translation.models],

@@ -19,6 +19,7 @@ _PLACE = np.dtype([("piece", "u4"), ("row", "u4")], align=True)
 
 def digest(source: str, target: str) -> bytes:
     """Return the 16 bytes by which equal pairs are found."""
+    # with the length, because the text itself may contain a NUL
     return hashlib.blake2b(f"{len(source)}\0{source}\0{target}".encode(), digest_size=16).digest()
 
 
@@ -29,7 +30,8 @@ def write_digests(file: Path, digests: Sequence[bytes]) -> None:
     records["high"] = halves[:, 0]
     records["low"] = halves[:, 1]
     records["row"] = np.arange(len(halves))
-    _save(file, records[np.lexsort((records["low"], records["high"]))])  # stable: equal digests stay in row order
+    # stable: equal digests stay in row order
+    _save(file, records[np.lexsort((records["low"], records["high"]))])
 
 
 def number_of_ranges(pairs: int) -> int:
@@ -52,6 +54,7 @@ def find_duplicates(files: Iterable[Path], index: int, ranges: int, output: Path
     records = []
     pieces = []
     for piece, file in enumerate(files):
+        # mapped, so that only the pages of this range are read
         digests = np.load(file, mmap_mode="r")
         start = np.searchsorted(digests["high"], bounds[0], side="left")
         end = np.searchsorted(digests["high"], bounds[1], side="right")
@@ -59,8 +62,10 @@ def find_duplicates(files: Iterable[Path], index: int, ranges: int, output: Path
         pieces.append(np.full(end - start, piece, "u4"))
 
     found = np.concatenate(records) if records else np.zeros(0, _DIGEST)
-    order = np.lexsort((found["low"], found["high"]))  # stable: equal digests stay in the order of pieces and rows
+    # stable: equal digests stay in the order of pieces and rows
+    order = np.lexsort((found["low"], found["high"]))
     found = found[order]
+    # every digest that equals the one before it; the first of equal ones stays
     repeated = np.zeros(len(found), bool)
     repeated[1:] = (found["high"][1:] == found["high"][:-1]) & (found["low"][1:] == found["low"][:-1])
 

@@ -87,12 +87,14 @@ class PieceTasks(NamedTuple):
         number, source = numbered
         iterator = iter(source)
         counts: list[int] = []
+        # compressed, because it is read only once; shards are not, so that training can map them into memory
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         while piece := list(islice(iterator, self.preparation.shard_pairs)):
             with _arrow_writer(self.file("text", number, len(counts)), _TEXT, options) as writer:
                 for start in range(0, len(piece), ROWS_PER_BATCH):
                     writer.write_batch(pa.RecordBatch.from_pylist(piece[start : start + ROWS_PER_BATCH], _TEXT))
             counts.append(len(piece))
+        # last, since it marks the task as done
         write_json(self.file("source", number, ending="json"), {"pairs": counts})
         return sum(counts)
 
@@ -143,7 +145,8 @@ class PieceTasks(NamedTuple):
 
     def write(self, task: tuple[Piece, int]) -> int:
         """Write the shard of a piece without duplicates, and its counts; a task is the piece and number of ranges."""
-        piece, ranges = task
+        piece = task[0]
+        ranges = task[1]
         files = (self.file("duplicates", index, ending="npy") for index in range(ranges))
         duplicates = duplicates_of(files, piece.number)
         drops = Counter(read_json(self.file("tokens", piece.number, ending="json"))["drops"])
@@ -155,6 +158,7 @@ class PieceTasks(NamedTuple):
         with _arrow_writer(shard, _TOKENS) as writer:
             for batch in _arrow_batches(self.file("tokens", piece.number)):
                 kept = np.ones(batch.num_rows, bool)
+                # duplicates are numbered within the piece, not within the batch
                 here = duplicates[(duplicates >= start) & (duplicates < start + batch.num_rows)]
                 kept[here.astype(np.int64) - start] = False
                 start += batch.num_rows

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,7 +22,7 @@ from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
 from ..data.source import Source, Text, named_identities
 from ..data.tokenizer import fingerprint, train_tokenizer
-from ..files import read_json
+from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
 from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
 from .runner import (
@@ -58,7 +58,7 @@ def prepare(
     tokenizer: PreTrainedTokenizerBase | None = None,
     runner: Runner | None = None,
     watch: Watch = _consume,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write a folder of shards and return its manifest. After an interruption, the same call resumes.
 
     The shards depend neither on where tasks run nor on how many run at once. Of pairs that occur more than once, the
@@ -83,19 +83,22 @@ def prepare(
     settings = _settings(source, preparation, tokenizer)
     earlier = _earlier_manifest(folder, settings)
     if earlier is not None and earlier["whole"]:
-        _clean_up(folder)  # which may have been interrupted
+        # which may have been interrupted
+        _clean_up(folder)
         return earlier
     (folder / WORK).mkdir(parents=True, exist_ok=True)
     manifest = earlier or {"settings": settings, "whole": False}
     if earlier is None:
         write_json(folder / MANIFEST, manifest)
+    # Each step asks which files are missing, so a call that follows an interruption does only the rest.
     steps = _Steps(PieceTasks(folder, preparation), runner, watch)
     try:
         pieces = steps.read(source)
         steps.make_tokenizer(tokenizer, pieces)
         shards = steps.write(pieces)
     except (_WaitsForOthersError, FileNotFoundError) as error:
-        manifest = read_manifest(folder)  # another element may have finished the job and removed the work folder
+        # another element may have finished the job and removed the work folder
+        manifest = read_manifest(folder)
         waits = isinstance(error, _WaitsForOthersError)
         if manifest["whole"] or (waits and runner.share != (0, 1)):
             return manifest
@@ -112,7 +115,8 @@ def prepare(
 
 def _clean_up(folder: Path) -> None:
     """Remove what is no longer needed when all shards are written."""
-    shutil.rmtree(folder / WORK, ignore_errors=True)  # another process may be removing it
+    # another process may be removing it
+    shutil.rmtree(folder / WORK, ignore_errors=True)
     remove_leftovers(folder)
 
 
@@ -139,6 +143,7 @@ class _Steps:
         """
         total = sum(map(pairs, self.runner.missing(items, is_done))) if pairs else None
         self.watch(step, total, self.runner.run(function, items, is_done))
+        # An element of a job array does not wait for the others, which may not even have started.
         delay = SHARED_DISK_DELAY if self.runner.share == (0, 1) else 0
         if not wait_for(lambda: all(map(is_done, items)), delay):
             raise _WaitsForOthersError
@@ -153,6 +158,7 @@ class _Steps:
         tasks = [(number, part) for number, part in parts if not part.needs_network]
         if tasks:
             self.run("Reading", self.tasks.read, tasks, is_done)
+        # Nodes of a cluster often have no access to the network, so datasets are read by this process.
         for numbered in parts:
             if numbered[1].needs_network and not is_done(numbered):
                 self._check_first()
@@ -173,8 +179,10 @@ class _Steps:
                 kind = (preparation.tokenizer_model, preparation.normalization)
                 tokenizer = train_tokenizer(sample, preparation.vocab_size, *kind)
             tokenizer.save_pretrained(self.tasks.folder)
+            # after the tokenizer, whose files are not written atomically
             write_json(done, {})
-        load_tokenizer.cache_clear()  # files may have changed since an earlier call in this process
+        # files may have changed since an earlier call in this process
+        load_tokenizer.cache_clear()
         load_excluded.cache_clear()
 
     def _check_first(self) -> None:
@@ -182,7 +190,7 @@ class _Steps:
         if self.runner.share[0]:
             raise _WaitsForOthersError
 
-    def write(self, pieces: list[Piece]) -> dict[str, dict[str, Any]]:
+    def write(self, pieces: list[Piece]) -> dict[str, JsonObject]:
         """Clean the pieces, find duplicates and write the shards; return the counts of the shards by name."""
         tasks = self.tasks
         pairs = sum(piece.pairs for piece in pieces)
@@ -211,9 +219,10 @@ class _Steps:
         return {shard.name: read_json(shard.with_suffix(".json")) for shard in shards}
 
 
-def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> JsonObject:
     """Return everything that determines the content of the shards, in types of JSON."""
     identities = [(part.needs_network, part.identity()) for part in source.parts]
+    cleaning = asdict(preparation.cleaning).items() if preparation.cleaning else ()
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
@@ -224,20 +233,17 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
         "normalization": None if tokenizer else preparation.normalization,
         "max_tokens": preparation.max_tokens,
-        "cleaning": preparation.cleaning and _without_none(asdict(preparation.cleaning)),
+        # only what is set, so that a new setting does not invalidate earlier folders
+        "cleaning": {name: value for name, value in cleaning if value is not None} or None,
         "exclude": named_identities(preparation.exclude),
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }
+    # as they come back from the manifest: a tuple becomes a list
     return json.loads(json.dumps(settings))
 
 
-def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that are set, so that a new one does not invalidate earlier folders."""
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
     """Return the manifest of an earlier call with the same settings, or None if there was none.
 
     Raises:
@@ -248,8 +254,9 @@ def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] 
         return None
     earlier = read_manifest(folder)
     recorded = earlier["settings"]
-    if earlier["whole"]:  # remains valid if the code changes or records additional settings
-        earlier_defaults: dict[str, Any] = {"exclude": []}
+    if earlier["whole"]:
+        # remains valid if the code changes or records additional settings, whose defaults did the same as before
+        earlier_defaults: JsonObject = {"exclude": []}
         if recorded.get("vocab_size"):
             earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
         recorded = {**settings, **earlier_defaults, **recorded, "version": settings["version"]}
@@ -257,7 +264,7 @@ def _earlier_manifest(folder: Path, settings: dict[str, Any]) -> dict[str, Any] 
     return earlier
 
 
-def _sum_counts(shards: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def _sum_counts(shards: Iterable[JsonObject]) -> JsonObject:
     """Return the total counts of all shards.
 
     Raises:

@@ -96,15 +96,13 @@ class Runner:
         if self.ray:
             return self._run_on_ray(function, missing)
         if min(self.processes, len(missing)) == 1:
-            return self._run_in_this_process(function, missing)
+            # in this process, which spares the start of another one
+            return (call(function, self.threads, task) for task in missing)
         return self._run_in_processes(function, missing)
 
-    def _run_in_this_process(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        for task in tasks:
-            yield call(function, self.threads, task)
-
     def _run_in_processes(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        context = get_context("spawn")  # a forked process cannot use CUDA, nor torch's threads
+        # a forked process cannot use CUDA, nor torch's threads
+        context = get_context("spawn")
         started = context.Value("i", 0)
         count = min(self.processes, len(tasks))
         pool = ProcessPoolExecutor(count, context, _start_worker, (started, self.gpus))
@@ -118,7 +116,8 @@ class Runner:
                 "short. Finished tasks are kept."
             ) from None
         finally:
-            pool.shutdown(cancel_futures=True)  # waits for the tasks that are running, whose files are then kept
+            # waits for the tasks that are running, whose files are then kept
+            pool.shutdown(cancel_futures=True)
 
     def _run_on_ray(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
         ray = import_extra("ray", "cluster")
@@ -135,15 +134,18 @@ class Runner:
             remote = ray.remote(**options)(call)
             self._check_nodes(_nodes(ray), gpu)
             waiting = list(reversed(tasks))
-            running: list[object] = []  # ray.ObjectRef
+            # a window, because Ray keeps every submitted task in the memory of this process
+            running: list[object] = []
             while waiting or running:
                 while waiting and len(running) < RAY_WINDOW:
                     running.append(remote.remote(function, self.threads, waiting.pop()))
                 finished, running = ray.wait(running, num_returns=1, timeout=60)
-                if not finished:  # perhaps a node has gone
+                if not finished:
+                    # perhaps a node has gone
                     self._check_nodes(_nodes(ray), gpu)
                 yield from ray.get(finished)
         except ray.exceptions.RayTaskError as error:
+            # what the task raised, as if it had run here
             raise (error.cause or error) from None
         except (ray.exceptions.RayError, ConnectionError) as error:
             raise OSError(f"The Ray cluster at {self.ray} failed ({_first_line(error)}); {RUN_AGAIN}.") from None
@@ -173,7 +175,8 @@ def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result
     before = torch.get_num_threads()
     parallel = os.environ.get("TOKENIZERS_PARALLELISM")
     torch.set_num_threads(threads)
-    os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"  # they would use all cores
+    # they would use all cores
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
     try:
         return function(task)
     finally:
@@ -190,9 +193,11 @@ def _start_worker(started: "Synchronized[int]", gpus: int) -> None:
         number = started.value
         started.value += 1
     if gpus:
+        # before anything imports CUDA, which reads the variable once
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus)))).split(",")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % gpus]
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # on Ctrl-C, the main process prints the message
+    # on Ctrl-C, the main process prints the message
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
@@ -270,5 +275,6 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
 def remove_leftovers(folder: Path) -> None:
     """Remove what interrupted tasks have left in the folder of a job that is finished."""
     for file in folder.rglob("*.unfinished"):
-        with contextlib.suppress(FileNotFoundError):  # another process may be removing them
+        with contextlib.suppress(FileNotFoundError):
+            # another process may be removing them
             file.unlink()

@@ -42,7 +42,9 @@ def find_files(patterns: Iterable[str]) -> list[str]:
     """
     files: list[str] = []
     for pattern in patterns:
-        found = [pattern] if Path(pattern).is_file() else sorted(filter(_is_file, glob.glob(pattern, recursive=True)))
+        # a file whose name has brackets is that file
+        matching = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))
+        found = [path for path in matching if Path(path).is_file()]
         if not found:
             raise DataError(f"There is no file {pattern}.")
         files += found
@@ -50,10 +52,6 @@ def find_files(patterns: Iterable[str]) -> list[str]:
         if _format(file) in _ONLY_PAIRS:
             raise DataError(f"{file} is a table: give plain text, .jsonl or .parquet.")
     return files
-
-
-def _is_file(path: str) -> bool:
-    return Path(path).is_file()
 
 
 def _format(file: str) -> str:
@@ -111,6 +109,7 @@ def read_span(span: Span, language: str) -> tuple[list[str], list[str]]:
     sentences = []
     problems = []
     as_json = _format(span.file) == ".jsonl"
+    # in bytes: what precedes an offset is never decoded
     with open_text(span.file) as text:
         _skip(text, span.offset, compressed=span.file.endswith(COMPRESSIONS))
         for number, line in zip(range(span.first, span.first + span.lines), _lines(text), strict=False):
@@ -159,6 +158,7 @@ def _lines(text: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file, of each at most the first `MAX_LINE_BYTES` + 1 bytes."""
     while line := text.readline(MAX_LINE_BYTES + 1):
         yield line
+        # the rest of a line that is too long, which must not count as lines
         while line and len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
             line = text.readline(MAX_LINE_BYTES + 1)
 
@@ -176,8 +176,9 @@ def _read_parquet(span: Span, language: str) -> list[str]:
     nested = "translation" in file.schema_arrow.names
     column = f"translation.{language}" if nested else language
     groups = []
-    start = 0  # of the group, in rows
-    skipped = 0  # rows before the first group that is read
+    # first row of the group, and number of rows before the first group that is read
+    start = 0
+    skipped = 0
     for group in range(file.num_row_groups):
         end = start + file.metadata.row_group(group).num_rows
         if end <= span.offset:
@@ -190,11 +191,8 @@ def _read_parquet(span: Span, language: str) -> list[str]:
     except pa.ArrowException as error:
         raise DataError(f"{span.file} cannot be read: {error}") from None
     texts = table.flatten() if nested else table
-    if texts.num_columns != 1 or not _is_text(texts.schema.types[0]):
+    types = texts.schema.types
+    if len(types) != 1 or not (pa.types.is_string(types[0]) or pa.types.is_large_string(types[0])):
         names = ", ".join(file.schema_arrow.names)
         raise DataError(f"{span.file} has no column {language!r} of text; its columns are {names}.")
     return [text or "" for text in texts.column(0).to_pylist()]
-
-
-def _is_text(type: pa.DataType) -> bool:
-    return pa.types.is_string(type) or pa.types.is_large_string(type)

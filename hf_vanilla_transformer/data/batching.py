@@ -16,7 +16,9 @@ from ..model.layers_vanilla_transformer import shift_right
 
 def _round_up(lengths: np.ndarray) -> np.ndarray:
     """Round lengths up to one of 8 steps per power of two: up to 16 is unchanged, 17 becomes 18, 33 becomes 36."""
+    # a step of at most an eighth of the length, so that rounding wastes little of a batch
     step = 2 ** np.maximum(np.floor(np.log2(np.maximum(lengths - 1, 1))).astype(np.int64) - 3, 0)
+    # rounded up, as floor division rounds negative numbers away from zero
     return -(-lengths // step) * step
 
 
@@ -52,7 +54,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
             in length.
     """
 
-    batch_size = None  # tells accelerate that batches vary in size
+    # tells accelerate that batches vary in size
+    batch_size = None
     drop_last = False
 
     def __init__(
@@ -87,7 +90,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
         # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
         longest = np.maximum(source, target)
-        rank = np.cumsum(np.bincount(longest) > 0)[longest]  # 1 for the shortest length that occurs
+        # 1 for the shortest length that occurs
+        rank = np.cumsum(np.bincount(longest) > 0)[longest]
         order = np.lexsort((np.where(rank % 2, source - target, target - source), longest))
         return order, (target * (max_tokens + 1) + source)[order], longest[order]
 
@@ -122,6 +126,7 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
             batches = generator.permutation(batches)
         ends = np.append(self._starts[1:], len(order))
         for batch in batches:
+            # Python integers, which every kind of dataset takes as indices
             yield order[self._starts[batch] : ends[batch]].tolist()
 
 
@@ -139,6 +144,7 @@ def batches_by_length(
     too_long = np.flatnonzero(longest > max_tokens)
     sampler = MaxTokensBatchSampler(source[fitting], target[fitting], max_tokens, shuffle=False)
     singles = too_long[np.argsort(longest[too_long])]
+    # the sampler numbers only the pairs that fit
     return [*(fitting[batch].tolist() for batch in sampler), *([int(i)] for i in singles)]
 
 
@@ -147,6 +153,7 @@ def pad(rows: Sequence[Sequence[int] | np.ndarray], value: int) -> torch.Tensor:
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     padded = np.full((len(rows), lengths.max(initial=0)), value)
     if padded.size:
+        # all rows in one assignment: a mask is filled row by row, in the order of the concatenated rows
         padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(rows)
     return torch.from_numpy(padded)
 
@@ -184,20 +191,21 @@ class GivenRows(Rows):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> Mapping[str, Any]:
+    def __getitem__(self, index: int) -> Mapping[str, Sequence[int] | np.ndarray]:
         return self.dataset[index]
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        several = getattr(self.dataset, "__getitems__", None)  # a Dataset of `datasets` reads them all at once
+        # a Dataset of `datasets` reads them all at once
+        several = getattr(self.dataset, "__getitems__", None)
         return several(indices) if several else [self.dataset[index] for index in indices]
 
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         if "source_length" in getattr(self.dataset, "column_names", ()):
             return np.asarray(self.dataset["source_length"][:]), np.asarray(self.dataset["target_length"][:])
-        pairs = ((len(row["input_ids"]), len(row["labels"])) for row in self.dataset)
-        source, target = zip(*pairs, strict=True)
-        return np.asarray(source), np.asarray(target)
+        # in one pass, because reading a row may be slow
+        pairs = np.array([(len(row["input_ids"]), len(row["labels"])) for row in self.dataset])
+        return pairs[:, 0], pairs[:, 1]
 
 
 class TokenRows(GivenRows):
@@ -225,8 +233,9 @@ class TokenRows(GivenRows):
         super().__init__(dataset)
         self.prefix = prefix
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"dataset": self.dataset, "prefix": self.prefix}  # a worker that is spawned maps the same files
+    def __getstate__(self) -> dict[str, object]:
+        # a worker that is spawned maps the same files
+        return {"dataset": self.dataset, "prefix": self.prefix}
 
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
@@ -240,12 +249,14 @@ class TokenRows(GivenRows):
         for name in ("input_ids", "labels"):
             chunks = self.dataset.data.column(name).chunks
             arrays = [(chunk.offsets.to_numpy(), chunk.values.to_numpy()) for chunk in chunks]
+            # an array of lists stores all ids in one array, and where each list starts
             columns[name] = np.cumsum([0, *map(len, chunks)]), arrays
         return columns
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, np.ndarray]]:
         selected = np.asarray(indices)
-        if self.dataset._indices is not None:  # rows selected from the table
+        if self.dataset._indices is not None:
+            # rows selected from the table
             selected = self.dataset._indices.column(0).take(selected).to_numpy().astype(np.int64)
         sides = []
         for starts, arrays in self._columns.values():
@@ -253,6 +264,7 @@ class TokenRows(GivenRows):
             rows = zip(chunks.tolist(), (selected - starts[chunks]).tolist(), strict=True)
             sides.append([arrays[chunk][1][slice(*arrays[chunk][0][row : row + 2])] for chunk, row in rows])
         if self.prefix:
+            # of the source only: the decoder predicts no tags
             sides[0] = [np.concatenate((np.array(self.prefix, ids.dtype), ids)) for ids in sides[0]]
         return [dict(zip(self._columns, pair, strict=True)) for pair in zip(*sides, strict=True)]
 
@@ -293,7 +305,9 @@ class Seq2SeqCollator:
         targets = [pair["labels"] for pair in pairs]
         input_ids = pad(sources, self.pad_token_id)
         labels = pad(targets, IGNORED_LABEL)
+        # here, in a worker, and not by the model; the last label of a short row would otherwise follow its end
         shifted = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
+        # from the lengths, since a source may contain the padding token
         lengths = torch.tensor([len(source) for source in sources])[:, None]
         return {
             "input_ids": input_ids,

@@ -91,7 +91,8 @@ def clean_batch(
     # not verbose: a long side is counted here, and no reason for a warning of transformers
     rows = {"input_ids": tokenizer(list(sources), verbose=False)["input_ids"]}
     rows["labels"] = tokenizer(text_target=list(targets), verbose=False)["input_ids"]
-    rows["source_length"], rows["target_length"] = (list(map(len, rows[name])) for name in ("input_ids", "labels"))
+    rows["source_length"] = list(map(len, rows["input_ids"]))
+    rows["target_length"] = list(map(len, rows["labels"]))
     lengths = zip(rows["source_length"], rows["target_length"], strict=True)
     reasons = map(drop_reason, texts, lengths)
     rows["drop"] = [-1 if reason is None else DROP_REASONS.index(reason) for reason in reasons]
@@ -112,6 +113,7 @@ def _tokenize_batch(
     """
     rows = clean_batch(batch, tokenizer, max_tokens, cleaning)
     texts = ((source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True))
+    # a NUL between the sides, so that "ab" and "c" differ from "a" and "bc"
     digests = (hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in texts)
     rows["digest"] = [int.from_bytes(digest, "big", signed=True) for digest in digests]
     return rows
@@ -148,10 +150,12 @@ def tokenize_pairs(
         desc="Tokenising",
     )
     checks = tokens.select_columns(["drop", "digest"]).with_format("numpy")
+    # a copy that can be written to
     drop = np.array(checks["drop"][:])
     digest = checks["digest"][:]
     tokens = tokens.remove_columns(["drop", "digest"])
     if cleaning:
+        # duplicates only among pairs that are kept: the first of two equal pairs stays
         kept = np.flatnonzero(drop < 0)
         first_occurrences = np.unique(digest[kept], return_index=True)[1]
         drop[np.delete(kept, first_occurrences)] = DROP_REASONS.index("duplicate")

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from ..files import CORPUS_MANIFEST
+from ..files import CORPUS_MANIFEST, JsonObject
 
 MAX_LINE_BYTES = 1 << 20
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
@@ -63,7 +63,8 @@ def decode_line(line: bytes, name: str, number: int) -> str:
         raise DataError(
             f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8."
         ) from None
-    return text.removeprefix("\ufeff") if number == 1 else text  # skip the byte order mark
+    # skip the byte order mark
+    return text.removeprefix("\ufeff") if number == 1 else text
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -104,6 +105,7 @@ def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[
     """Yield line i of the first file together with line i of the second."""
     source, target = map(read_lines, files)
     number = 0
+    # not zip(strict=True), whose error does not say how long the files are
     for number, source_line in enumerate(source, start=1):
         target_line = next(target, None)
         if target_line is None:
@@ -150,7 +152,7 @@ def names_languages(path: str) -> bool:
     return "source_lang" in row and "target_lang" in row
 
 
-def _json_objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_objects(path: str) -> Iterator[tuple[str, JsonObject]]:
     """Yield the file and line of each object, and the object; skip blank lines."""
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -159,7 +161,7 @@ def _json_objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, json_object(where, line)
 
 
-def json_object(where: str, line: str) -> dict[str, Any]:
+def json_object(where: str, line: str) -> JsonObject:
     """Return the object in a line of JSON.
 
     Args:
@@ -177,7 +179,7 @@ def json_object(where: str, line: str) -> dict[str, Any]:
     return row
 
 
-def json_texts(where: str, row: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
+def json_texts(where: str, row: JsonObject, keys: tuple[str, ...]) -> list[str]:
     """Return the texts under `keys` in an object, or in the object under its key "translation".
 
     Args:
@@ -186,6 +188,7 @@ def json_texts(where: str, row: dict[str, Any], keys: tuple[str, ...]) -> list[s
     Raises:
         DataError: if a key is missing, or its value is not a string.
     """
+    # the layout of WMT's datasets on the Hub
     if isinstance(row.get("translation"), dict):
         row = row["translation"]
     texts = []
@@ -195,7 +198,8 @@ def json_texts(where: str, row: dict[str, Any], keys: tuple[str, ...]) -> list[s
         text = row[key] or ""
         if not isinstance(text, str):
             raise DataError(f"{where}: the value of {key!r} is not a string.")
-        texts.append(text.encode("utf-8", "replace").decode())  # JSON can escape lone surrogates
+        # JSON can escape lone surrogates
+        texts.append(text.encode("utf-8", "replace").decode())
     return texts
 
 
@@ -288,7 +292,7 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     return format, files
 
 
-def read_translation_manifest(folder: str | Path) -> dict[str, Any]:
+def read_translation_manifest(folder: str | Path) -> JsonObject:
     """Return the manifest of a folder of translations, even if it is not finished.
 
     Raises:
@@ -297,7 +301,9 @@ def read_translation_manifest(folder: str | Path) -> dict[str, Any]:
     file = Path(folder, CORPUS_MANIFEST)
     try:
         manifest = json.loads(file.read_text("utf-8"))
-        {**manifest["settings"]}  # must be a mapping
+        # must be a mapping
+        {**manifest["settings"]}
+        # number of the file, offset, first line and number of lines, as in `corpus.spans.Span`
         spans_are_valid = all(len(span) == 4 and set(map(type, span)) == {int} for span in manifest["spans"])
         if spans_are_valid and (not manifest["whole"] or all(isinstance(part, str) for part in manifest["parts"])):
             return manifest

@@ -40,8 +40,8 @@ class MixedRows(Rows):
     @cached_property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of source tokens and of target tokens of each pair, tags included, without dropout."""
-        sources, targets = zip(*(each.lengths for each in self.rows), strict=True)
-        return np.concatenate(sources), np.concatenate(targets)
+        lengths = [each.lengths for each in self.rows]
+        return np.concatenate([source for source, _ in lengths]), np.concatenate([target for _, target in lengths])
 
     def segmented_lengths(self, numbers: np.ndarray, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the lengths (n,) of sources and targets as BPE dropout segments them, given the sampler's numbers.
@@ -50,6 +50,7 @@ class MixedRows(Rows):
             progress: whether to show a progress bar if it takes long.
         """
         assert self.dropout is not None
+        # a number is `use * len(self) + pair`
         uses, pairs = np.divmod(numbers, max(len(self), 1))
         needed = np.unique(uses).tolist()
         # the lengths of each use that the last call or this one needs, and 0 where they are unknown
@@ -61,6 +62,7 @@ class MixedRows(Rows):
             measured = self._measured[use]
             places = np.flatnonzero(uses == use)
             unknown = np.unique(pairs[places][measured[0, pairs[places]] == 0])
+            # only after 5 seconds: most texts take less
             bar = tqdm(
                 total=len(unknown), desc="Segmenting", unit=" pairs", delay=5, leave=False, disable=not progress
             )
@@ -95,6 +97,7 @@ class MixedRows(Rows):
         uses, pairs = np.divmod(np.asarray(numbers, dtype=np.int64), len(self))
         rows = self._read(pairs)
         if self.dropout is not None:
+            # what each pair may take without making the batch larger than its maximum
             limit = self._max_tokens // len(rows)
             for side, name in enumerate(SIDES):
                 segmented = self._segment([row[name] for row in rows], limit, pairs, uses, side)

@@ -39,6 +39,7 @@ class _Draws:
 
     def __init__(self, source: np.ndarray, target: np.ndarray, weight: float, generator: np.random.Generator):
         size = len(source)
+        # a weight of 2.5 uses every pair twice and half of the pairs once more
         self.repeats = int(weight)
         part = weight % 1.0
         self.pairs = np.zeros(0, dtype=np.int64)
@@ -53,9 +54,12 @@ class _Draws:
             per_group = int(np.ceil(MIN_GROUP_PAIRS / min(part, 1 - part)))
             bounds = np.arange(0, max(1, size // per_group) * per_group, per_group)
             ends = np.append(bounds[1:], size)
+            # rounded on the running total, so that the numbers drawn from all groups add up to the weight
             drawn = np.diff(np.floor(part * np.append(0, ends) + 0.5)).astype(np.int64)
-            drawn[-1] += drawn.sum() == 0  # at least one pair per epoch
+            # at least one pair per epoch
+            drawn[-1] += drawn.sum() == 0
             group = np.repeat(np.arange(len(bounds)), ends - bounds)
+            # shuffled once within each group; epochs then take turns through it
             self.pairs = order[np.lexsort((generator.random(size), group))]
             self.place = np.arange(size) - bounds[group]
             self.size = (ends - bounds)[group]
@@ -68,6 +72,7 @@ class _Draws:
 
     def of_epoch(self, epoch: int) -> np.ndarray:
         """Return the pair in each slot."""
+        # a window of `drawn` places that moves on by its width each epoch, around the group
         drawn = (self.place - epoch * self.drawn) % np.maximum(self.size, 1) < self.drawn
         return np.concatenate((self._whole, self.pairs[drawn]))
 
@@ -115,27 +120,26 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         self.uses_per_epoch = max([1, *(math.ceil(weight) for weight in weights)])
         self.max_tokens = max_tokens
         self.changing_lengths = changing_lengths
-        self._guaranteed = np.maximum(source, target)  # the length for which a pair's batch always has room
+        # the length for which a pair's batch always has room
+        self._guaranteed = np.maximum(source, target)
         check_fits(self._guaranteed, max_tokens)
         if changing_lengths is not None:
-            first = changing_lengths(np.arange(len(source)))
-            source, target = (
-                np.clip(now, side, max_tokens) for now, side in zip(first, (source, target), strict=True)
-            )
-        self._draws = [
-            _Draws(
-                source[start : start + size], target[start : start + size], weight, np.random.default_rng((seed, i))
-            )
-            for i, (start, size, weight) in enumerate(zip(self.offsets, sizes, weights, strict=True))
-        ]
-        source, target = (
-            np.concatenate([getattr(draws, side) for draws in self._draws]) for side in ("source", "target")
-        )
+            # planned for the lengths of the first use, which are typical, but never for less than the guaranteed ones
+            first_source, first_target = changing_lengths(np.arange(len(source)))
+            source = np.clip(first_source, source, max_tokens)
+            target = np.clip(first_target, target, max_tokens)
+        self._draws = []
+        for i, (start, size, weight) in enumerate(zip(self.offsets, sizes, weights, strict=True)):
+            own = slice(start, start + size)
+            self._draws.append(_Draws(source[own], target[own], weight, np.random.default_rng((seed, i))))
+        source = np.concatenate([draws.source for draws in self._draws])
+        target = np.concatenate([draws.target for draws in self._draws])
         super().__init__(source, target, max_tokens, seed)
 
     def __iter__(self):
         parts = [start + draws.of_epoch(self.epoch) for start, draws in zip(self.offsets, self._draws, strict=True)]
         copies = [np.arange(len(part)) // max(size, 1) for part, size in zip(parts, self._sizes, strict=True)]
+        # different for every use of a pair, also across epochs, so that BPE dropout never repeats itself
         uses = self.epoch * self.uses_per_epoch + np.concatenate(copies)
         numbers = uses * self.num_pairs + np.concatenate(parts)
         for slots in super().__iter__() if self.changing_lengths is None else self._batches_by_new_lengths(numbers):
@@ -145,7 +149,8 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         """Divide the slots of an epoch into batches of the planned sizes by the lengths of this epoch."""
         assert self.changing_lengths is not None
         generator = np.random.default_rng((self.seed, self.epoch))
-        slots = generator.permutation(len(numbers))  # decides between pairs of equal lengths
+        # decides between pairs of equal lengths
+        slots = generator.permutation(len(numbers))
         source, target = self.changing_lengths(numbers)
         slots = slots[self._sort(source[slots], target[slots], self.max_tokens)[0]]
         # From the batch of the shortest pairs to that of the longest, take the next pairs whose guaranteed length
@@ -159,5 +164,6 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         for size, (start, end) in zip(sizes.tolist(), itertools.pairwise([0, *fitting.tolist()]), strict=True):
             for place in places[start:end].tolist():
                 heapq.heappush(waiting, place)
+            # those that come first in the order of this epoch's lengths
             batches.append(slots[[heapq.heappop(waiting) for _ in range(size)]])
         return [batches[batch] for batch in generator.permutation(len(batches))]

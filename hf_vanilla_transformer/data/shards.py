@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..files import JsonObject
 from .batching import MaxTokensBatchSampler, Rows
 from .formats import DataError
 
@@ -28,7 +28,7 @@ def is_prepared(folder: str | None) -> bool:
     return folder is not None and Path(folder, MANIFEST).is_file()
 
 
-def read_manifest(folder: str | Path) -> dict[str, Any]:
+def read_manifest(folder: str | Path) -> JsonObject:
     """Return the manifest of a folder to which `prepare` has written, even if it has not finished.
 
     Raises:
@@ -37,6 +37,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     file = Path(folder, MANIFEST)
     try:
         manifest = json.loads(file.read_text("utf-8"))
+        # without shards if it was interrupted before the first was written
         shards = manifest.get("shards", {})
         counts = [count for shard in shards.values() for count in (shard["pairs"], shard["bytes"])]
         {**manifest["settings"]}  # must be a mapping
@@ -48,7 +49,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     raise DataError(f"{file} is damaged; {PREPARE_AGAIN}.")
 
 
-def finished_manifest(folder: str) -> dict[str, Any]:
+def finished_manifest(folder: str) -> JsonObject:
     """Return the manifest of a finished folder, after checking that every shard exists and has the right size."""
     manifest = read_manifest(folder)
     if not manifest["whole"]:
@@ -129,12 +130,15 @@ class ShardStream(Rows, IterableDataset):
 
     def __iter__(self) -> Iterator[list[dict[str, list[int]]]]:
         worker = get_worker_info()
-        workers, worker_id = (worker.num_workers, worker.id) if worker else (1, 0)
-        pairs = self._pairs(self.rank * workers + worker_id, self.world_size * workers)
+        workers = worker.num_workers if worker else 1
+        reader = self.rank * workers + (worker.id if worker else 0)
+        pairs = self._pairs(reader, self.world_size * workers)
         for fill in count():
             buffer = list(islice(pairs, self.buffer_pairs))
-            source, target = ([len(pair[side]) for pair in buffer] for side in ("input_ids", "labels"))
+            source = [len(pair["input_ids"]) for pair in buffer]
+            target = [len(pair["labels"]) for pair in buffer]
             sampler = MaxTokensBatchSampler(source, target, self.max_tokens, seed=self.seed)
+            # a different shuffle for each fill of the buffer
             sampler.set_epoch(fill)
             for batch in sampler:
                 yield [buffer[i] for i in batch]
@@ -153,6 +157,7 @@ class ShardStream(Rows, IterableDataset):
         try:
             with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
                 for batch in batches:
+                    # `found` rows precede the batch, so its first row of this reader is not always the same one
                     indices = pa.array(range((reader - found) % num_readers, batch.num_rows, num_readers), pa.int64())
                     yield from batch.select(["input_ids", "labels"]).take(indices).to_pylist()
                     found += batch.num_rows

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -127,7 +127,7 @@ class Source:
         reads, used, drops = zip(*(part.counts for part in self.parts), strict=True)
         return Counts(None if None in reads else sum(reads), sum(used), sum(map(Counter, drops), Counter()))
 
-    def identity(self) -> list[Any]:
+    def identity(self) -> list[object]:
         """Return what determines the pairs, in types of JSON.
 
         Raises:
@@ -162,6 +162,7 @@ class Source:
                 part.weight = weight
 
         weights = [part.weight or 1.0 for part in self.parts]
+        # a single text that is used as it is needs no numbers for the uses of its pairs
         if weights == [1.0] and not how.bpe_dropout:
             return rows[0]
         dropout = BpeDropout(how.tokenizer, how.bpe_dropout, how.seed) if how.bpe_dropout else None
@@ -212,6 +213,7 @@ class Text(Source):
 
     def tokenize(self, how: Tokenization, label: str) -> Rows:
         pairs = self.pairs()
+        # added when rows are read, so that texts which differ only in their tags share one cache
         prefix = self.prefix(how)
         cleaning = how.cleaning
         if cleaning and how.filter_language:
@@ -236,8 +238,8 @@ class TextFile(Text):
     def name(self) -> str:
         return Path(os.path.abspath(self.path)).name
 
-    def identity(self) -> list[Any]:
-        return named_identities(find_files(self.path, self.languages)[1])
+    def identity(self) -> list[object]:
+        return [*named_identities(find_files(self.path, self.languages)[1])]
 
     def pairs(self) -> Dataset:
         format, files = find_files(self.path, self.languages)
@@ -263,6 +265,7 @@ class DirectedLines(TextFile):
 
     def pairs(self) -> Dataset:
         _, files = find_files(self.path, self.languages)
+        # all directions of the file share one cache
         rows = _cache(self.path, "directed .jsonl", files, self.expected, DIRECTED_PAIR)
         sides = zip(("source_lang", "target_lang"), self.languages, strict=True)
         found = pc.and_(*(pc.equal(rows.data.column(side), language) for side, language in sides))
@@ -281,21 +284,25 @@ class PreparedFolder(TextFile):
     has_text = False
     streamed: bool = False
 
-    def identity(self) -> list[Any]:
-        return named_identities([str(Path(self.path, MANIFEST))])
+    def identity(self) -> list[object]:
+        return [*named_identities([str(Path(self.path, MANIFEST))])]
 
     def tokenize(self, how: Tokenization, label: str) -> Rows:
         manifest = finished_manifest(self.path)
-        source, target = (manifest["settings"].get(name) for name in ("source_lang", "target_lang"))
+        source = manifest["settings"].get("source_lang")
+        target = manifest["settings"].get("target_lang")
         if (source, target) != self.languages:
-            wanted = " to ".join(self.languages)
-            advice = f"use --source_lang {source} --target_lang {target}"
-            raise DataError(f"{self.path} contains text from {source} to {target}, not from {wanted}; {advice}.")
+            raise DataError(
+                f"{self.path} contains text from {source} to {target}, not from {' to '.join(self.languages)}; use "
+                f"--source_lang {source} --target_lang {target}."
+            )
         if how.filter_language:
             raise ValueError(f"{self.path} is already cleaned: give --filter_language to `prepare` instead.")
+        # the run may have added tags to it
         if not load(AutoTokenizer, self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
-            advice = "prepare it with this run's tokenizer"
-            raise ValueError(f"{self.path} was prepared with another vocabulary; {advice}.")
+            raise ValueError(
+                f"{self.path} was prepared with another vocabulary; prepare it with this run's tokenizer."
+            )
         self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
         rows: Rows = TokenRows(load_shards(self.path), self.prefix(how))
         if self.streamed:
@@ -331,8 +338,9 @@ class HubDataset(Text):
         with _reading_errors(self._origin):
             return load_dataset(self.dataset, self.config_name, split=self.split, streaming=True)
 
-    def identity(self) -> list[Any]:
-        _ = self._stream  # raises if the dataset cannot be read
+    def identity(self) -> list[object]:
+        # raises if the dataset cannot be read
+        _ = self._stream
         folder = Path(self.dataset)
         if not folder.is_dir():
             return [self.dataset, self.config_name]
@@ -364,15 +372,15 @@ class BuiltInPhrases(Text):
     name = "the built-in phrases"
     split: str = "train"
 
-    def identity(self) -> list[Any]:
+    def identity(self) -> list[object]:
         return [self.name, self.split]
 
     def pairs(self) -> Dataset:
         if sorted(self.languages) != ["de", "en"]:
             raise DataError("The built-in phrases are English and German (en, de); other languages need --train_file.")
         phrases = splits()[self.split]
-        source, target = ([getattr(phrase, language) for phrase in phrases] for language in self.languages)
-        return Dataset.from_dict({"source": source, "target": target})
+        sides = zip(("source", "target"), self.languages, strict=True)
+        return Dataset.from_dict({side: [getattr(each, language) for each in phrases] for side, language in sides})
 
     def validation(self) -> Text | None:
         return BuiltInPhrases(self.languages, "validation")
@@ -398,6 +406,7 @@ def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Da
     """
     check_languages(languages)
     if "translation" in dataset.column_names:
+        # a column of objects such as {"en": ..., "de": ...}, usual on the Hub
         dataset = dataset.select_columns("translation").flatten()
         dataset = dataset.rename_columns({name: name.removeprefix("translation.") for name in dataset.column_names})
     for language in languages:
@@ -423,11 +432,13 @@ def _read_parquet(path: str) -> Dataset:
 
 def _cache(path: str, format: str, files: tuple[str, ...], languages: tuple[str, ...], features: Features) -> Dataset:
     """Return what a reader yields, as a dataset that is cached on disk."""
-    arguments: dict[str, Any] = {"format": format, "files": files, "languages": languages}
+    # `datasets` finds its cache by all arguments of the generator
+    arguments: dict[str, object] = {"format": format, "files": files, "languages": languages}
     arguments |= {"stamps": tuple(map(file_identity, files)), "version": VERSION}
     try:
         return Dataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
     except DatasetGenerationError as error:
+        # `datasets` wraps whatever its generator raises
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
         raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None

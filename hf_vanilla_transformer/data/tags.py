@@ -40,7 +40,8 @@ def add_tags(tokenizer: "PreTrainedTokenizerBase", tags: Iterable[str]) -> list[
     missing = [tag for tag in dict.fromkeys(tags) if tag not in special]
     if missing:
         tokenizer.add_special_tokens({"extra_special_tokens": missing}, replace_extra_special_tokens=False)
-        tokenizer.split_special_tokens = True  # in a text, a tag is ordinary characters
+        # in a text, a tag is ordinary characters
+        tokenizer.split_special_tokens = True
     return missing
 
 

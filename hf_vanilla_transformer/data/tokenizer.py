@@ -93,6 +93,7 @@ def adapt_tokenizer(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
         ValueError: if that is impossible.
     """
     if tokenizer.eos_token_id is None:
+        # as BERT's tokenizers call the token with which they end a text
         tokenizer.eos_token = tokenizer.sep_token
     if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
         missing = "padding" if tokenizer.eos_token_id is not None else "end"
@@ -113,6 +114,7 @@ def follow_tokenizer(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizer
 
     The decoder starts with the start token of the tokenizer, or its classification token, or padding.
     """
+    # any token that no target contains will do; Marian and T5 start with padding
     starts = (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.pad_token_id)
     config.vocab_size = len(tokenizer)
     config.pad_token_id = tokenizer.pad_token_id

@@ -21,7 +21,7 @@ _USAGE = """`ctranslate2.Translator(THIS_FOLDER)` loads it directly. Its input m
 
 
 class CTranslate2Model:
-    """A CTranslate2 export with the part of the interface of a model that `translation.translate` uses.
+    """A CTranslate2 export, as a `Runtime`.
 
     CTranslate2 scores hypotheses by log P / |Y|^alpha and has one length limit per batch. For a model with the GNMT
     length penalty, the search therefore ranks by log P, and the n-best list is rescored with the GNMT formula. If a
@@ -37,7 +37,8 @@ class CTranslate2Model:
 
     training = False
     returns_scores = True
-    device = torch.device("cpu")  # the device of input and output ids
+    # the device of input and output ids
+    device = torch.device("cpu")
 
     def __init__(self, folder: str, device: str = "auto"):
         ctranslate2 = import_extra("ctranslate2", "export")
@@ -77,8 +78,10 @@ class CTranslate2Model:
             ValueError: if more hypotheses than beams are requested, or CTranslate2 cannot decode the batch, for
                 example because a source is too long.
         """
-        pad_token_id: Any = self.config.pad_token_id
+        pad_token_id = self.config.pad_token_id
+        assert pad_token_id is not None  # every model has one
         mask = input_ids.ne(pad_token_id) if attention_mask is None else attention_mask.bool()
+        # CTranslate2 pads its batches itself
         sources = [row[keep].tolist() for row, keep in zip(input_ids, mask, strict=True)]
         beams = num_beams or self.generation_config.num_beams or 1
         alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
@@ -95,6 +98,7 @@ class CTranslate2Model:
                 outputs[i] = self._search([sources[i]], beams, count, alpha, limits[i])[0]
         returned = [hypothesis for hypotheses in outputs for hypothesis in hypotheses[:num_return_sequences]]
         rows = [torch.tensor([self.config.decoder_start_token_id, *ids]) for ids, _ in returned]
+        # (B num_return_sequences, T), as transformers returns them
         sequences: Any = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
         if not output_sequence_scores:
             return sequences
@@ -111,19 +115,23 @@ class CTranslate2Model:
                 [self.tokenizer.convert_ids_to_tokens(source) for source in sources],
                 beam_size=beams,
                 num_hypotheses=count,
+                # 0 ranks by log P
                 length_penalty=0.0 if gnmt else alpha,
                 max_decoding_length=limit,
-                min_decoding_length=0,  # allow empty translations; the default of CTranslate2 is 1
+                # allow empty translations; the default of CTranslate2 is 1
+                min_decoding_length=0,
                 max_input_length=0,
                 return_scores=True,
                 return_end_token=True,
             )
-        except RuntimeError as error:  # such as a text longer than the position table
+        except RuntimeError as error:
+            # such as a text longer than the position table
             raise ValueError(f"CTranslate2 failed: {error}") from error
         outputs = []
         for result in results:
             hypotheses: list[Any] = [self.tokenizer.convert_tokens_to_ids(tokens) for tokens in result.hypotheses]
             scores = result.scores
+            # |Y| includes `</s>`, which CTranslate2 returns too
             if gnmt:
                 scores = [
                     score / gnmt_length_penalty(len(ids), alpha) for ids, score in zip(hypotheses, scores, strict=True)
@@ -138,6 +146,7 @@ def _register_loader() -> None:
     from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader, register_loader
     from ctranslate2.specs.transformer_spec import TransformerSpec
 
+    # BART has the same layers under the same names; only positions, and norms around embeddings, differ
     @register_loader("VanillaTransformerConfig")
     class VanillaTransformerLoader(BartLoader):
         architecture_name = "AutoModelForSeq2SeqLM"
@@ -165,6 +174,7 @@ def _register_loader() -> None:
 
         def set_position_encodings(self, spec, module):
             if hasattr(module, "table"):
+                # as a table, whatever the order of sines and cosines in CTranslate2 itself
                 spec.encodings = sinusoids(self.positions, module.table.shape[1]).float()
             else:
                 spec.encodings = module.weight
@@ -178,11 +188,13 @@ def _write(folder: str, target: Path, quantization: str | None) -> None:
     """Convert the model in `folder`, with its tokenizer and configuration, to `target`."""
     converters = import_extra("ctranslate2", "export").converters
     _register_loader()
-    model = load_model(folder)  # checks that the files are complete
+    # checks that the files are complete
+    model = load_model(folder)
     tokenizer = load(AutoTokenizer, folder)
     config = model.config
     generation_config = model.generation_config
-    del model  # to save memory: the converter loads the model itself
+    # to save memory: the converter loads the model itself
+    del model
     converter = converters.TransformersConverter(folder, trust_remote_code=False)
     converter.convert(str(target), quantization=quantization)
     tokenizer.save_pretrained(target)

@@ -64,8 +64,10 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     def __init__(self, folder: str):
         exporters = import_exporters()
         options = import_module("onnxruntime").SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()  # by default it would use every core of the machine
+        # by default it would use every core of the machine
+        options.intra_op_num_threads = torch.get_num_threads()
         exported = exporters.ExportedModel.from_pretrained(folder, trust_remote_code=False, session_options=options)
+        # transformers' generate() needs the model's methods, but never its weights
         with torch.device("meta"):
             super().__init__(exported.config)
         self.generation_config = exported.generation_config
@@ -75,10 +77,12 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cpu")  # the device of input and output ids
+        # the device of input and output ids
+        return torch.device("cpu")
 
     def _can_use_fast_search(self, *search: object) -> bool:
-        return False  # the fast search needs the weights
+        # the fast search needs the weights
+        return False
 
     def _max_output_tokens(self) -> int:
         return num_positions(self.config)
@@ -99,8 +103,10 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         if settings.pop("output_sequence_scores", False):
             raise ValueError("ONNX exports return no scores of hypotheses; use torch or CTranslate2 for these.")
         self._check_length(input_ids.shape[1])
-        pad_token_id: Any = self.config.pad_token_id
+        pad_token_id = self.config.pad_token_id
+        assert pad_token_id is not None  # every model has one
         mask = input_ids.ne(pad_token_id).long() if attention_mask is None else attention_mask
+        # once for all steps and beams
         states = self._run("encoder", input_ids=input_ids, attention_mask=mask)
         return super().generate(input_ids, attention_mask=mask, encoder_outputs=states, **settings)
 
@@ -120,7 +126,8 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
             decoder_input_ids=decoder_input_ids,
             encoder_outputs=encoder_outputs,
             cache=cache,
-            past_key_values=cache,  # in exports written with transformers before 5.24
+            # in exports written with transformers before 5.24
+            past_key_values=cache,
             attention_mask=attention_mask,
         )
 
@@ -132,6 +139,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
 
     def _run(self, name: str, **inputs: object) -> Any:
         runner = self.runners[name]
+        # a graph has no input that tracing found unused, such as the cache in the first step
         return runner(**{key: value for key, value in inputs.items() if key in runner.metadata.kwargs})
 
 
@@ -143,10 +151,12 @@ def _write(folder: str, target: Path, quantization: str | None) -> None:
     model = load_model(folder).eval()
     tokenizer = load(AutoTokenizer, folder)
     for stack in (model.get_encoder(), model.get_decoder()):
-        stack.embed_positions(0, num_positions(model.config))  # extends a table of sinusoids to this length
+        # extends a table of sinusoids to this length
+        stack.embed_positions(0, num_positions(model.config))
     exporter = OnnxExporter()
     config = OnnxConfig(dynamic=True)
-    sample: dict[str, Any] = {"input_ids": torch.tensor([[4, 5, 6, 2], [4, 5, 2, 0]])}
+    # two sentences of different length, so that neither the batch nor the padding is traced as a constant
+    sample: dict = {"input_ids": torch.tensor([[4, 5, 6, 2], [4, 5, 2, 0]])}
     sample["attention_mask"] = sample["input_ids"].ne(0).long()
 
     with _silence_tracing():

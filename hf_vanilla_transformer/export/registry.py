@@ -58,6 +58,7 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
         raise ValueError(f"Unknown quantisation {quantization!r} for {format.title}; choose one of {known}.")
     quantization = quantization or (format.quantizations[-1] if format.quantizations else None)
 
+    # complete or not at all, so that an interrupted export is never taken for one
     with new_folder(output_dir) as target:
         format.write(str(folder), target, quantization)
         readme = _README.format(
@@ -92,6 +93,7 @@ def load_export(folder: str, format_name: str) -> "ExportedModel":
             return format.load(folder)
     if found:
         raise ValueError(f"{folder} is an export for {found.name}, not for {format.name}; use --backend {found.name}.")
+    # a saved model: the runtime has read the temporary export before it is removed
     with tempfile.TemporaryDirectory() as temporary:
         exported = str(Path(temporary, "export"))
         export_model(folder, exported, format_name)

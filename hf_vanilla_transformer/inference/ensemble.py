@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -63,9 +62,11 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                         f"The models of an ensemble must share one vocabulary: {name} is {expected} in the first "
                         f"model, but {found} in another."
                     )
+        # of the ensemble alone: the first model keeps its own
         config = copy.deepcopy(first)
         self._depths = [model.config.num_decoder_layers for model in models]
-        config.num_decoder_layers = sum(self._depths)  # transformers allocates the cache for this number of layers
+        # transformers allocates the cache for this number of layers
+        config.num_decoder_layers = sum(self._depths)
         super().__init__(config)
         self.models = nn.ModuleList(models)
         self.generation_config = copy.deepcopy(models[0].generation_config)
@@ -77,7 +78,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         return self._encoder
 
     def _can_use_fast_search(self, *search: object) -> bool:
-        return False  # the fast search supports only a single model
+        # the fast search supports only a single model
+        return False
 
     def _max_output_tokens(self) -> int:
         return min(model._max_output_tokens() for model in self.models)  # type: ignore[operator]
@@ -102,7 +104,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         if encoder_outputs is None:
             encoder_outputs = self._encoder(input_ids, attention_mask)
         log_probs = []
-        start = 0  # the first layer of the model in the shared cache
+        # the first layer of the model in the shared cache
+        start = 0
         states = encoder_outputs[0].split(self._widths, -1)
         for model, state, depth in zip(self.models, states, self._depths, strict=True):
             part = None if cache is None else _cache_slice(cache, start, start + depth)
@@ -115,6 +118,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             )
             log_probs.append(outputs.logits.log_softmax(-1, dtype=torch.float32))
             start += depth
+        # log of the mean probability, computed from logarithms so that nothing underflows
         logits = torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
-        fields: dict[str, Any] = {"logits": logits, CACHE: cache}
+        fields: dict = {"logits": logits, CACHE: cache}
         return Seq2SeqLMOutput(**fields)

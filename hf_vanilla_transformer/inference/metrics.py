@@ -38,7 +38,8 @@ class Bleu(evaluate.Metric):
 
 def bleu(tokenize: str | None = None) -> sacrebleu.BLEU:
     """Return sacreBLEU's BLEU; None chooses its default tokenisation, "13a"."""
-    return sacrebleu.BLEU(tokenize=tokenize, force=True)  # force: do not warn that the text looks tokenised
+    # force: do not warn that the text looks tokenised
+    return sacrebleu.BLEU(tokenize=tokenize, force=True)
 
 
 def check_tokenization(name: str) -> None:
@@ -73,8 +74,10 @@ def evaluate_translations(
     metrics: dict[str, Metric] = {
         "bleu": bleu(bleu_tokenize),
         "chrf": sacrebleu.CHRF(),
-        "chrf++": sacrebleu.CHRF(word_order=2),  # also counts words and pairs of words
-        "ter": sacrebleu.TER(),  # an error rate: lower is better
+        # also counts words and pairs of words
+        "chrf++": sacrebleu.CHRF(word_order=2),
+        # an error rate: lower is better
+        "ter": sacrebleu.TER(),
     }
     scores = {name: metric.corpus_score(predictions, [references]).score for name, metric in metrics.items()}
     # signatures name the number of references, which is known only after scoring

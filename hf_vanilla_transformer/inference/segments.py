@@ -36,7 +36,8 @@ class Document:
 def _cut(line: str, language: str) -> Iterator[str]:
     """Yield the sentences of a line and the white space around them."""
     sentences = sentencex.segment(language, line)
-    if "".join(sentences) != line:  # sentencex promises this; losing text would be worse than one long sentence
+    if "".join(sentences) != line:
+        # sentencex promises this; losing text would be worse than one long sentence
         sentences = [line]
     for sentence in sentences:
         start = len(sentence) - len(sentence.lstrip())

@@ -117,13 +117,12 @@ class Translator:
         loaded = {each: _load_in_torch(each, dtype or "float32") for each in names}
         if len(names) == 1:
             return cls(*loaded[name], name)
+
+        # An ensemble averages probabilities token by token, so token 7 must be the same word in every model.
         first = loaded[names[0]][1]
         for other, (_, tokenizer) in loaded.items():
             if tokenizer.get_vocab() != first.get_vocab():
-                raise ValueError(
-                    f"{names[0]} and {other} have different vocabularies, but the models of an ensemble must share "
-                    "one."
-                )
+                raise ValueError(f"{names[0]} and {other} have different vocabularies; an ensemble must share one.")
         check_same_directions({each: Directions(model.config) for each, (model, _) in loaded.items()})
         return cls(Ensemble([loaded[each][0] for each in names]), first, name)
 
@@ -160,7 +159,8 @@ class Translator:
 
     def decode(self, hypotheses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of generated ids."""
-        return self.tokenizer.batch_decode(list(map(list, hypotheses)), skip_special_tokens=True)
+        # one by one: some releases of transformers return one empty text for an empty list
+        return [str(self.tokenizer.decode(list(ids), skip_special_tokens=True)) for ids in hypotheses]
 
     def translate_ids(
         self,
@@ -184,16 +184,19 @@ class Translator:
         problems = [self.problem(len(source)) for source in sources]
         results = [Output([], [], problem) for problem in problems]
         places = [i for i, problem in enumerate(problems) if problem is None]
+        # sentences without a translation are done at once
         if progress is not None and len(places) < len(sources):
             progress(len(sources) - len(places))
 
         def search(inputs: dict[str, torch.Tensor]) -> list[Output]:
             if nbest == 1 and not scores:
+                # without scores, which exports may not have, and which cost one more pass with some settings
                 found = self.model.generate(**inputs, **generate_kwargs)
                 sequences = found if isinstance(found, torch.Tensor) else found.sequences
                 return [Output([ids], []) for ids in sequences.tolist()]
             settings = {**generate_kwargs, "num_return_sequences": nbest, "output_sequence_scores": True}
             found = self.model.generate(**inputs, **settings)
+            # (B n, T) -> (B, n, T), and the scores (B n,) -> (B, n)
             hypotheses = found.sequences.unflatten(0, (-1, nbest)).tolist()
             values = found.sequences_scores.unflatten(0, (-1, nbest)).tolist()
             return [Output(*each) for each in zip(hypotheses, values, strict=True)]
@@ -215,12 +218,15 @@ class Translator:
         results: dict[int, _Result] = {}
         model = self.model
         pad_token_id = model.config.pad_token_id
-        assert pad_token_id is not None  # every model has one
+        # every model has one
+        assert pad_token_id is not None
+        # dropout would make translations random, as when a user translates with a model in training
         was_training = model.training
         model.eval()
         lengths = [len(source) for source in sources]
         # longest first, so that running out of memory fails immediately
         for batch in reversed(batches_by_length(lengths, lengths, max_tokens) if sources else []):
+            # (B, S) each
             inputs = {
                 "input_ids": pad([sources[i] for i in batch], pad_token_id).to(model.device),
                 "attention_mask": pad([[1] * lengths[i] for i in batch], 0).to(model.device),
@@ -272,12 +278,15 @@ class Translator:
             **generate_kwargs,
         }
         if split_sentences:
+            # the rules by which a text is cut are those of its language
             language, _ = self.directions.resolve(source_lang, target_lang)
             documents = [Document(text, language) for text in sentences]
             pieces = [sentence for document in documents for sentence in document.sentences]
+            # the sentences of all texts together, in batches of similar length
             translated = iter(self.translate(pieces, **direction, **search))
             return [_join(document, [next(translated) for _ in document.sentences], nbest) for document in documents]
 
+        # a blank sentence never reaches the model, which would invent a translation
         results = [Translation([Hypothesis("", 0.0)] * nbest) for _ in sentences]
         places = [i for i, sentence in enumerate(sentences) if not is_blank(sentence)]
         if progress is not None and len(places) < len(sentences):
@@ -331,7 +340,7 @@ def _join(document: Document, translations: Sequence[Translation], nbest: int) -
 
 @overload
 def translate(
-    model: Runtime, tokenizer: "PreTrainedTokenizerBase", sentences: str, max_tokens: int = ..., **settings: Any
+    model: Runtime, tokenizer: "PreTrainedTokenizerBase", sentences: str, max_tokens: int = ..., **settings
 ) -> str: ...
 
 
@@ -341,7 +350,7 @@ def translate(
     tokenizer: "PreTrainedTokenizerBase",
     sentences: Iterable[str],
     max_tokens: int = ...,
-    **settings: Any,
+    **settings,
 ) -> list[str]: ...
 
 
@@ -357,7 +366,7 @@ def translate(
     target_lang: str | None = None,
     tag: str | None = None,
     split_sentences: bool = False,
-    **generate_kwargs: Any,
+    **generate_kwargs,
 ) -> str | list[str]:
     """Return the translation of a string, or one per string of an iterable, in the same order.
 
@@ -381,6 +390,7 @@ def translate(
         raise ValueError("translate returns one translation per sentence; Translator.translate has nbest.")
     texts = [sentences] if isinstance(sentences, str) else _check_sentences(sentences)
     if dtype is not None:
+        # a copy, because the caller's model keeps its number format
         model = copy.deepcopy(model).to(resolve_dtype(dtype, model.device))
     translations = Translator(model, tokenizer).translate(
         texts,

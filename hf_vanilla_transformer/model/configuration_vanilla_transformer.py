@@ -69,7 +69,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     model_type = "vanilla_transformer"
     _auto_class = "AutoConfig"
-    keys_to_ignore_at_inference = ["cache", "past_key_values"]  # the name depends on the release of transformers
+    # the name depends on the release of transformers
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]
     attribute_map = {
         "hidden_size": "d_model",
         # transformers reads num_hidden_layers to size the decoder's cache
@@ -123,12 +124,14 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if self.d_v is None:
             self.d_v = self.d_model // self.num_heads
         self.validate_architecture()
-        for name in ("auto_map", "custom_pipelines"):  # written again on saving
+        for name in ("auto_map", "custom_pipelines"):
+            # written again on saving
             kwargs.pop(name, None)
         if __name__.startswith("transformers_modules"):
             # Set only in the copy that travels with a saved model: transformers requires trust_remote_code for a
             # config with custom_pipelines, and the installed package does not need it.
-            kwargs["custom_pipelines"] = deepcopy(_CUSTOM_PIPELINES)  # transformers modifies the dictionary
+            # transformers modifies the dictionary
+            kwargs["custom_pipelines"] = deepcopy(_CUSTOM_PIPELINES)
         super().__post_init__(auto_map=dict(_AUTO_MAP), **kwargs)
 
     def validate_architecture(self):

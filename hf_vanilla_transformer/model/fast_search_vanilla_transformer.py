@@ -27,10 +27,14 @@ def top_tokens(logits: torch.Tensor, count: int, block: int = 64) -> tuple[torch
     size = logits.shape[1]
     if size < 4 * block * count:
         return logits.topk(min(count, size), sorted=False)
-    whole = size - size % block  # tokens in whole blocks; the others are always candidates
-    blocks = logits[:, :whole].unflatten(1, (-1, block))  # (N, V / block, block)
-    best = blocks.amax(2).topk(count, sorted=False).indices  # (N, count)
-    candidates = blocks.gather(1, best[..., None].expand(-1, -1, block)).flatten(1)  # (N, count block)
+    # tokens in whole blocks; the others are always candidates
+    whole = size - size % block
+    # (N, V / block, block)
+    blocks = logits[:, :whole].unflatten(1, (-1, block))
+    # (N, count)
+    best = blocks.amax(2).topk(count, sorted=False).indices
+    # (N, count block)
+    candidates = blocks.gather(1, best[..., None].expand(-1, -1, block)).flatten(1)
     tokens = (best[..., None] * block + torch.arange(block, device=logits.device)).flatten(1)
     if whole < size:
         candidates = torch.cat((candidates, logits[:, whole:]), dim=1)
@@ -48,12 +52,17 @@ def most_likely_token(logits: torch.Tensor, block: int = 64) -> torch.Tensor:
     size = logits.shape[1]
     if size < 4 * block:
         return logits.argmax(1)
-    whole = size - size % block  # tokens in whole blocks
-    blocks = logits[:, :whole].unflatten(1, (-1, block))  # (N, V / block, block)
-    best = blocks.amax(2).argmax(1, keepdim=True)  # (N, 1)
+    # tokens in whole blocks
+    whole = size - size % block
+    # (N, V / block, block)
+    blocks = logits[:, :whole].unflatten(1, (-1, block))
+    # (N, 1)
+    best = blocks.amax(2).argmax(1, keepdim=True)
+    # within the best block (N, 1)
     highest, token = blocks.gather(1, best[..., None].expand(-1, -1, block)).max(2)
     token += best * block
     if whole < size:
+        # only if strictly higher, because the first of several equal tokens wins
         other, last = logits[:, whole:].max(1, keepdim=True)
         token = torch.where(other > highest, last + whole, token)
     return token[:, 0]
@@ -69,9 +78,12 @@ class _SearchState(SimpleNamespace):
 
 def _split_when_worthwhile(done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the rows that are `done` and the others if enough are done to justify copying the others' caches."""
-    count = int(done.sum())  # the only value for which a search waits at each position
+    # the only device synchronisation per step
+    count = int(done.sum())
+    # decoding an eighth of the batch for nothing costs less than copying the caches of the others
     if len(done) > 8 * count:
         return None
+    # stable: the sentences keep their order, so that results do not depend on when others end
     rows = done.int().argsort(descending=True, stable=True)
     return rows[:count], rows[count:]
 
@@ -89,6 +101,7 @@ def greedy_search(
     """
     decoder = IncrementalDecoder(model, model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask"), 1)
     padding = int(generation_config._pad_token_tensor)
+    # (B, max_length), cut to the longest output at the end
     output = input_ids.new_full((len(input_ids), generation_config.max_length), padding)
     output[:, :1] = input_ids
     rows = torch.arange(len(input_ids), device=input_ids.device)
@@ -103,7 +116,9 @@ def greedy_search(
             state.keep(kept)
         length += 1
         logits = decoder.logits(decoder.step(state.tokens))
+        # (B, 1)
         state.tokens = torch.cat([most_likely_token(block) for block in logits])[:, None]
+        # sentences that are done may stay in the batch for some steps
         output[state.rows, length] = state.tokens[:, 0].masked_fill(state.done, padding)
         state.done |= (torch.isin(state.tokens, generation_config._eos_token_tensor) | (length >= state.limits))[:, 0]
     return output[:, : length + 1]
@@ -123,6 +138,7 @@ def beam_search(
     """
     beams = generation_config.num_beams
     mask = model_kwargs.get("attention_mask")
+    # generate() has repeated them for every beam; here the beams of a sentence share them
     encoder_states = model_kwargs["encoder_outputs"][0][::beams]
     decoder = IncrementalDecoder(model, encoder_states, None if mask is None else mask[::beams], beams)
     state = _initial_state(input_ids, limits, generation_config)
@@ -133,6 +149,7 @@ def beam_search(
     while True:
         if (split := _split_when_worthwhile(state.done)) is not None:
             removed, kept = split
+            # their results go to their places in the whole batch
             rows = state.rows[removed]
             for whole, part in ((output, state.finished), (lengths, state.lengths), (scores, state.scores)):
                 whole[rows] = part[removed]
@@ -153,12 +170,16 @@ def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, generation_con
     """Return the state before the first step, for start tokens (B, 1) and limits (B, 1)."""
     batch_size = len(input_ids)
     beams = generation_config.num_beams
+    # as transformers fills its sequences
     fill = int(generation_config._pad_token_tensor) or int(generation_config._eos_token_tensor[0])
-    sequences = input_ids.new_full((batch_size, beams, generation_config.max_length), fill)  # (B, K, T)
+    # (B, K, T)
+    sequences = input_ids.new_full((batch_size, beams, generation_config.max_length), fill)
     sequences[:, :, 0] = input_ids
+    # transformers' value for beams that do not exist: below any log-probability, and finite
     scores = torch.full((batch_size, beams), -1e9, device=input_ids.device)
     return _SearchState(
-        rows=torch.arange(batch_size, device=input_ids.device),  # indices into the output
+        # indices into the output
+        rows=torch.arange(batch_size, device=input_ids.device),
         limits=limits,
         running=sequences,
         # all beams are identical at first, so only one of them may be continued
@@ -186,10 +207,12 @@ def _candidates(
     # enough candidates to continue all beams even if others end
     count = max(2, 1 + len(generation_config._eos_token_tensor)) * beams
     blocks = [top_tokens(block.float().log_softmax(-1), count) for block in logits]
-    best, tokens = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-    best = best.unflatten(0, (-1, beams)) + running_scores[..., None]
-    origins = torch.arange(beams, device=best.device)[:, None].expand_as(best).flatten(1)
-    best, chosen = best.flatten(1).topk(count)
+    tokens = torch.cat([tokens for _, tokens in blocks])
+    # (B K, count) -> (B, K, count)
+    log_probs = torch.cat([values for values, _ in blocks]).unflatten(0, (-1, beams)) + running_scores[..., None]
+    # the beam of each candidate (B, K count)
+    origins = torch.arange(beams, device=tokens.device)[:, None].expand_as(log_probs).flatten(1)
+    best, chosen = log_probs.flatten(1).topk(count)
     return best, origins.gather(1, chosen), tokens.reshape(len(best), -1).gather(1, chosen)
 
 
@@ -205,6 +228,7 @@ def _advance(
     beams = generation_config.num_beams
     alpha = generation_config.length_penalty
     early_stopping = generation_config.early_stopping
+    # (B, candidates, T)
     extended = model._gather_beams(state.running, origins)
     extended[:, :, length] = tokens
     ended = torch.isin(tokens, generation_config._eos_token_tensor) | (length >= state.limits)
@@ -213,7 +237,8 @@ def _advance(
         topk_running_sequences=extended,
         beam_scores=state.scores,
         topk_log_probs=best,
-        beam_indices=state.lengths,  # transformers stores the beam of each token here; only their number is needed
+        # transformers stores the beam of each token here; only their number is needed
+        beam_indices=state.lengths,
         topk_running_beam_indices=torch.full_like(tokens, length)[..., None],
         is_early_stop_heuristic_unsatisfied=state.can_improve,
         is_sent_finished=state.is_finished,
@@ -225,6 +250,7 @@ def _advance(
         length_penalty=alpha,
         early_stopping=early_stopping,
     )
+    # the best candidates that have not ended
     state.running_scores, chosen = (best - 1e9 * ended).topk(beams)
     state.running = model._gather_beams(extended, chosen)
     state.parents = origins.gather(1, chosen)

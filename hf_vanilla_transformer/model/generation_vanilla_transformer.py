@@ -37,7 +37,7 @@ from .layers_vanilla_transformer import (
     VanillaTransformerDecoderLayer,
 )
 
-DEFAULT_LENGTH_PENALTY = 1.0  # of transformers, if neither the arguments nor a generation config has one
+DEFAULT_LENGTH_PENALTY = 1.0  # transformers' default, if neither sets one
 OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its source
 
 # (B, 1) length limits of the sentences that generate() is decoding in this thread, which bound the reachable scores
@@ -94,7 +94,8 @@ def can_decode_incrementally(model: Any) -> bool:
     """
     decoder = model.model.decoder
     modules = [module for module in (*decoder.modules(), model.lm_head) if module is not decoder]
-    activation = type(ACT2FN[model.config.activation_function])  # all of these are element-wise
+    # `IncrementalDecoder` calls it; all activations of transformers are element-wise
+    activation = type(ACT2FN[model.config.activation_function])
     return (
         not any(module.training for module in model.modules())
         and model.config._attn_implementation in _ATTENTION_IMPLEMENTATIONS
@@ -129,7 +130,8 @@ class SentenceLimits(StoppingCriteria):
         self.limits = limits
 
     def __call__(self, input_ids: torch.Tensor, scores, **kwargs) -> torch.Tensor:
-        rows = input_ids.shape[0] // self.limits.shape[0]  # beam search passes several rows per sentence
+        # beam search passes several rows per sentence
+        rows = input_ids.shape[0] // self.limits.shape[0]
         return input_ids.shape[1] - 1 >= self.limits.repeat_interleave(rows)
 
 
@@ -141,7 +143,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     """
 
     config: Any
-    returns_scores = True  # `generate` knows n-best lists and `output_sequence_scores`; exports may not
+    # `generate` knows n-best lists and `output_sequence_scores`; exports may not
+    returns_scores = True
 
     def generate(
         self,
@@ -167,13 +170,16 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if output_sequence_scores:
             return self._generate_with_scores(inputs, generation_config, logits_processor, stopping_criteria, kwargs)
         if "cache" in kwargs:
+            # releases of transformers before 5.24 only know its former name
             kwargs[CACHE] = kwargs.pop("cache")
         self._mark_cached_prefix(kwargs)
         if isinstance(encoded := kwargs.get("encoder_outputs"), ModelOutput):
-            kwargs["encoder_outputs"] = type(encoded)(**encoded)  # transformers repeats its tensors in place for beams
+            # transformers repeats its tensors in place for beams
+            kwargs["encoder_outputs"] = type(encoded)(**encoded)
         limits = None
         if not self._has_length_limit(generation_config, kwargs):
             limits = self._default_limits(inputs, kwargs)
+            # for the longest sentence, with the start token; each has its own limit as a stopping criterion
             kwargs["max_length"] = 1 + int(limits.max())
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), SentenceLimits(limits)])
         token = _current_limits.set(None if limits is None else limits[:, None])
@@ -209,7 +215,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             sequences: Any = self.generate(inputs, generation_config, processors, criteria, **kwargs)
         finally:
             _current_record.reset(token)
-        sequences = getattr(sequences, "sequences", sequences)  # with `return_dict_in_generate`
+        # a model output with `return_dict_in_generate`
+        sequences = getattr(sequences, "sequences", sequences)
         scores = record.scores
         if scores is None:
             scores = self._score_sequences(sequences, record.prefix_length, inputs, generation_config, kwargs)
@@ -243,6 +250,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> torch.Tensor:
         """Return the scores (N,) of generated sequences (N, T), from one pass of the model."""
         arguments = self._scoring_arguments(sequences, prefix_length, inputs, kwargs)
+        # (N, T - 1, V): position i predicts token i + 1
         logits = self(**arguments, decoder_input_ids=sequences[:, :-1]).logits  # type: ignore[operator]
         generated = slice(prefix_length - 1, None)
         labels = sequences[:, 1:][:, generated]
@@ -250,9 +258,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         settings = self._given_settings(generation_config, kwargs)
         end = settings.get("eos_token_id")
         is_end = torch.isin(labels, torch.tensor([] if end is None else end, device=labels.device))
-        fill = (labels == self.config.pad_token_id).long().flip(1).cumprod(1).flip(1).bool()  # padding at the end
+        # the padding after the last other token; padding in between was generated
+        fill = (labels == self.config.pad_token_id).long().flip(1).cumprod(1).flip(1).bool()
+        # tokens up to the first end, itself included
         counts = (is_end.cumsum(1) - is_end.long() == 0) & ~fill
-        if not self._has_length_limit(generation_config, kwargs):  # beyond its limit, a sequence is only filled up
+        if not self._has_length_limit(generation_config, kwargs):
+            # beyond its limit, a sequence is only filled up
             limits = self._default_limits(inputs, kwargs)
             limits = limits.repeat_interleave(len(sequences) // len(limits))
             positions = torch.arange(prefix_length - 1, sequences.shape[1] - 1, device=labels.device)
@@ -262,13 +273,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         log_prob = (log_probs * counts).sum(1)
         length = counts.sum(1)
         alpha = settings.get("length_penalty", DEFAULT_LENGTH_PENALTY)
-        if self.config.length_normalization == "gnmt":  # |Y| includes a given prefix (see `_update_finished_beams`)
+        if self.config.length_normalization == "gnmt":
+            # |Y| includes a given prefix (see `_update_finished_beams`)
             return log_prob / gnmt_length_penalty(prefix_length - 1 + length, alpha)
         return log_prob / length**alpha
 
     def _scoring_arguments(
         self, sequences: torch.Tensor, prefix_length: int, inputs: torch.Tensor | None, kwargs: dict
-    ) -> dict[str, Any]:
+    ) -> dict:
         """Return the arguments of `forward` for the sources and masks that `generate` got, repeated per sequence."""
         count, length = sequences.shape
         names = ("input_ids", "inputs_embeds", "attention_mask", "decoder_attention_mask")
@@ -277,9 +289,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             tensors["input_ids"] = inputs
         if (encoded := kwargs.get("encoder_outputs")) is not None:
             tensors["encoder_outputs"] = encoded[0]
-        arguments: dict[str, Any] = {
-            name: tensor.repeat_interleave(count // len(tensor), 0) for name, tensor in tensors.items()
-        }
+        arguments: dict = {name: tensor.repeat_interleave(count // len(tensor), 0) for name, tensor in tensors.items()}
 
         if "encoder_outputs" in arguments:
             arguments["encoder_outputs"] = BaseModelOutput(arguments["encoder_outputs"])
@@ -290,9 +300,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             arguments["decoder_attention_mask"] = nn.functional.pad(prefix_mask, padding, value=1)
         return arguments | {name: kwargs[name] for name in HEAD_MASKS if name in kwargs}
 
-    def _given_settings(self, generation_config: GenerationConfig | None, kwargs: dict) -> dict[str, Any]:
+    def _given_settings(self, generation_config: GenerationConfig | None, kwargs: dict) -> dict:
         """Return the settings that the arguments, `generation_config` or else the model's own set to a value."""
-        settings: dict[str, Any] = {}
+        settings: dict = {}
+        # later ones override earlier ones
         for config in (self.generation_config, generation_config):
             if config is not None:
                 settings |= {name: value for name, value in vars(config).items() if value is not None}
@@ -305,12 +316,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _max_output_tokens(self) -> int:
         """Return the number of tokens for which the model has positions."""
         learned = self.config.position_embedding == "learned"
+        # the table of sinusoids grows
         return self.config.max_position_embeddings if learned else torch.iinfo(torch.long).max
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
         """Return the number of tokens in each source (B,), from the mask, token ids, embeddings or encoder outputs."""
         if kwargs.get("attention_mask") is not None:
-            return kwargs["attention_mask"].ne(0).sum(-1)  # an integer for a mask of any dtype
+            # an integer for a mask of any dtype
+            return kwargs["attention_mask"].ne(0).sum(-1)
         input_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if input_ids is not None:
             return input_ids.ne(self.config.pad_token_id).sum(-1)
@@ -321,7 +334,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             states = kwargs["encoder_outputs"][0]
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
 
-    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def init_continuous_batching(self, *args, **kwargs) -> NoReturn:
         """Refuse continuous batching, which transformers has only for models without an encoder.
 
         Raises:
@@ -358,6 +371,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         limits = _current_limits.get()
         longest = max_length - 1 if limits is None else limits
         if self.config.length_normalization == "gnmt":
+            # a log-probability only falls, so the best score that a beam can reach is that of its longest continuation
+            # or, with transformers' heuristic, that of its present length
             reachable = longest if early_stopping == "never" and length_penalty > 0.0 else cur_len - 1
             running_beam_scores = running_beam_scores / gnmt_length_penalty(reachable, length_penalty)
             length_penalty = 0.0
@@ -380,6 +395,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         known = {MaxLengthCriteria, EosTokenCriteria, SentenceLimits}
         mask = model_kwargs.get("attention_mask")
         return (
+            # a given prefix would have to be decoded first
             input_ids.shape[1] == 1
             and settings.num_beams <= MAX_FAST_BEAMS
             and not logits_processor
@@ -387,6 +403,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and not (settings.do_sample or settings.return_dict_in_generate or settings.cache_implementation)
             and bool(settings.use_cache)
             and settings._eos_token_tensor is not None
+            # an assistant proposes tokens for another model, which continues from its cache
             and not getattr(settings, "is_assistant", False)
             and model_kwargs[CACHE].get_seq_length() == 0
             and all(model_kwargs.get(name) is None for name in _UNKNOWN_TO_FAST_SEARCH)
@@ -417,7 +434,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
         if synced_gpus or not self._can_use_fast_search(*search, model_kwargs):
             return super()._beam_search(*search, synced_gpus, **model_kwargs)  # type: ignore[misc]
-        input_ids = input_ids[:: generation_config.num_beams]  # generate() has repeated each sentence for every beam
+        # generate() has repeated each sentence for every beam
+        input_ids = input_ids[:: generation_config.num_beams]
         limits = self._length_limits(stopping_criteria, len(input_ids), input_ids.device)
         # the fast loop passes the limits as an argument, because it removes finished sentences from them
         token = _current_limits.set(None)

@@ -45,10 +45,12 @@ class PackedLinear:
         self.bias = bias
         self.relu = relu
         on_cpu = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-        self.is_packed = on_cpu and not torch.is_autocast_enabled("cpu")  # which would change the inputs' dtype
+        # which would change the inputs' dtype
+        self.is_packed = on_cpu and not torch.is_autocast_enabled("cpu")
         if weight.dtype == torch.bfloat16:
             self.is_packed = self.is_packed and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         else:
+            # torch multiplies small matrices in float32 faster itself
             self.is_packed = self.is_packed and weight.dtype == torch.float32 and weight.numel() >= MIN_PACKED_ELEMENTS
         if self.is_packed:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
@@ -68,6 +70,7 @@ def _query_key_value(attention: VanillaTransformerAttention, rows: int) -> Packe
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
 
     def side_by_side(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+        # each (h d, d_model) -> (h, d, d_model); joined (h, d_k + d_k + d_v, d_model), then one row per output again
         return torch.cat([parameter.unflatten(0, (heads, -1)) for parameter in parameters], dim=1).flatten(0, 1)
 
     weight = side_by_side([projection.weight for projection in projections])
@@ -95,16 +98,18 @@ class _CachedLayer:
         self.out = pack(attention.out_proj)
         self.cross_query = pack(cross.q_proj)
         self.cross_out = pack(cross.out_proj)
+        # oneDNN computes ReLU in the same pass as the product
         relu = type(layer.activation_fn) is nn.ReLU
         self.fc1 = pack(layer.fc1, relu)
         self.fc2 = pack(layer.fc2)
         self.activation_fn = nn.Identity() if relu else layer.activation_fn
-        states = cross.project_key_value(encoder_states)
-        self.cross_key, self.cross_value = (heads.flatten(0, 1) for heads in states)  # (B h, S, d)
+        # (B h, S, d): a batch of heads, for batched matrix products
+        key, value = cross.project_key_value(encoder_states)
+        self.cross_key = key.flatten(0, 1)
+        self.cross_value = value.flatten(0, 1)
         # (B h, capacity, d), of which t K rows are in use
-        self.key, self.value = (
-            heads.new_empty(len(heads), 0, heads.shape[2]) for heads in (self.cross_key, self.cross_value)
-        )
+        self.key = self.cross_key[:, :0]
+        self.value = self.cross_value[:, :0]
 
     def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
         """Split the heads and group the beams by sentence. *Shape:* (B K, h d) to (B, h, K, d)."""
@@ -118,14 +123,20 @@ class _CachedLayer:
         *Shape:* query (B, h, K, d), key and value (B h, S, d), mask (B h, K, S) to (B K, h d).
         """
         query = query.flatten(0, 1)
-        mask, beta = (query.new_empty(()), 0.0) if mask is None else (mask, 1.0)
-        scores = torch.baddbmm(mask, query, key.transpose(1, 2), beta=beta, alpha=self.scaling)
-        output = torch.bmm(scores.softmax(-1), value).unflatten(0, (-1, self.num_heads))  # (B, h, K, d)
+        # mask + Q K^T / sqrt(d_k) in one pass (B h, K, S); with a beta of 0, what is added is not even read
+        added = query.new_empty(()) if mask is None else mask
+        beta = 0.0 if mask is None else 1.0
+        scores = torch.baddbmm(added, query, key.transpose(1, 2), beta=beta, alpha=self.scaling)
+        # (B, h, K, d)
+        output = torch.bmm(scores.softmax(-1), value).unflatten(0, (-1, self.num_heads))
+        # (B, K, h, d) -> (B K, h d)
         return output.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def grow(self, rows: int):
         """Append `rows` unused rows to the cached keys and values."""
-        self.key, self.value = (nn.functional.pad(cache, (0, 0, 0, rows)) for cache in (self.key, self.value))
+        # of zeros, because 0 times the NaN of uninitialised memory would be NaN
+        self.key = nn.functional.pad(self.key, (0, 0, 0, rows))
+        self.value = nn.functional.pad(self.value, (0, 0, 0, rows))
 
     def _append(self, cache: torch.Tensor, states: torch.Tensor, used: int):
         """Write `states` (B, h, K, d) after the `used` rows of a cache (B h, capacity, d)."""
@@ -134,15 +145,20 @@ class _CachedLayer:
     def step(self, x: torch.Tensor, used: int, mask: torch.Tensor, cross_mask: torch.Tensor | None) -> torch.Tensor:
         """Run the layer on the next position, after `used` cached rows. *Shape:* (B K, d_model) to (B K, d_model)."""
         layer = self.layer
+        # self-attention: each (B, h, K, d)
         states = self._split_heads(self.query_key_value(x))
-        query, key, value = states.split((self.d_k, self.d_k, self.value.shape[2]), dim=-1)  # (B, h, K, d)
+        query, key, value = states.split([self.d_k, self.d_k, self.value.shape[2]], -1)
         self._append(self.key, key, used)
         self._append(self.value, value, used)
         output = self.out(self._attend(query, self.key, self.value, mask))
         x = layer.self_attn_layer_norm(x + output)
+
+        # cross-attention, whose keys and values never change
         query = self._split_heads(self.cross_query(x))
         output = self.cross_out(self._attend(query, self.cross_key, self.cross_value, cross_mask))
         x = layer.encoder_attn_layer_norm(x + output)
+
+        # feed-forward
         output = self.fc2(self.activation_fn(self.fc1(x)))
         return layer.final_layer_norm(x + output)
 
@@ -171,14 +187,17 @@ class IncrementalDecoder:
         rows = len(encoder_states) * num_beams
         on_cpu = encoder_states.device.type == "cpu"
         logits_per_block = LOGITS_PER_BLOCK if on_cpu else LOGITS_PER_GPU_BLOCK
+        # at least one row, even of a vocabulary that is larger than a block
         self.block_rows = min(rows, max(1, logits_per_block // len(model.lm_head.weight)))
         self.lm_head = PackedLinear(model.lm_head.weight, model.lm_head.bias, self.block_rows)
         # (B, K, capacity): 0 at a beam's own past, -inf elsewhere
         self.self_mask = encoder_states.new_empty(len(encoder_states), num_beams, 0)
+        # (K, K): at its own position, a beam sees only itself
         self.step_mask = encoder_states.new_full((num_beams, num_beams), float("-inf")).fill_diagonal_(0.0)
         self.cross_mask = None
         if attention_mask is not None and not attention_mask.all():
-            lowest = torch.finfo(encoder_states.dtype).min  # not -inf, so that a row of only padding stays finite
+            # not -inf, so that a row of only padding stays finite
+            lowest = torch.finfo(encoder_states.dtype).min
             mask = encoder_states.new_zeros(attention_mask.shape).masked_fill(attention_mask == 0, lowest)
             self.cross_mask = self._repeat_for_heads(mask[:, None])  # (B h, 1, S)
 
@@ -203,9 +222,11 @@ class IncrementalDecoder:
                 layer.grow(CACHE_BLOCK * beams)
         if beams > 1 and used > 0:
             assert parents is not None
+            # a beam inherits the past of its parent
             self.self_mask = self.self_mask.gather(1, parents[..., None].expand_as(self.self_mask))
         self.self_mask[:, :, used : used + beams] = self.step_mask
         mask = self._repeat_for_heads(self.self_mask)
+        # (B K, d_model)
         x = decoder.embed_tokens(tokens.flatten()) * decoder.embed_scale
         x = x + decoder.embed_positions(self.position, 1).to(x)
         for layer in self.layers:

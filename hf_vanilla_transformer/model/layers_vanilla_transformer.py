@@ -27,7 +27,9 @@ def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id:
     Ignored labels become padding. *Shape:* (B, T) to (B, T).
     """
     shifted = labels.roll(1, dims=-1)
+    # roll() has brought the last label here
     shifted[:, 0] = decoder_start_token_id
+    # -100 is no row of the embedding matrix
     return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
 
 
@@ -45,6 +47,7 @@ def init_weights(module: nn.Module, config: VanillaTransformerConfig):
         if module.bias is not None:
             init.zeros_(module.bias)
     elif isinstance(module, nn.Embedding):
+        # times sqrt(d_model), the embeddings have unit variance (section 3.4), as much as logits of the shared matrix
         init.normal_(module.weight, mean=0.0, std=std or config.d_model**-0.5)
     elif isinstance(module, nn.LayerNorm):
         init.ones_(module.weight)
@@ -58,10 +61,14 @@ def sinusoids(num_positions: int, d_model: int) -> torch.Tensor:
 
     *Shape:* (num_positions, d_model), float64.
     """
+    # in float64, because the angles of late positions lose their fraction in float32
     position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+    # columns 2i and 2i+1 share the frequency 10000^(-2i/d_model); arange() counts in steps of 2i
     frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-    angle = position * frequency  # (num_positions, d_model / 2)
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)  # sine and cosine interleaved
+    # (num_positions, d_model / 2)
+    angle = position * frequency
+    # sine and cosine interleaved
+    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)
 
 
 class SinusoidalPositions(nn.Module):
@@ -71,12 +78,14 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
+        # not persistent: a constant need not be in the file of a model
         self.register_buffer("table", torch.empty(config.max_position_embeddings, config.d_model), persistent=False)
         self.fill()
 
     @torch.no_grad()
     def fill(self):
         """Recompute the table in float64 and round it to its dtype once."""
+        # from_pretrained() builds a model without memory; `_init_weights` fills the table once it has some
         if self.table.device.type != "meta":
             self._compute_table(len(self.table))
 
@@ -88,12 +97,14 @@ class SinusoidalPositions(nn.Module):
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
-        self.fill()  # otherwise a cast to a wider dtype would keep the rounding errors of the narrower one
+        # otherwise a cast to a wider dtype would keep the rounding errors of the narrower one
+        self.fill()
         return self
 
     def forward(self, start: int, length: int) -> torch.Tensor:
         """Return the encodings of `length` positions from `start` on (length, d_model)."""
         if start + length > self.table.shape[0]:
+            # at least doubled, so that token by token decoding seldom computes it again
             self._compute_table(max(start + length, 2 * self.table.shape[0]))
         return self.table[start : start + length]
 
@@ -128,6 +139,7 @@ def next_positions(embed_positions: nn.Module, cache: Cache | None, length: int)
         limit = cache.get_max_length()
         if isinstance(embed_positions, LearnedPositions):
             limit = min(limit, embed_positions.num_embeddings)
+        # all positions that the cache has room for: their number does not change from step to step
         table = embed_positions(0, limit)
         return table[start + torch.arange(length, device=table.device)]
     return embed_positions(start, length)
@@ -144,7 +156,9 @@ class Dropout(nn.Dropout):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p in (0.0, 1.0) or x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
+        # four draws of 16 bits from each number of 64 bits; the number of elements is rounded up
         bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
+        # of the 2^16 values from -2^15 on, the lowest p * 2^16 drop an element
         kept = bits[: x.numel()].view(x.shape) >= round(self.p * 2**16) - 2**15
         return x * kept.to(x.dtype).mul_(1 / (1 - self.p))
 
@@ -157,6 +171,7 @@ def mask_config(config: VanillaTransformerConfig) -> VanillaTransformerConfig:
     """
     if config._attn_implementation in ALL_MASK_ATTENTION_FUNCTIONS:
         return config
+    # a copy, since the configuration of the model must keep the name of its function
     eager = copy.copy(config)
     eager._attn_implementation = "eager"
     return eager
@@ -226,11 +241,14 @@ def eager_attention_forward(
     """
     # at least float32: in half precision, scores plus the mask's lowest finite value can be -inf, and the softmax NaN
     dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = torch.matmul(query, key.transpose(2, 3)).to(dtype) * scaling  # (B, h, T, S)
+    # (B, h, T, d_k) x (B, h, d_k, S) -> (B, h, T, S)
+    scores = torch.matmul(query, key.transpose(2, 3)).to(dtype) * scaling
     if attention_mask is not None:
+        # 0, or the lowest finite number: with -inf, a row whose keys are all masked would be NaN
         scores = scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    # (B, h, T, S) x (B, h, S, d_v) -> (B, h, T, d_v) -> (B, T, h, d_v)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
@@ -242,13 +260,16 @@ class VanillaTransformerAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
-        assert config.d_k is not None  # set by the config's __post_init__
+        # set by the config's __post_init__
+        assert config.d_k is not None
         assert config.d_v is not None
         self.num_heads = config.num_heads
         self.d_k = config.d_k
         self.d_v = config.d_v
+        # q . k of random vectors has the variance d_k (section 3.2.1, footnote 4)
         self.scaling = self.d_k**-0.5
         self.dropout = config.attention_dropout
+        # W_i^Q of all heads i side by side: every head has its own columns
         self.q_proj = nn.Linear(config.d_model, self.num_heads * self.d_k, bias=config.attention_bias)
         self.k_proj = nn.Linear(config.d_model, self.num_heads * self.d_k, bias=config.attention_bias)
         self.v_proj = nn.Linear(config.d_model, self.num_heads * self.d_v, bias=config.attention_bias)
@@ -256,6 +277,7 @@ class VanillaTransformerAttention(nn.Module):
 
     def project_key_value(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the keys and values of `states`. *Shape:* (B, S, d_model) to (B, h, S, d_k) and (B, h, S, d_v)."""
+        # view() splits the columns into heads, and only transpose() may move them in front of the length
         heads = (*states.shape[:-1], self.num_heads)
         key = self.k_proj(states).view(*heads, self.d_k).transpose(1, 2)
         value = self.v_proj(states).view(*heads, self.d_v).transpose(1, 2)
@@ -283,11 +305,13 @@ class VanillaTransformerAttention(nn.Module):
             Output (B, T, d_model), and attention weights (B, h, T, S) or None.
         """
         batch_and_length = hidden_states.shape[:-1]
+        # (B, T, d_model) -> (B, T, h, d_k) -> (B, h, T, d_k)
         query = self.q_proj(hidden_states).view(*batch_and_length, self.num_heads, self.d_k).transpose(1, 2)
 
         if encoder_hidden_states is None:
             key, value = self.project_key_value(hidden_states)
             if cache is not None:
+                # a decoder that is used alone may have a plain cache
                 key, value = getattr(cache, "self_attention_cache", cache).update(key, value, self.layer_idx)
         elif cache is not None and cache.is_updated.get(self.layer_idx):
             # the source does not change between steps, so its keys and values are computed only once
@@ -313,8 +337,10 @@ class VanillaTransformerAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             **kwargs,
         )  # (B, T, h, d_v), and (B, h, T, S) or None
-        if head_mask is not None:  # on the output, because only eager attention has weights to multiply
+        if head_mask is not None:
+            # on the output, because only eager attention has weights to multiply
             output = output * head_mask.to(output)[:, None]
+        # Concat(head_1, ..., head_h): (B, T, h, d_v) -> (B, T, h * d_v) -> (B, T, d_model)
         return self.out_proj(output.reshape(*batch_and_length, -1)), weights
 
 
@@ -323,6 +349,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
+        # without parameters, so one module serves all sub-layers of the layer
         self.dropout = Dropout(config.dropout)
         self.fc1 = nn.Linear(config.d_model, config.d_ff)
         self.activation_fn = ACT2FN[config.activation_function]
@@ -332,6 +359,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def add_and_norm(self, residual: torch.Tensor, sublayer_output: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
         """Return LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4). *Shape:* (B, T, d_model)."""
+        # post-norm as published: most later models normalise the input of the sub-layer instead
         return norm(residual + self.dropout(sublayer_output))
 
     def feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
-def load(auto_class: Any, name: str, **kwargs: Any) -> Any:
+def load(auto_class: Any, name: str, **kwargs) -> Any:
     """Return `auto_class.from_pretrained(name)` without running code from `name`.
 
     Raises:
@@ -35,7 +35,8 @@ def loading_errors(name: str) -> Iterator[None]:
         yield
     except (ImportError, torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:  # damaged files can raise any exception
+    except Exception as error:
+        # damaged files can raise any exception
         where = name if Path(name).is_dir() else f"{name} (not a local folder)"
         raise OSError(f"Cannot load {where}: {error}") from error
 
@@ -58,7 +59,7 @@ def _check_model_type(config: PreTrainedConfig, name: str) -> None:
         raise ValueError(f"{name} is a {config.model_type} model, not a vanilla_transformer model{hint}.")
 
 
-def load_model(name: str, **kwargs: Any) -> "VanillaTransformerForConditionalGeneration":
+def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGeneration":
     """Return the translation model `name`, a local folder or a repository on the Hub.
 
     Args:
@@ -71,7 +72,8 @@ def load_model(name: str, **kwargs: Any) -> "VanillaTransformerForConditionalGen
     with loading_errors(name):
         adapter = find_adapter_config_file(name)
     if adapter is None:  # an adapter's folder has no configuration
-        load_config(name)  # fail early, before loading the weights of a different type of model
+        # fail early, before loading the weights of a different type of model
+        load_config(name)
     model, report = load(AutoModelForSeq2SeqLM, name, output_loading_info=True, use_safetensors=True, **kwargs)
     if missing := sorted(report["missing_keys"]):
         raise OSError(

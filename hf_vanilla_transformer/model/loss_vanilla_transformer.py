@@ -1,7 +1,5 @@
 """Cross-entropy with the paper's label smoothing (section 5.4), from logits or from the decoder's output."""
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -23,16 +21,21 @@ def _loss_and_gradient(
     *Shape:* logits (N, V), float32 or wider, and labels (N,) to a scalar and (N, V).
     """
     padded = labels == IGNORED_LABEL
+    # any token will do at padded positions, whose loss and gradient are set to 0 below
     index = labels.masked_fill(padded, 0)[:, None]
     real = (~padded).to(logits.dtype)
-    uniform = smoothing / (logits.shape[-1] - 1)  # added to the target probability of every token except padding
-    expected = (1 - smoothing) * logits.gather(1, index)[:, 0]  # sum_k q(k) logit(k)
+    # added to the target probability of every token except padding
+    uniform = smoothing / (logits.shape[-1] - 1)
+    # -sum_k q(k) log p(k) = log sum_k exp(logit_k) - sum_k q(k) logit_k, because q sums to 1
+    expected = (1 - smoothing) * logits.gather(1, index)[:, 0]
     if smoothing:
         expected += uniform * (logits.sum(-1) - logits[:, pad_token_id])
+    # so that no exponential overflows
     highest = logits.amax(-1)
     exponentials = logits.sub_(highest[:, None]).exp_()
     partition = exponentials.sum(-1)
     loss = (highest + partition.log() - expected).masked_fill(padded, 0.0).sum()
+    # p, then minus q
     gradient = exponentials.mul_((real / partition)[:, None])
     if smoothing:
         gradient -= (uniform * real)[:, None]
@@ -45,14 +48,15 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     """Compute the loss and its gradient in one pass; autograd would allocate and fill several more (N, V) tensors."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
+    def forward(ctx, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
+        # a copy, since the gradient overwrites it and the caller's logits must stay
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
         loss, gradient = _loss_and_gradient(wide, labels, smoothing, pad_token_id)
         ctx.save_for_backward(gradient.to(logits.dtype))
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor):
         (gradient,) = ctx.saved_tensors
         return (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype), None, None, None
 
@@ -66,7 +70,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx,
         states: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
@@ -75,8 +79,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         pad_token_id: int,
     ):
         device = states.device.type
+        # autocast does not reach into a custom function, so its dtype is applied here
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-        wide = torch.promote_types(dtype, torch.float32)  # of the loss and of the sums over chunks
+        # of the loss and of the sums over chunks
+        wide = torch.promote_types(dtype, torch.float32)
         inputs = states.to(dtype)
         matrix = weight.to(dtype)
         needed = ctx.needs_input_grad[:3]
@@ -87,10 +93,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         loss = states.new_zeros((), dtype=wide)
         chunk_rows = CHUNK_ROWS if device == "cpu" else GPU_CHUNK_ROWS
         narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(weight))
-        wide_buffer = narrow_buffer.to(wide)  # the same memory if the dtypes are equal
+        # the same memory if the dtypes are equal
+        wide_buffer = narrow_buffer.to(wide)
         for start in range(0, len(inputs), chunk_rows):
             chunk = slice(start, start + chunk_rows)
             part = inputs[chunk]
+            # (rows of the chunk, V); the last chunk may be shorter
             narrow = narrow_buffer[: len(part)]
             logits = wide_buffer[: len(part)]
             torch.mm(part, matrix.t(), out=narrow)
@@ -101,17 +109,19 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             loss += chunk_loss
             if gradients[2] is not None:
                 gradients[2] += gradient.sum(0)
+            # matrix products in the dtype of autocast, as backward() of a linear layer would compute them
             gradient = narrow.copy_(gradient)
             if gradients[0] is not None:
                 gradients[0][chunk] = gradient @ matrix
             if gradients[1] is not None:
                 gradients[1] += gradient.t() @ part
+        # not save_for_backward(), which is for inputs and outputs
         ctx.gradients = gradients
         ctx.dtypes = [None if value is None else value.dtype for value in (states, weight, bias)]
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor):
         scaled = [
             None if gradient is None else (gradient * grad_output).to(dtype)
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
@@ -148,9 +158,11 @@ def projected_cross_entropy(
     """
     forward = projection._forward_pre_hooks or projection._forward_hooks or "forward" in vars(projection)
     hooks = forward or projection._backward_pre_hooks or projection._backward_hooks
-    if type(projection) is not nn.Linear or hooks:  # an adapter, or weights that a hook gathers
+    if type(projection) is not nn.Linear or hooks:
+        # an adapter, or weights that a hook gathers
         return smoothed_cross_entropy(projection(states), labels, smoothing, pad_token_id)
     inputs = [states.flatten(0, -2), projection.weight, projection.bias]
-    if not torch.is_grad_enabled():  # otherwise the gradients would be computed, too
+    if not torch.is_grad_enabled():
+        # otherwise the gradients would be computed, too
         inputs = [value if value is None else value.detach() for value in inputs]
     return _ProjectedCrossEntropy.apply(*inputs, labels.flatten(), smoothing, pad_token_id)

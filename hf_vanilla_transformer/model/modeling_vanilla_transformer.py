@@ -61,16 +61,17 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     uploader: Callable[..., str] | None = None  # method behind `push_to_hub`, set by the installed package
 
-    def tie_weights(self, *args: Any, **kwargs: Any):
+    def tie_weights(self, *args, **kwargs):
         """Tie as transformers does, and let both stacks call one module, so that hooks on it see every use.
 
         `__init__` does not share the module: `from_pretrained` overlooks missing weights of shared modules.
         """
         super().tie_weights(*args, **kwargs)
-        base: Any = self.base_model
+        base = self.base_model
         shared = getattr(base, "shared", None)
-        if shared is None:
+        if shared is None:  # untied, or only one of the stacks
             return
+        assert isinstance(base, VanillaTransformerModel)
         # transformers leaves weights untied while loading, and if a file has different ones
         if all(stack.embed_tokens.weight is shared.weight for stack in (base.encoder, base.decoder)):
             base.shared = shared
@@ -87,7 +88,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             decoder.embed_tokens = new.requires_grad_(old.weight.requires_grad)
         return resized
 
-    def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
+    def push_to_hub(self, repo_id: str, **kwargs) -> str:  # type: ignore[override]
         """Upload the model as transformers does, with this package's model card if the package is installed."""
         if self.uploader is None:
             return super().push_to_hub(repo_id, **kwargs)  # type: ignore[arg-type]
@@ -103,6 +104,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig, layers: list[nn.Module]):
         super().__init__(config)
+        # its row of the padding token is an ordinary one: padded positions are masked
         self.embed_tokens = nn.Embedding(config.vocab_size, config.d_model)
         self.embed_scale = math.sqrt(config.d_model)
         learned = config.position_embedding == "learned"
@@ -117,12 +119,14 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Pass exactly one of [decoder_]input_ids and [decoder_]inputs_embeds.")
         if inputs_embeds is None:
+            # (B, T) -> (B, T, d_model)
             inputs_embeds = self.embed_tokens(input_ids)
         return inputs_embeds * self.embed_scale
 
     def add_positions(self, embeddings: torch.Tensor, cache: Cache | None = None) -> torch.Tensor:
         """Add the positions after those in `cache`, and apply dropout. *Shape:* (B, T, d_model) to (B, T, d_model)."""
         positions = next_positions(self.embed_positions, cache, embeddings.shape[1])
+        # (B, T, d_model) + (T, d_model); dropout "to the sums of the embeddings and the positional encodings" (5.4)
         return self.dropout(embeddings + positions.to(embeddings))
 
 
@@ -149,6 +153,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         """
         head_masks = split_head_mask(head_mask, "head_mask", len(self.layers), self.config.num_heads)
         embeddings = self.token_embeddings(input_ids, inputs_embeds)
+        # one mask for all layers, because building it may be slow
         mask = padding_mask(self.config, embeddings, attention_mask)
         hidden_states = self.add_positions(embeddings)
         for layer, layer_head_mask in zip(self.layers, head_masks, strict=True):
@@ -203,7 +208,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         cross_mask = padding_mask(self.config, embeddings, encoder_attention_mask, encoder_hidden_states)
         hidden_states = self.add_positions(embeddings, cache)
         for layer, *layer_head_masks in zip(self.layers, head_masks, cross_head_masks, strict=True):
-            # tensors are passed by position, because gradient checkpointing only tracks positional arguments
+            # Tensors are passed by position, because gradient checkpointing only tracks positional arguments.
+            # No final layer norm: in post-norm layers, each output is normalised already.
             hidden_states = layer(
                 hidden_states,
                 causal_mask,
@@ -213,7 +219,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 **{CACHE: cache},
                 **kwargs,
             )
-        fields: dict[str, Any] = {"last_hidden_state": hidden_states, CACHE: cache}
+        fields: dict = {"last_hidden_state": hidden_states, CACHE: cache}
         return BaseModelOutputWithPastAndCrossAttentions(**fields)
 
 
@@ -224,7 +230,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     """
 
     _auto_class = "AutoModel"
-    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]  # an unused matrix in older untied models
+    # an unused matrix in older untied models
+    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]
     _tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")}
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -243,7 +250,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             self.decoder.embed_tokens = value
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens  # if tied, the decoder calls the same module
+        # if tied, the decoder calls the same module
+        return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding):  # type: ignore[override]
         if self.config.tie_word_embeddings:
@@ -287,6 +295,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 input_ids, attention_mask, inputs_embeds=inputs_embeds, head_mask=head_mask, **kwargs
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
+            # what the encoder returns with return_dict=False: last hidden state, all hidden states, attentions
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
@@ -323,11 +332,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
-        self.loss_type = "ForMaskedLM"  # cross-entropy on labels aligned with the logits, without another shift
+        # cross-entropy on labels aligned with the logits, without another shift
+        self.loss_type = "ForMaskedLM"
         self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
         self.post_init()
 
-    def _can_use_fast_search(self, *search: Any) -> bool:
+    def _can_use_fast_search(self, *search) -> bool:
         """Return whether the fast search applies; it never does for subclasses, which may compute something else."""
         classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
         exact = (type(self), type(self.model), type(self.model.decoder)) == classes
@@ -335,7 +345,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return `shift_right` of `labels`. *Shape:* (B, T) to (B, T)."""
-        return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+        config = self.config
+        assert config.pad_token_id is not None  # every model has both
+        assert config.decoder_start_token_id is not None
+        return shift_right(labels, config.pad_token_id, config.decoder_start_token_id)
 
     @accept_past_key_values
     @can_return_tuple
@@ -352,7 +365,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        smoothing: float | None = None,  # transformers takes every argument named like "label" for labels
+        # transformers takes every argument named like "label" for labels
+        smoothing: float | None = None,
         head_mask: torch.Tensor | None = None,
         decoder_head_mask: torch.Tensor | None = None,
         cross_attn_head_mask: torch.Tensor | None = None,
@@ -365,6 +379,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         decoder's input defaults to the labels shifted right. The rest is as in `VanillaTransformerModel.forward`.
         """
         if labels is not None:
+            # all positions are computed at once, so a cache would only take memory
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
@@ -386,12 +401,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         states = outputs.last_hidden_state
         logits = None
         loss = None
-        if labels is None or smoothing is None:
-            logits = self.lm_head(states)
-        if labels is not None and logits is None:
+        if labels is not None and smoothing is not None:
             loss = projected_cross_entropy(self.lm_head, states, labels, smoothing, self.config.pad_token_id)
             loss = loss / (labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)
-        elif labels is not None:
+        else:
+            # (B, T, vocab_size), without softmax, which is part of the loss and of the search
+            logits = self.lm_head(states)
+        if labels is not None and smoothing is None:
             loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
         return Seq2SeqLMOutput(
             loss=loss, logits=logits, **{k: v for k, v in outputs.items() if k != "last_hidden_state"}

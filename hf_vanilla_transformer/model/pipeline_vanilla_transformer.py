@@ -46,27 +46,32 @@ class TranslationPipeline(Pipeline):
     _load_tokenizer = True  # type: ignore[assignment]
     tokenizer: Any
     model: Any
-    _pipeline_calls_generate = False  # otherwise transformers adds defaults to the saved settings
+    # otherwise transformers adds defaults to the saved settings
+    _pipeline_calls_generate = False
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args, **kwargs):
         if direction := re.fullmatch("translation_([^_]+)_to_([^_]+)", kwargs.get("task") or ""):
             kwargs = {"src_lang": direction[1], "tgt_lang": direction[2], **kwargs}
         super().__init__(*args, **kwargs)
 
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any, *args, **kwargs) -> Any:
         is_text = isinstance(inputs, (str, bytes, dict)) or not isinstance(inputs, Iterable)
         is_dataset = isinstance(inputs, Dataset)
-        if is_text or is_dataset:  # of which transformers checks the first, and streams the second
+        if is_text or is_dataset:
+            # of which transformers checks the first, and streams the second
             return super().__call__(inputs, *args, **kwargs)
         if not isinstance(inputs, Sequence):
             return super().__call__((text for text in inputs), *args, **kwargs)
 
+        # a column of `datasets` is a sequence, but no list
         inputs = list(inputs)
         for text in inputs:
+            # all of them, before the first is translated
             _check_text(text)
         if not inputs:
             return []
         results = super().__call__(inputs, *args, **kwargs)
+        # transformers 4 has no list around a single translation
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
 
     def _sanitize_parameters(
@@ -77,7 +82,7 @@ class TranslationPipeline(Pipeline):
         return_tensors: bool | None = None,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
-        **generate_kwargs: Any,
+        **generate_kwargs,
     ) -> tuple[dict, dict, dict]:
         given = {
             "src_lang": src_lang,
@@ -92,18 +97,20 @@ class TranslationPipeline(Pipeline):
         postprocessing = {name: given.pop(name) for name in output_names if name in given}
 
         build = getattr(self.tokenizer, "_build_translation_inputs", None)
-        if build and (src_lang or tgt_lang):  # multilingual models of transformers; sets the tokenizer's src_lang
+        if build and (src_lang or tgt_lang):
+            # multilingual models of transformers; sets the tokenizer's src_lang
             languages = {name: given.pop(name, None) for name in ("src_lang", "tgt_lang")}
             try:
                 inputs = build("", return_tensors="pt", **languages)
-            except KeyError as error:  # from the table of languages of M2M100
+            except KeyError as error:
+                # from the table of languages of M2M100
                 raise ValueError(f"This model does not have one of the languages {languages}.") from error
             generate_kwargs["forced_bos_token_id"] = inputs["forced_bos_token_id"]
         return given, generate_kwargs, postprocessing
 
     def preprocess(  # type: ignore[override]
         self, text: str, src_lang: str | None = None, tgt_lang: str | None = None, truncation: bool | str = False
-    ) -> dict[str, Any]:
+    ) -> dict[str, torch.Tensor]:
         _check_text(text)
         tag = Directions(self.model.config).tag(src_lang, tgt_lang)
         num_tags = 0 if tag is None else 1
@@ -112,7 +119,8 @@ class TranslationPipeline(Pipeline):
         skipped = is_blank(text)
         length = inputs["input_ids"].shape[1] + num_tags
         if length > limit:
-            truncated = truncation and truncation != "do_not_truncate"  # one of the names in transformers
+            # one of the names in transformers
+            truncated = truncation and truncation != "do_not_truncate"
             if not truncated:
                 skipped = True
                 warnings.warn(
@@ -126,14 +134,11 @@ class TranslationPipeline(Pipeline):
         if tag is not None:
             start = {"input_ids": self.tokenizer.convert_tokens_to_ids(tag), "attention_mask": 1}
             inputs = {name: torch.nn.functional.pad(inputs[name], (1, 0), value=start[name]) for name in start}
-        return {
-            **{name: inputs[name] for name in ("input_ids", "attention_mask")},
-            "skipped": torch.tensor([skipped]),
-        }
+        # as a tensor, because transformers batches whatever preprocess() returns
+        skipped_rows = torch.tensor([skipped])
+        return {**{name: inputs[name] for name in ("input_ids", "attention_mask")}, "skipped": skipped_rows}
 
-    def _forward(  # type: ignore[override]
-        self, inputs: dict[str, Any], **generate_kwargs: Any
-    ) -> dict[str, torch.Tensor]:
+    def _forward(self, inputs: dict[str, torch.Tensor], **generate_kwargs) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Return the n best translations of B texts.
 
         Returns:
@@ -146,7 +151,8 @@ class TranslationPipeline(Pipeline):
         if has_scores:
             generate_kwargs |= {"return_dict_in_generate": True, "output_scores": True}
         generated = self.model.generate(**inputs, **generate_kwargs)
-        sequences = getattr(generated, "sequences", generated)  # with `return_dict_in_generate`
+        # with `return_dict_in_generate`
+        sequences = getattr(generated, "sequences", generated)
         outputs = {"tokens": sequences.unflatten(0, (len(skipped), -1)), "skipped": skipped}
         if has_scores:
             outputs["scores"] = generated.sequences_scores.unflatten(0, (len(skipped), -1))
@@ -158,25 +164,25 @@ class TranslationPipeline(Pipeline):
         return_tensors: bool = False,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
-    ) -> list[dict[str, Any]]:
-        tokens = outputs["tokens"][0]  # (n, T)
+    ) -> list[dict[str, object]]:
+        # of one text, whatever the batch size (n, T)
+        tokens = outputs["tokens"][0]
         scores = outputs["scores"][0].tolist() if "scores" in outputs else None
         if outputs["skipped"].item():
+            # one empty translation, which nothing has scored
             tokens = tokens[:1, :0]
             scores = None
 
         # as in transformers 4, tokens replace the text unless both are requested
         if return_text is None:
             return_text = not return_tensors
-        results: list[dict[str, Any]] = [{} for _ in tokens]
+        results: list[dict[str, object]] = [{} for _ in tokens]
         for i, result in enumerate(results):
             if return_tensors or not return_text:
                 result["translation_token_ids"] = tokens[i]
             if return_text:
                 result["translation_text"] = self.tokenizer.decode(
-                    tokens[i],
-                    skip_special_tokens=True,
-                    clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+                    tokens[i], skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
                 )
             if scores is not None:
                 result["score"] = scores[i]

@@ -45,6 +45,7 @@ def max_source_tokens(config: Any, tokenizer: Any) -> int:
     It is `max_position_embeddings`, for sinusoids too: they have encodings for more positions, but the model has never
     seen them in training. A tokenizer, if there is one, may set a lower limit.
     """
+    # models of other classes may name it differently, or not at all
     limit = getattr(config, "max_position_embeddings", None)
     own_limit = getattr(tokenizer, "model_max_length", _NO_LIMIT)
     if own_limit < _NO_LIMIT:
@@ -95,12 +96,12 @@ class Directions:
             ValueError: if the model does not have a language, or has several targets and none is given.
         """
         for language, known, side in ((source_lang, self.sources, "from"), (target_lang, self.targets, "into")):
+            # a model that names no languages, such as a converted one, takes any
             if language is not None and known and language not in known:
                 raise ValueError(f"This model translates {side} {', '.join(known)}, not {side} {language!r}.")
         if target_lang is None and self.has_tags and len(self.targets) > 1:
-            raise ValueError(
-                f"This model translates into {', '.join(self.targets)}: choose one as the target language."
-            )
+            names = ", ".join(self.targets)
+            raise ValueError(f"This model translates into {names}: choose one as the target language.")
 
         source_lang = source_lang or _only(self.sources)
         target_lang = target_lang or _only(self.targets)

@@ -199,6 +199,7 @@ class Server:
         try:
             return kind.model_validate(given)
         except ValidationError as errors:
+            # without the input, which answers and logs must not repeat
             problem = errors.errors(include_input=False, include_url=False)[0]
             name = problem["loc"][0]
             text = f"missing {name} parameter" if problem["type"] == "missing" else f"{name}: {problem['msg']}"
@@ -244,6 +245,7 @@ async def _parameters(request: Request) -> dict[str, object]:
     Raises:
         HTTPException: if the body is damaged.
     """
+    # LibreTranslate takes parameters from the address as well; those in the body win
     given: dict[str, object] = dict(request.query_params)
     if request.headers.get("content-type", "").lower().startswith("application/json"):
         try:
@@ -256,6 +258,7 @@ async def _parameters(request: Request) -> dict[str, object]:
     # The size of the whole body is limited already, and Starlette's own limits would refuse long texts and lists.
     async with request.form(max_files=0, max_fields=sys.maxsize, max_part_size=sys.maxsize) as form:
         for name in form:
+            # a repeated field is a list, as several texts are in JSON
             values = form.getlist(name)
             given[name] = values if len(values) > 1 else values[0]
     return given

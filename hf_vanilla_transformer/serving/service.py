@@ -7,6 +7,7 @@ from typing import Any
 
 from ..data.language_filter import probabilities
 from ..files import import_extra
+from ..flags import Settings
 from ..inference.segments import Document
 from ..inference.translator import Translator
 from .batcher import Batcher, Sentence
@@ -58,7 +59,7 @@ class ServedModel:
         ValueError: if the model does not say which languages it translates.
     """
 
-    def __init__(self, translator: Translator, decoding: dict[str, Any], metrics: Metrics):
+    def __init__(self, translator: Translator, decoding: Settings, metrics: Metrics):
         self.translator = translator
         self._decoding = decoding
         self._metrics = metrics
@@ -77,6 +78,7 @@ class ServedModel:
 
         # The first id starts the decoder and is not generated.
         padding = self.translator.model.config.pad_token_id
+        # of the best hypotheses, without the start token
         generated = (token for output in outputs for token in output.hypotheses[0][1:])
         self._metrics.count_batch(sources, sum(token != padding for token in generated))
 

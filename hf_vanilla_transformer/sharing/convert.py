@@ -238,6 +238,7 @@ def _layer_weights(
     """Yield the parameters of an encoder or decoder layer of `torch.nn` under the names of this package."""
     attentions = {"self_attn": layer.self_attn}
     if isinstance(layer, nn.TransformerDecoderLayer):
+        # torch's name for attention to the encoder's output
         attentions["encoder_attn"] = layer.multihead_attn
 
     # torch numbers the layer norms in the order of the sub-layers.

@@ -1,18 +1,19 @@
 """Compare two systems on a test set, and score given translations with a model."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import sacrebleu
 import torch
 from sacrebleu.metrics.base import Metric
-from sacrebleu.significance import PairedTest
-from transformers import PreTrainedTokenizerBase
+from sacrebleu.significance import PairedTest, Result
 
 from ..data.batching import batches_by_length, pad
+from ..files import JsonObject
+from ..inference.ensemble import Ensemble
 from ..inference.metrics import bleu
 from ..inference.translator import Translator
-from ..model.modeling_vanilla_transformer import shift_right
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, shift_right
 
 RESAMPLES = 1000  # bootstrap samples
 BUCKETS = (10, 20, 30, 50)  # upper bounds in words of the reference; one more bucket holds the longer sentences
@@ -24,7 +25,7 @@ def compare_translations(
     references: Sequence[str],
     translations: dict[str, Sequence[str]],
     bleu_tokenize: str = "13a",
-) -> dict[str, Any]:
+) -> JsonObject:
     """Compare two systems, A and B, on one test set.
 
     The confidence intervals (95 %) and p-values come from sacreBLEU's paired bootstrap resampling (Koehn 2004) with
@@ -46,27 +47,27 @@ def compare_translations(
     for name, lines in translations.items():
         if not len(lines) == len(sources) == len(references) or not lines:
             raise ValueError(f"{name} has {len(lines)} translations for {len(sources)} lines.")
-    metrics: dict[str, Metric] = {
-        "bleu": bleu(bleu_tokenize),
-        "chrf": sacrebleu.CHRF(),
-        "ter": sacrebleu.TER(),
-    }
+    metrics: dict[str, Metric] = {"bleu": bleu(bleu_tokenize), "chrf": sacrebleu.CHRF(), "ter": sacrebleu.TER()}
     systems: list[tuple[str, Sequence[str]]] = [(name, list(lines)) for name, lines in translations.items()]
     signatures, results = PairedTest(systems, metrics, [list(references)], "bs", RESAMPLES)()
-    scores: dict[str, Any] = {}
+    scores: JsonObject = {}
+    # sacreBLEU calls a measure by its own name, such as "chrF2"; both lists are in the same order
     for measure, name in zip(signatures, metrics, strict=True):
-        first, second = (cast(Any, result) for result in results[measure])
+        first = cast(Result, results[measure][0])
+        second = cast(Result, results[measure][1])
+        difference = float(second.score - first.score)
         scores[name] = {
             "a": _with_interval(first),
             "b": _with_interval(second),
-            "difference": float(second.score - first.score),
-            "p": second.p_value if second.score != first.score else 1.0,  # sacreBLEU returns 0.001 if equal
+            "difference": difference,
+            # sacreBLEU returns 0.001 if equal
+            "p": second.p_value if difference else 1.0,
             "signature": str(signatures[measure]),
         }
-    (name_a, lines_a), (name_b, lines_b) = systems
+    lines_a, lines_b = (lines for _, lines in systems)
     return {
-        "a": name_a,
-        "b": name_b,
+        "a": systems[0][0],
+        "b": systems[1][0],
         "sentences": len(lines_a),
         "scores": scores,
         "by_length": _scores_by_length(references, lines_a, lines_b, metrics),
@@ -74,20 +75,24 @@ def compare_translations(
     }
 
 
-def _with_interval(result: Any) -> dict[str, Any]:
+def _with_interval(result: Result) -> JsonObject:
+    """Return a score with its bootstrap interval of 95 %."""
+    # both are set for bootstrap resampling
+    assert result.mean is not None
+    assert result.ci is not None
     return {"score": float(result.score), "interval": [float(result.mean + sign * result.ci) for sign in (-1, 1)]}
 
 
 def _scores_by_length(
     references: Sequence[str], lines_a: Sequence[str], lines_b: Sequence[str], metrics: dict[str, Metric]
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return BLEU and chrF of both systems for each bucket of sentence length, in words of the reference."""
     rows = []
     low = 1
     for high in (*BUCKETS, None):
         chosen = [i for i, text in enumerate(references) if low <= max(len(text.split()), 1) <= (high or len(text))]
         if chosen:
-            row: dict[str, Any] = {"words": f"{low}-{high}" if high else f"{low}-", "sentences": len(chosen)}
+            row: JsonObject = {"words": f"{low}-{high}" if high else f"{low}-", "sentences": len(chosen)}
             for name in ("bleu", "chrf"):
                 for system, lines in (("a", lines_a), ("b", lines_b)):
                     score = metrics[name].corpus_score([lines[i] for i in chosen], [[references[i] for i in chosen]])
@@ -99,36 +104,25 @@ def _scores_by_length(
 
 def _most_different(
     sources: Sequence[str], references: Sequence[str], lines_a: Sequence[str], lines_b: Sequence[str]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the sentences where B beats A by the largest margin, and A beats B, in sentence-level chrF."""
+    # BLEU says little about a single sentence
     chrf = sacrebleu.CHRF()
-    gains = []
-    for i, (reference, a, b) in enumerate(zip(references, lines_a, lines_b, strict=True)):
-        gains.append((chrf.sentence_score(b, [reference]).score - chrf.sentence_score(a, [reference]).score, i))
-
-    def rows(chosen: list[tuple[float, int]]) -> list[dict[str, Any]]:
-        return [
-            {
-                "line": i + 1,
-                "chrf_difference": gain,
-                "source": sources[i],
-                "reference": references[i],
-                "a": lines_a[i],
-                "b": lines_b[i],
-            }
-            for gain, i in chosen
-        ]
-
-    gains.sort()
-    a_better = [gain for gain in gains[:EXAMPLES] if gain[0] < 0]
-    b_better = [gain for gain in reversed(gains[-EXAMPLES:]) if gain[0] > 0]
-    return {"b_better": rows(b_better), "a_better": rows(a_better)}
+    rows: list[JsonObject] = []
+    for number, (source, reference, a, b) in enumerate(zip(sources, references, lines_a, lines_b, strict=True), 1):
+        gain = chrf.sentence_score(b, [reference]).score - chrf.sentence_score(a, [reference]).score
+        texts = {"source": source, "reference": reference, "a": a, "b": b}
+        rows.append({"line": number, "chrf_difference": gain, **texts})
+    rows.sort(key=lambda row: row["chrf_difference"])
+    return {
+        "b_better": [row for row in reversed(rows[-EXAMPLES:]) if row["chrf_difference"] > 0],
+        "a_better": [row for row in rows[:EXAMPLES] if row["chrf_difference"] < 0],
+    }
 
 
 @torch.inference_mode()
 def score_translations(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
+    translator: Translator,
     sources: Sequence[str],
     targets: Sequence[str],
     max_tokens: int = 2048,
@@ -141,6 +135,7 @@ def score_translations(
     """Score given translations with a model or an ensemble.
 
     Args:
+        translator: of models in torch, since exports only generate.
         max_tokens: maximum tokens per batch on each side, including padding; a longer pair forms a batch of its own.
         progress: called after each batch with its number of pairs.
         source_lang, target_lang, tag: as in `translate`.
@@ -148,11 +143,14 @@ def score_translations(
     Returns:
         For each pair, in order: log P(target | source) in nats, and the number of target tokens including `</s>`.
     """
-    encoded = Translator(model, tokenizer).encode(sources, source_lang, target_lang, tag)
-    sides = [encoded, tokenizer(list(targets), verbose=False)["input_ids"] if targets else []]
+    model = cast(VanillaTransformerForConditionalGeneration | Ensemble, translator.model)
+    encoded = translator.encode(sources, source_lang, target_lang, tag)
+    sides = [encoded, translator.tokenizer(list(targets), verbose=False)["input_ids"] if targets else []]
     lengths = [[len(ids) for ids in side] for side in sides]
     pad_id = model.config.pad_token_id
     start_id = model.config.decoder_start_token_id
+    assert pad_id is not None  # every model has both
+    assert start_id is not None
     results: list[tuple[float, int]] = [(0.0, 0)] * len(sources)
     for batch in batches_by_length(lengths[0], lengths[1], max_tokens):
         source, labels = (pad([side[i] for i in batch], pad_id).to(model.device) for side in sides)
@@ -160,6 +158,8 @@ def score_translations(
         logits = model(
             input_ids=source, attention_mask=mask, decoder_input_ids=shift_right(labels, pad_id, start_id)
         ).logits
+        # in float32, because a sum of many log-probabilities in half precision loses digits
+        # (batch, target length)
         log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
         totals = log_probs.masked_fill(labels == pad_id, 0.0).sum(1).tolist()
         for i, total in zip(batch, totals, strict=True):

@@ -10,7 +10,7 @@ from transformers import set_seed
 
 from ..data.batching import Seq2SeqCollator
 from ..data.tokenizer import follow_tokenizer
-from ..flags import check_choices, option
+from ..flags import check_choices, check_positive, option
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from ..training.settings import resolve_config, run_settings
@@ -31,17 +31,14 @@ class TuneArguments:
     TITLE: ClassVar[str] = "tuning"
 
     method: str = option(
-        "'bayesian' or 'random' for a hyperparameter search, 'range' for a learning-rate range test.",
-        "bayesian",
-        choices=METHODS,
+        "'bayesian' or 'random' for a search, 'range' for a learning-rate range test.", "bayesian", choices=METHODS
     )
     trials: int = option("Number of trials of a search, including finished trials of a resumed study.", 20)
     minutes: float | None = option("Start no new trial after this many minutes.", None)
 
     def __post_init__(self):
         check_choices(self)
-        if self.trials < 1:
-            raise ValueError(f"trials must be at least 1, got {self.trials}.")
+        check_positive("trials", self.trials)
 
 
 class TuningTrainer(VanillaTransformerTrainer):
@@ -54,6 +51,7 @@ class TuningTrainer(VanillaTransformerTrainer):
         return result
 
     def _save_checkpoint(self, model, trial):
+        # `tune` keeps settings, not weights; `Trainer` would save each trial under a folder of its own
         pass
 
 
@@ -76,12 +74,15 @@ class Experiment:
     ):
         self.args = args
         self.report = report
-        assert args.metric_for_best_model is not None  # set by the arguments' __post_init__
+        # set by the arguments' __post_init__
+        assert args.metric_for_best_model is not None
         self.measure = args.metric_for_best_model.removeprefix("eval_")
         self.config, data = resolve_config(model, data)
         self.settings = run_settings(self.config, model, data, args)
+
         tokenizer_path = prepared_folder(data) or model.tokenizer_name
-        with tempfile.TemporaryDirectory() as scratch:  # the output folder may hold a model with its own vocabulary
+        # A learned vocabulary is saved in the output folder, which may hold a model with its own vocabulary.
+        with tempfile.TemporaryDirectory() as scratch:
             scratch_args = copy.copy(args)
             scratch_args.output_dir = scratch
             self.text = tokenize_text(model, data, scratch_args, self.config, tokenizer_path, report)
@@ -89,9 +90,8 @@ class Experiment:
             raise ValueError("tune compares settings on a validation text: pass --validation_file.")
         follow_tokenizer(self.config, self.text.tokenizer)
         if args.warmup_steps > args.max_steps:
-            report(
-                f"Training ends during the warm-up of {args.warmup_steps:g} updates: pass a smaller --warmup_steps."
-            )
+            report(f"Training ends during the warm-up of {args.warmup_steps:g} updates: lower --warmup_steps.")
+        # Both need checkpoints, of which `tune` writes none.
         args.save_strategy = "no"
         args.load_best_model_at_end = False
         args.early_stopping_patience = None
@@ -99,14 +99,19 @@ class Experiment:
     def model(self, trial: "Trial | None" = None) -> VanillaTransformerForConditionalGeneration:
         """Return an untrained model with the same initial weights as in `train` with this seed."""
         if trial is not None:
+            # here, because dropout belongs to the model, and a search space may only change training arguments
             self.config.dropout = trial.suggest_float("dropout", *DROPOUTS)
         set_seed(self.args.seed)
         model = VanillaTransformerForConditionalGeneration(self.config)
+        # again, so that dropout and batches do not depend on how many numbers the initial weights took
         set_seed(self.args.seed)
         return model
 
     def trainer(self, trainer_class: type[_Trainer]) -> _Trainer:
         """Return a trainer that builds a new model for each training run."""
+        # `follow_tokenizer` has set both
+        assert self.config.pad_token_id is not None
+        assert self.config.decoder_start_token_id is not None
         return trainer_class(
             None,
             self.args,

@@ -4,13 +4,15 @@ import json
 import math
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ..data.batching import by_name, check_fits
-from ..files import import_extra, write_whole
+from ..files import JsonObject, import_extra, write_whole
+from ..flags import Decides, Settings
+from ..training.arguments import meaning
 from ..training.settings import PROCESSES, differences, write_settings
 from . import plots
 from .experiment import Experiment, TuneArguments, TuningTrainer
@@ -30,13 +32,15 @@ def _trial_length(tokens: int, max_tokens: int) -> tuple[int, int]:
 class _SearchTrainer(TuningTrainer):
     """Train every trial on the same number of tokens, whatever its batch size."""
 
-    tokens = 0  # per trial, over all updates
+    # per trial, over all updates
+    tokens = 0
 
     def _hp_search_setup(self, trial):
         super()._hp_search_setup(trial)
         self.args.max_steps, self.args.eval_steps = _trial_length(self.tokens, self.args.max_tokens)
 
     def _report_to_hp_search(self, trial, step, metrics):
+        # The pruner compares trials at equal steps: evaluations are counted, since updates differ in size.
         super()._report_to_hp_search(trial, round(EVALUATIONS * step / self.args.max_steps), metrics)
 
 
@@ -57,16 +61,19 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
     """
     optuna = import_extra("optuna", "tune")
     args = experiment.args
-    storage: dict[str, Any] = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
+    storage: Settings = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
     direction = "maximize" if args.greater_is_better else "minimize"
     study = _open_study(optuna, experiment, folder, direction, storage)
     args.eval_strategy = "steps"
-    seed = args.seed + len(study.trials)  # a resumed study must not draw the same settings again
+    # a resumed study must not draw the same settings again
+    seed = args.seed + len(study.trials)
     sampler = optuna.samplers.TPESampler if tuning.method == "bayesian" else optuna.samplers.RandomSampler
+    # Failed trials have no value and are repeated; pruned ones have one.
     done = [trial for trial in study.trials if trial.state.is_finished() and trial.value is not None]
     if len(done) < tuning.trials:
         trainer = experiment.trainer(_SearchTrainer)
-        metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")  # of several texts, the first one's
+        # of several texts, the first one's
+        metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
         trainer.tokens = args.max_tokens * args.max_steps
         try:
             trainer.hyperparameter_search(
@@ -78,23 +85,26 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
                 sampler=sampler(seed=seed),
                 pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
                 timeout=None if tuning.minutes is None else 60 * tuning.minutes,
+                # settings with which training diverges or does not fit are a result, not the end of the search
                 catch=(ArithmeticError, torch.OutOfMemoryError),
                 load_if_exists=True,
                 **storage,
             )
-        except KeyboardInterrupt:  # run the interrupted trial first when the study is resumed
+        except KeyboardInterrupt:
+            # run the interrupted trial first when the study is resumed
             if study.trials[-1].state == optuna.trial.TrialState.FAIL:
                 study.enqueue_trial(study.trials[-1].params)
             raise
         except ValueError as error:
-            if str(error) != "Record does not exist.":  # Optuna's message if no trial completed
+            if str(error) != "Record does not exist.":
+                # Optuna's message if no trial completed
                 raise
             raise ValueError("No trial finished: try a lower --learning_rate or --max_tokens.") from None
     return _write_results(optuna, optuna.load_study(**storage), experiment, folder)
 
 
 def _open_study(
-    optuna: ModuleType, experiment: Experiment, folder: Path, direction: str, storage: dict[str, Any]
+    optuna: ModuleType, experiment: Experiment, folder: Path, direction: str, storage: Settings
 ) -> "Study":
     """Create a study, or open the one in the folder and queue its killed trials again.
 
@@ -103,15 +113,15 @@ def _open_study(
     """
     args = experiment.args
     study = optuna.create_study(direction=direction, load_if_exists=True, **storage)
-    settings = {
-        name: value for name, value in experiment.settings.items() if name not in ("output_dir", "disable_tqdm")
+    # A study may be moved, and watched in another way.
+    launch = {
+        name for name in experiment.settings if meaning(name).private and meaning(name).decides is Decides.NOTHING
     }
+    settings = {name: value for name, value in experiment.settings.items() if name not in launch}
     changed = differences(study.user_attrs.get("settings", settings), settings)
     if changed:
-        raise ValueError(
-            f"{folder} holds a study with different settings: {'; '.join(changed.values())}. Choose "
-            "another --output_dir."
-        )
+        changes = "; ".join(changed.values())
+        raise ValueError(f"{folder} holds a study with different settings: {changes}. Choose another --output_dir.")
     study.set_user_attr("settings", settings)
     if not study.trials:
         study.enqueue_trial(
@@ -123,7 +133,8 @@ def _open_study(
                 "max_tokens": args.max_tokens,
             }
         )
-    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # its process was killed
+    for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
+        # its process was killed
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         study.enqueue_trial(trial.params)
     return study
@@ -135,7 +146,8 @@ class _SearchSpace:
     def __init__(self, experiment: Experiment):
         args = experiment.args
         splits = [experiment.text.train, *by_name(experiment.text.validation).values()]
-        assert args.learning_rate is not None  # set by the arguments' __post_init__
+        # set by the arguments' __post_init__
+        assert args.learning_rate is not None
         self.rate = args.learning_rate
         self.warmup = int(args.warmup_steps)
         lengths = [np.maximum(*split.lengths) for split in splits]
@@ -143,11 +155,13 @@ class _SearchSpace:
             check_fits(split, args.max_tokens)
         longest = max(split.max() for split in lengths)
         sizes = (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens)
-        self.sizes = [size for size in sizes if size >= longest]  # large enough for the longest sentence
+        # large enough for the longest sentence
+        self.sizes = [size for size in sizes if size >= longest]
 
-    def __call__(self, trial: "Trial") -> dict[str, Any]:
+    def __call__(self, trial: "Trial") -> Settings:
         rate = self.rate
         warmup = self.warmup
+        # a factor of four to either side, on a logarithmic scale: both act by their ratio
         return {
             "learning_rate": trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True),
             "warmup_steps": trial.suggest_int("warmup_steps", max(1, warmup // 4), warmup * 4, log=True),
@@ -163,12 +177,15 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     tokens = experiment.settings["max_tokens"] * experiment.settings["max_steps"]
     max_steps, eval_steps = _trial_length(tokens, best.params["max_tokens"])
     steps = {"max_steps": max_steps, "eval_steps": eval_steps, "save_steps": eval_steps, "eval_strategy": "steps"}
-    vocabulary = {"vocab_size": experiment.config.vocab_size}  # may be smaller than requested, if the text is small
+    # may be smaller than requested, if the text is small
+    vocabulary = {"vocab_size": experiment.config.vocab_size}
     settings = {**study.user_attrs["settings"], **best.params, **steps, **vocabulary}
-    settings.pop(PROCESSES, None)  # the recipe works with any number of processes
+    # the recipe works with any number of processes
+    settings.pop(PROCESSES, None)
     measure = f"validation {experiment.measure}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
     importances: dict[str, float] = {}
+    # PED-ANOVA compares the best trials with the others, so it needs a few that differ
     if len({trial.value for trial in study.trials if trial.state == complete}) > 3:
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         importances = optuna.importance.get_param_importances(study, evaluator=evaluator)
@@ -185,12 +202,12 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     return _table(result)
 
 
-def _table(result: dict[str, Any]) -> str:
+def _table(result: JsonObject) -> str:
     """Return a Markdown table of the trials, best first, pruned and failed ones last, followed by the importances."""
     names = [name for name in result["trials"][0] if name not in ("number", "state", "value")]
     sign = 1 if result["direction"] == "minimize" else -1
 
-    def rank(trial: dict[str, Any]) -> tuple[bool, float]:
+    def rank(trial: JsonObject) -> tuple[bool, float]:
         return trial["state"] != "complete", sign * (trial["value"] if trial["value"] is not None else math.inf)
 
     lines = [f"| trial | {result['measure']} | {' | '.join(names)} |", "|---" * (2 + len(names)) + "|"]

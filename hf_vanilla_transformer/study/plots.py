@@ -5,8 +5,9 @@ of Okabe and Ito.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -31,7 +32,7 @@ def new_figure(width: float, height: float) -> "Figure":
     return import_extra("matplotlib.figure", "plots").Figure(figsize=(width, height), layout="constrained")
 
 
-def line_style(i: int) -> dict[str, Any]:
+def line_style(i: int) -> JsonObject:
     """Return the colour and line style of the `i`-th line."""
     return {"color": COLOURS[i % len(COLOURS)], "linestyle": _STYLES[i % len(_STYLES)]}
 
@@ -47,6 +48,7 @@ def save(figure: "Figure", file: str) -> None:
     kind = Path(file).suffix
     if kind not in (".png", ".svg"):
         raise ValueError(f"Cannot write {file}: the name must end in .png or .svg.")
+    # without random ids, dates and versions, so that a repeated command leaves no difference
     with matplotlib.rc_context({"svg.hashsalt": "vanilla-transformer"}):
         figure.savefig(file, dpi=150, metadata={"Date": None} if kind == ".svg" else {"Software": None})
 
@@ -67,6 +69,7 @@ def attention_map(
     width = max(3.0, 1.6 + _INCHES_PER_TOKEN * len(keys))
     figure = new_figure(width + 0.8, height)
     axes = figure.add_subplot()
+    # one scale for every map, so that their colours can be compared
     image = axes.imshow(weights.numpy(), cmap=COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(len(keys)), keys, rotation=90)
     axes.set_yticks(range(len(queries)), queries)
@@ -119,20 +122,22 @@ def read_log(run: str) -> list[dict[str, float]]:
         FileNotFoundError: if there is no log.
         ValueError: if a log is damaged.
     """
-    files = [folder / STATE for folder in (Path(run), *checkpoint_folders(run))]
-    files = [file for file in files if file.is_file()]
-    states = [read_json(file) for file in files]
-    for file, state in zip(files, states, strict=True):
-        if not isinstance(state, dict) or not isinstance(state.get("global_step"), int):
-            raise ValueError(f"{file} is damaged: it is not the state of a training run.")
-        logs = state.get("log_history")
+    # A run that was killed has the newest state in a checkpoint; one that has finished may keep no checkpoints.
+    found: dict[int, list[dict[str, float]]] = {}
+    for folder in (Path(run), *checkpoint_folders(run)):
+        if not (folder / STATE).is_file():
+            continue
+        state = read_json(folder / STATE)
+        logs = state.get("log_history") if isinstance(state, dict) else None
         if not isinstance(logs, list) or not all(isinstance(log, dict) and "step" in log for log in logs):
-            raise ValueError(f"{file} is damaged: its log_history is not a list of log entries with steps.")
-    if states:
-        return max(states, key=lambda state: state["global_step"])["log_history"]
-    raise FileNotFoundError(
-        f"{run} is not the folder of a training run: there is no {STATE} in it or in a checkpoint."
-    )
+            raise ValueError(f"{folder / STATE} is damaged: its log_history is not a list of log entries with steps.")
+        if not isinstance(state.get("global_step"), int):
+            raise ValueError(f"{folder / STATE} is damaged: it is not the state of a training run.")
+        # of equally new logs the run's own, which ends with the totals
+        found.setdefault(state["global_step"], logs)
+    if not found:
+        raise FileNotFoundError(f"{run} is not the folder of a training run: no {STATE} in it or in a checkpoint.")
+    return found[max(found)]
 
 
 def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure":
@@ -197,9 +202,10 @@ def search_results(result: JsonObject) -> "Figure":
             numbers, values = zip(*((trial["number"], trial["value"]) for trial in trials), strict=True)
             left.scatter(numbers, values, marker=marker, color=colour, label=state)
     best_of = max if result["direction"] == "maximize" else min
+    # a pruned trial has only an intermediate value
     done = [trial for trial in result["trials"] if trial["state"] == "complete"]
-    best = [best_of(trial["value"] for trial in done[: i + 1]) for i in range(len(done))]
-    left.step([trial["number"] for trial in done], best, where="post", color="black", label="best so far")
+    best = accumulate((trial["value"] for trial in done), best_of)
+    left.step([trial["number"] for trial in done], [*best], where="post", color="black", label="best so far")
     left.set(xlabel="trial (0 has the given settings)", ylabel=result["measure"])
     left.locator_params(axis="x", integer=True)
     left.legend()

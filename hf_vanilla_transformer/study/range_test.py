@@ -4,13 +4,12 @@ import json
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 
-from ..files import write_whole
+from ..files import JsonObject, write_whole
 from ..training.schedule import noam
 from . import plots
 from .experiment import Experiment, TuningTrainer
@@ -32,6 +31,7 @@ class _RangeTrainer(TuningTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         optimizer = optimizer or self.optimizer
         assert optimizer is not None
+        # a LambdaLR multiplies the initial rate, so that of the ramp must be 1
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] = 1.0
         self.lr_scheduler = LambdaLR(optimizer, partial(_ramp, updates=num_training_steps))
@@ -49,6 +49,7 @@ class _StopWhenDiverged(TrainerCallback):
         if not logs or "loss" not in logs:
             return
         loss = logs["loss"]
+        # the loss of single batches is too noisy to tell where it falls fastest
         smoothed = loss if not self.rows else 0.9 * self.rows[-1][2] + 0.1 * loss
         self.rows.append((_ramp(state.global_step - 1, state.max_steps), loss, smoothed))
         if not math.isfinite(smoothed) or smoothed > min(row[2] for row in self.rows) + DIVERGED:
@@ -82,7 +83,7 @@ def range_test(experiment: Experiment, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _schedule_off(experiment: Experiment) -> dict[str, Any]:
+def _schedule_off(experiment: Experiment) -> JsonObject:
     """Train once with a rising rate.
 
     Returns:
@@ -91,6 +92,7 @@ def _schedule_off(experiment: Experiment) -> dict[str, Any]:
     args = experiment.args
     logging_steps = args.logging_steps
     args.eval_strategy = "no"
+    # for the recorder, which needs each loss
     args.logging_steps = 1
     experiment.report(f"Schedule off: {args.max_steps} updates with learning rates from {LOWEST:g} to {HIGHEST:g}")
     trainer = experiment.trainer(_RangeTrainer)
@@ -98,22 +100,26 @@ def _schedule_off(experiment: Experiment) -> dict[str, Any]:
     trainer.add_callback(recorder)
     trainer.train()
     args.logging_steps = logging_steps
-    rates, _, losses = zip(*recorder.rows, strict=True)
+    rates = [rate for rate, _, _ in recorder.rows]
+    losses = [smoothed for _, _, smoothed in recorder.rows]
     lowest = min(range(len(losses)), key=losses.__getitem__)
+    # only before the lowest loss: after it, the loss falls again only by chance
     falls = [losses[i] - losses[i + 1] for i in range(max(lowest, 1))]
     steepest = rates[max(range(len(falls)), key=falls.__getitem__)]
     return {"rates": rates, "smoothed_losses": losses, "steepest": steepest, "lowest": rates[lowest]}
 
 
-def _schedule_on(experiment: Experiment) -> list[dict[str, Any]]:
+def _schedule_on(experiment: Experiment) -> list[JsonObject]:
     """Train once for each of `FACTORS`, and return each factor with its peak rate and validation loss."""
     args = experiment.args
     rows = []
-    args.eval_bleu = False  # only the loss is compared
+    # only the loss is compared
+    args.eval_bleu = False
     args.metric_for_best_model = "loss"
     base = args.learning_rate
     warmup = int(args.warmup_steps)
-    assert base is not None  # set by the arguments' __post_init__
+    # set by the arguments' __post_init__
+    assert base is not None
     for factor in (base * multiple for multiple in FACTORS):
         args.learning_rate = factor
         experiment.report(f"Schedule on: {args.max_steps} updates with factor {factor:g}")
@@ -123,6 +129,7 @@ def _schedule_on(experiment: Experiment) -> list[dict[str, Any]]:
             metrics = trainer.evaluate()
             loss = next(value for name, value in metrics.items() if name.endswith("_loss"))  # of the first text
         except ArithmeticError:
+            # the safeguards end a run that diverges
             loss = math.inf
         peak = noam(min(args.max_steps, warmup), experiment.config.d_model, warmup, factor)
         rows.append({"factor": factor, "peak_rate": peak, "eval_loss": loss if math.isfinite(loss) else None})

@@ -2,20 +2,33 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import ClassVar
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.debug_utils import DebugOption
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
-from ..flags import Decides, Meaning, Part, Refuser, check_choices, check_seed, option
+from ..flags import (
+    Decides,
+    Meaning,
+    Part,
+    Refuser,
+    Settings,
+    check_choices,
+    check_positive,
+    check_seed,
+    check_share,
+    option,
+)
 
 NOAM = "noam"
 _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
 
+# What a flag may mean; a value that may hold a local path is private, and stays out of cards
 _BATCHES = Meaning(Decides.BATCHES)
 _TEXT_NAME = Meaning(Decides.BATCHES, private=True)
+_ORIGIN = Meaning(Decides.LEARNING, private=True)
 _OPTIMIZER = Meaning(Decides.OPTIMIZER)
 _SIZE = Meaning(Decides.SIZES, Part.CONFIG)
 _DROPOUT = Meaning(Decides.LEARNING, Part.CONFIG)
@@ -34,10 +47,7 @@ def _refused(reason: str, refuser: Refuser = Refuser.COMMAND_LINE) -> Meaning:
 
 _SIZED_BY_TOKENS = "batches are sized by max_tokens"
 _SIMILAR_LENGTHS = _refused("batches always hold pairs of similar length", Refuser.ARGUMENTS)
-_VALIDATION_METRICS = (
-    "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU",
-    Refuser.VALIDATION,
-)
+_METRICS = "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU"
 _ONLY_SUMS = _refused("validation stores only sums and translations")
 _ONE_PRECISION = _refused("validation computes the loss as in training, and BLEU in float32", Refuser.VALIDATION)
 
@@ -47,22 +57,20 @@ INHERITED: dict[str, Meaning] = {
     **dict.fromkeys(("seed", "data_seed"), _BATCHES),
     **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "weight_decay", "adam_beta1"), _OPTIMIZER),
     **dict.fromkeys(("lr_scheduler_kwargs", "average_tokens_across_devices", "neftune_noise_alpha"), _LEARNING),
-    **dict.fromkeys(
-        ("bf16", "fp16", "tf32", "full_determinism", "use_liger_kernel", "liger_kernel_config"), _LEARNING
-    ),
-    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode", "use_cache"), _LEARNING),
-    **dict.fromkeys(("activation_", "gradient_checkpointing", "gradient_checkpointing_kwargs"), _LEARNING),
-    **dict.fromkeys(("fsdp", "fsdp_config", "parallelism_config", "accelerator_config"), _LEARNING),
+    # numbers differ in their last bits, so that a resumed run would no longer be the same run
+    **dict.fromkeys(("bf16", "fp16", "tf32", "full_determinism", "use_liger_kernel", "use_cache"), _LEARNING),
+    **dict.fromkeys(("liger_kernel_config", "torch_compile", "torch_compile_", "activation_"), _LEARNING),
+    **dict.fromkeys(("gradient_", "fsdp", "fsdp_", "parallelism_", "accelerator_"), _LEARNING),
     **dict.fromkeys(("ignore_data_skip", "remove_unused_columns"), _LEARNING),
-    "deepspeed": Meaning(Decides.LEARNING, private=True),
+    # the path of its configuration
+    "deepspeed": _ORIGIN,
     "num_train_epochs": _LENGTH,
     "generation_num_beams": _SCORES,
-    "generation_config": Meaning(Decides.SCORES, private=True),
+    "generation_config": replace(_SCORES, private=True),
     **dict.fromkeys(("eval_", "logging_", "log_", "save_", "dataloader_", "ddp_", "include_num_"), _NOTHING),
     **dict.fromkeys(("load_best_model_at_end", "greater_is_better", "predict_with_generate"), _NOTHING),
     **dict.fromkeys(("use_cpu", "do_train", "do_eval", "local_rank", "torch_empty_cache_steps"), _NOTHING),
-    **dict.fromkeys(("skip_memory_metrics", "enable_jit_checkpoint"), _NOTHING),
-    "restore_callback_states_from_checkpoint": _NOTHING,
+    **dict.fromkeys(("skip_memory_metrics", "enable_jit_checkpoint", "restore_callback_"), _NOTHING),
     **dict.fromkeys(("hub_", "push_to_hub", "run_name", "disable_tqdm", "project", "trackio_"), _PRIVATE),
     **dict.fromkeys(("resume_from_checkpoint", "hub_token"), _ONE_LAUNCH),
     "auto_find_batch_size": _refused(_SIZED_BY_TOKENS, Refuser.ARGUMENTS),
@@ -74,8 +82,8 @@ INHERITED: dict[str, Meaning] = {
     "per_device_train_batch_size": _refused(_SIZED_BY_TOKENS, Refuser.TRAINER),
     "per_device_eval_batch_size": _refused(_SIZED_BY_TOKENS),
     **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), _ONE_PRECISION),
-    **dict.fromkeys(("batch_eval_metrics", "include_for_metrics"), _refused(*_VALIDATION_METRICS)),
-    **dict.fromkeys(("label_names", "prediction_loss_only"), _refused(_VALIDATION_METRICS[0])),
+    **dict.fromkeys(("batch_eval_metrics", "include_for_metrics"), _refused(_METRICS, Refuser.VALIDATION)),
+    **dict.fromkeys(("label_names", "prediction_loss_only"), _refused(_METRICS)),
     **dict.fromkeys(("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"), _ONLY_SUMS),
     "do_predict": _refused("`vanilla-transformer evaluate` scores a test text"),
     "generation_max_length": _refused("a translation may be 50 tokens longer than its source"),
@@ -86,29 +94,16 @@ _DEFAULTS = {
 }
 
 
-def _reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
+def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
+    """Check that the flags without effect have their defaults, as far as it is for these parts to refuse them.
+
+    Raises:
+        ValueError: if one has not.
+    """
     for name, default in _DEFAULTS.items():
         known = meaning(name)
         if known.refused and known.refuser in refusers and getattr(args, name) != default:
             raise ValueError(f"{name} has no effect here: {known.refused}.")
-
-
-def check_batch_size(args: TrainingArguments) -> None:
-    """Check that the batch size is not given as a number of pairs.
-
-    Raises:
-        ValueError: if `per_device_train_batch_size` is not its default.
-    """
-    _reject_changes(args, Refuser.TRAINER)
-
-
-def check_evaluation(args: TrainingArguments) -> None:
-    """Check that validation supports the evaluation arguments.
-
-    Raises:
-        ValueError: for an argument that only the evaluation of `Trainer` supports.
-    """
-    _reject_changes(args, Refuser.VALIDATION)
 
 
 def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArguments") -> None:
@@ -119,7 +114,7 @@ def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArgument
     Raises:
         ValueError: for a flag without effect, or a `metric_for_best_model` that validation does not report.
     """
-    _reject_changes(args, Refuser.TRAINER, Refuser.VALIDATION, Refuser.COMMAND_LINE)
+    reject_changes(args, Refuser.TRAINER, Refuser.VALIDATION, Refuser.COMMAND_LINE)
     metric = str(args.metric_for_best_model).removeprefix("eval_")
     several = any(len(names or []) > 1 for names in (data.validation_file, data.dataset_name, data.language_pairs))
     if metric not in args.metrics() and not (several and metric.endswith(tuple(f"_{m}" for m in args.metrics()))):
@@ -137,28 +132,22 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     TITLE: ClassVar[str] = "training: this package's flags, and all of transformers' Seq2SeqTrainingArguments"
 
     output_dir: str | None = option(
-        "Folder for the run and the trained model; the same command resumes the run in it.",
-        None,
-        _PRIVATE,
-        required=True,
+        "Folder for the run and its model; the same command resumes the run in it.", None, _PRIVATE, required=True
     )
     max_tokens: int = option(
         "Maximum tokens of a batch's source, and of its target, with padding (section 5.1).", 25_000, _BATCHES
     )
     max_steps: int = option("Number of updates; -1 to train for --num_train_epochs instead.", 100_000, _LENGTH)
+    # the learning rate of a recipe or preset is meant for its own schedule
     lr_scheduler_type: str = option(
-        "The paper's 'noam' (section 5.3), or a schedule of transformers.",
-        NOAM,
-        Meaning(Decides.OPTIMIZER, replaces=("learning_rate",)),
+        "'noam' (section 5.3), or a schedule of transformers.", NOAM, replace(_OPTIMIZER, replaces=("learning_rate",))
     )
     learning_rate: float | None = option(  # type: ignore[assignment]
         "With 'noam', a factor on the schedule (default: 1.0); otherwise the peak learning rate (default: 5e-5).",
         None,
         _OPTIMIZER,
     )
-    warmup_steps: float = option(
-        "Number of updates over which the learning rate rises (section 5.3).", 4000, _LEARNING
-    )
+    warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _LEARNING)
     adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _OPTIMIZER)
     adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9, _OPTIMIZER)
     label_smoothing_factor: float = option("Label smoothing, the paper's epsilon_ls (section 5.4).", 0.1, _LEARNING)
@@ -166,18 +155,14 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         "Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0 to disable.", 0.0, _LEARNING
     )
     ema_decay: float = option(
-        "Validate and save a moving average of the weights with this decay, such as 0.999; 0 to disable.",
-        0.0,
-        _LEARNING,
+        "Validate and save a moving average of the weights, with a decay such as 0.999; 0 to disable.", 0.0, _LEARNING
     )
     max_grad_norm: float = option("Clip gradients to this norm; 0, as in the paper, to disable.", 0.0, _LEARNING)
     gradient_accumulation_steps: int = option("Batches of max_tokens per update, in each process.", 1, _BATCHES)
     save_steps: float = option(
         "Updates between checkpoints; a value below 1 is a fraction of all updates.", 1500, _NOTHING
     )
-    save_total_limit: int | None = option(
-        "Newest checkpoints to keep besides the best; the paper averages 5.", 5, _NOTHING
-    )
+    save_total_limit: int | None = option("Checkpoints to keep besides the best; the paper averages 5.", 5, _NOTHING)
     eval_steps: float | None = option("Updates between evaluations (default: save_steps).", None, _NOTHING)
     metric_for_best_model: str | None = option(
         "Best by this: bleu, loss or perplexity (default: bleu if computed).", None, _NOTHING
@@ -186,49 +171,39 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     bleu_tokenize: str = option(
         "sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.", "13a", _SCORES
     )
-    ddp_find_unused_parameters: bool | None = option(
-        "Let DDP look for parameters without a gradient in each step.", False, _NOTHING
-    )
+    # Every parameter has a gradient in every step, and the only buffer is the constant table of sinusoids, so DDP need
+    # not look for unused parameters or send buffers.
+    ddp_find_unused_parameters: bool | None = option("Let DDP look for unused parameters.", False, _NOTHING)
     ddp_broadcast_buffers: bool | None = option("Let DDP send buffers, here constants, at each step.", False, _NOTHING)
+    # transformers' filter would synchronise host and device at every update
     logging_nan_inf_filter: bool = option(
-        "Check each loss on the host; not needed, since the logged mean leaves out non-finite losses anyway.",
-        False,
-        _NOTHING,
+        "Check each loss on the host; the logged mean needs no check.", False, _NOTHING
     )
     hub_strategy: str = option("Only 'end' is supported: upload the finished model with its card.", "end", _PRIVATE)
     early_stopping_patience: int | None = option(
-        "Stop after this many evaluations without a better metric_for_best_model, and keep the best model.",
-        None,
-        _NOTHING,
+        "Stop after this many evaluations without a better metric_for_best_model; keep the best model.", None, _NOTHING
     )
-    report_to: str | list[str] | None = option(
-        "Where to report metrics: 'tensorboard', 'wandb', 'all', ...", "none", _NOTHING
-    )
-
+    report_to: str | list[str] | None = option("Where to report: 'tensorboard', 'wandb', 'all', ...", "none", _NOTHING)
+    # bare, it is the flag of every verb; with a value, that of transformers
     debug: str | list[DebugOption] = option(
-        "Show the traceback behind an error; with underflow_overflow, find the first non-finite number.",
+        "Show the traceback behind an error; underflow_overflow: find the first non-finite number.",
         [],
         _NOTHING,
         nargs="*",
     )
 
     def __post_init__(self):
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}.")
         if not self.r_drop_alpha >= 0:
+            # so that NaN is refused too
             raise ValueError(f"r_drop_alpha must not be negative, got {self.r_drop_alpha}.")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay must be at least 0 and below 1, got {self.ema_decay}.")
-        if not 0 <= self.label_smoothing_factor < 1:
-            raise ValueError(
-                f"label_smoothing_factor must be at least 0 and below 1, got {self.label_smoothing_factor}."
-            )
-        if self.generation_num_beams is not None and self.generation_num_beams < 1:
-            raise ValueError(f"generation_num_beams must be at least 1, got {self.generation_num_beams}.")
+        check_share("ema_decay", self.ema_decay)
+        check_share("label_smoothing_factor", self.label_smoothing_factor)
+        check_positive("max_tokens", self.max_tokens)
+        check_positive("generation_num_beams", self.generation_num_beams)
         for seed in (self.seed, self.data_seed):
             if seed is not None:
                 check_seed(seed)
-        _reject_changes(self, Refuser.ARGUMENTS)
+        reject_changes(self, Refuser.ARGUMENTS)
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:
             raise ValueError("lr_scheduler_kwargs has no effect with the noam schedule; set warmup_steps instead.")
@@ -241,6 +216,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if self.eval_bleu:
             from ..inference.metrics import check_tokenization  # slow to import
 
+            # now, not at the first validation
             check_tokenization(self.bleu_tokenize)
         if self.greater_is_better is None:
             self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))
@@ -276,20 +252,15 @@ class ModelArguments(VocabularyFlags):
 
     TITLE: ClassVar[str] = "the model"
 
+    # decides nothing by itself: the settings that it stands for are recorded one by one
     preset: str = option(
-        "Model and training settings: tiny, base, big or a row of the paper's Table 3; the defaults shown are base's.",
-        "base",
-        _NOTHING,
+        "Settings: tiny, base, big or a row of the paper's Table 3; the defaults shown are base's.", "base", _NOTHING
     )
     model_name_or_path: str | None = option(
-        "Trained model to start from, with its tokenizer; by default, train from scratch.",
-        None,
-        Meaning(Decides.LEARNING, private=True),
+        "Trained model to start from, with its tokenizer; by default, train from scratch.", None, _ORIGIN
     )
     tokenizer_name: str | None = option(
-        "Tokenizer to use; by default, learn one from the training text.",
-        None,
-        Meaning(Decides.LEARNING, private=True),
+        "Tokenizer to use; by default, learn one from the training text.", None, _ORIGIN
     )
     d_model: int | None = option("Width of the model.", None, _SIZE)
     num_encoder_layers: int | None = option("Number of encoder layers.", None, _SIZE)
@@ -306,31 +277,19 @@ class ModelArguments(VocabularyFlags):
         "Standard deviation of initial matrices; by default, that of tensor2tensor.", None, _SIZE
     )
     num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SEARCH)
-    length_penalty: float | None = option(
-        "Length penalty alpha saved with the model (0.6 in the paper).", None, _SEARCH
-    )
+    length_penalty: float | None = option("Length penalty alpha saved with the model (0.6: paper).", None, _SEARCH)
     license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.", None, _PRIVATE)
 
     def __post_init__(self):
         check_choices(self)
-        if self.num_beams is not None and self.num_beams < 1:
-            raise ValueError(f"num_beams must be at least 1, got {self.num_beams}.")
+        check_positive("num_beams", self.num_beams)
         if self.length_penalty is not None and not math.isfinite(self.length_penalty):
             raise ValueError(f"length_penalty must be a finite number, got {self.length_penalty}.")
 
-    def config_overrides(self) -> dict[str, Any]:
-        """Return the given fields that belong to the model's configuration."""
-        return self._given(Part.CONFIG)
-
-    def generation_overrides(self) -> dict[str, Any]:
-        """Return the given fields that belong to the model's generation configuration."""
-        return self._given(Part.GENERATION_CONFIG)
-
-    def _given(self, part: Part) -> dict[str, Any]:
-        values = {
-            flag.name: getattr(self, flag.name) for flag in fields(self) if flag.metadata["meaning"].part is part
-        }
-        return {name: value for name, value in values.items() if value is not None}
+    def overrides(self, part: Part) -> Settings:
+        """Return the given fields that belong to a part of the saved model, by name."""
+        names = [flag.name for flag in fields(self) if flag.metadata["meaning"].part is part]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 @dataclass
@@ -341,23 +300,20 @@ class DataArguments(CleaningFlags):
 
     train_file: list[str] | None = option(
         "Training texts: .jsonl, .tsv, .csv or .parquet files, prefixes P of Moses files P.en and P.de, or folders "
-        "made by `prepare` or by `translate --output_dir`.",
+        "made by `prepare` or `translate`.",
         None,
         _TEXT_NAME,
     )
     streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False, _BATCHES)
     validation_file: list[str] | None = option(
-        "Validation texts, in any format of --train_file except a prepared folder: one for each training text, or one "
-        "for all.",
+        "Validation texts, as --train_file but not prepared: one for each training text, or one for all.",
         None,
-        Meaning(Decides.SCORES, private=True),
+        replace(_SCORES, private=True),
     )
     dataset_name: list[str] | None = option(
         "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT_NAME
     )
-    dataset_config_name: list[str] | None = option(
-        "Configuration of each dataset, such as 'de-en', or of all.", None, _BATCHES
-    )
+    dataset_config_name: list[str] | None = option("Configuration of each dataset, or of all.", None, _BATCHES)
     train_weights: list[float] | None = option(
         "How often each pair of each training text is used per epoch: 3 is three times, 0.5 is half of the pairs in "
         "one epoch and the others in the next (default: once).",
@@ -365,31 +321,23 @@ class DataArguments(CleaningFlags):
         _BATCHES,
     )
     sampling_temperature: float | None = option(
-        "Instead of weights: use each training text in proportion to its size ** (1 / this), the largest once.",
-        None,
-        _BATCHES,
+        "Instead of weights: use each text in proportion to its size ** (1 / this), the largest once.", None, _BATCHES
     )
     language_pairs: list[str] | None = option(
         "Direction of each training text, or of all, such as en-de de-en; with several, the source starts with a "
         "tag of the target language. Lines of .jsonl may have 'source', 'target', 'source_lang' and 'target_lang' "
         "instead.",
         None,
-        Meaning(Decides.BATCHES, replaces=("source_lang", "target_lang")),
+        replace(_BATCHES, replaces=("source_lang", "target_lang")),
     )
     source_tag: list[str] | None = option(
-        "Tag at the start of every source of each training text, such as <bt> for synthetic text; '' for none.",
-        None,
-        _BATCHES,
+        "Tag at the start of every source of each text, such as <bt> for synthetic text; '' for none.", None, _BATCHES
     )
     bpe_dropout: float = option(
-        "Probability with which a merge is left out of training text (0.1 is usual).", 0.0, _BATCHES
+        "Probability with which a merge is left out, for training (0.1: usual).", 0.0, _BATCHES
     )
-    source_lang: str | None = option(
-        "Source language, as named in the text; by default, the model's or 'en'.", None, _BATCHES
-    )
-    target_lang: str | None = option(
-        "Target language, as named in the text; by default, the model's or 'de'.", None, _BATCHES
-    )
+    source_lang: str | None = option("Source language, as in the text (default: the model's, or en).", None, _BATCHES)
+    target_lang: str | None = option("Target language, as in the text (default: the model's, or de).", None, _BATCHES)
 
     def __post_init__(self):
         super().__post_init__()
@@ -405,8 +353,7 @@ class DataArguments(CleaningFlags):
                 raise ValueError(f"--train_weights must be positive numbers, got {weight}.")
         if self.sampling_temperature is not None and not 1.0 <= self.sampling_temperature < math.inf:
             raise ValueError(f"sampling_temperature must be at least 1, got {self.sampling_temperature}.")
-        if not 0.0 <= self.bpe_dropout < 1.0:
-            raise ValueError(f"bpe_dropout must be in [0, 1), got {self.bpe_dropout}.")
+        check_share("bpe_dropout", self.bpe_dropout)
 
 
 RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
@@ -417,11 +364,8 @@ _OWN: dict[str, Meaning] = {
 
 def known_meaning(name: str) -> Meaning | None:
     """Return the meaning of a flag of `train`, or None if nobody has decided on one."""
-    found = _OWN.get(name) or INHERITED.get(name)
-    if found is None:
-        prefixes = (prefix for prefix in INHERITED if prefix.endswith("_") and name.startswith(prefix))
-        found = INHERITED.get(max(prefixes, key=len, default=""))
-    return found
+    prefixes = (prefix for prefix in INHERITED if prefix.endswith("_") and name.startswith(prefix))
+    return _OWN.get(name) or INHERITED.get(name) or INHERITED.get(max(prefixes, key=len, default=""))
 
 
 def meaning(name: str) -> Meaning:
@@ -433,7 +377,8 @@ def decided_by(name: str, settings: Mapping[str, object]) -> Decides:
     """Return what a flag of `train` decides in a run with these settings."""
     schedule = settings.get("lr_scheduler_type")
     if name == "dataloader_num_workers" and settings.get("streaming"):
-        return Decides.BATCHES  # each worker builds its own batches
+        # each worker builds its own batches
+        return Decides.BATCHES
     if name == "lr_scheduler_kwargs" and schedule == NOAM:
         return Decides.NOTHING  # it has none
     decides = meaning(name).decides

@@ -6,25 +6,24 @@ Section 6.1 of the paper uses "a single model obtained by averaging the last 5 c
 import json
 import re
 import shutil
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..files import MODEL_FILES, STATE, WEIGHTS, checksum, replacing
+from ..files import MODEL_FILES, WEIGHTS, checksum, replacing
 
-OPTIMIZER = "optimizer.pt"
 CHECKSUMS = "checksums.json"
 UNFINISHED = "checkpoint-unfinished"  # folder in which a checkpoint is written before it is renamed
 
 
 def checkpoint_folders(folder: str | Path) -> list[Path]:
     """Return the `checkpoint-N` folders of a training run that contain weights, oldest first."""
-    found = [path for path in Path(folder).glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted((path for path in found if (path / WEIGHTS).is_file()), key=lambda path: int(path.name[11:]))
+    found = [file.parent for file in Path(folder).glob(f"checkpoint-*/{WEIGHTS}")]
+    numbered = [path for path in found if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(numbered, key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
 
 def write_checksums(folder: Path) -> None:
@@ -35,23 +34,22 @@ def write_checksums(folder: Path) -> None:
 
 def find_fault(folder: Path) -> str | None:
     """Return why training cannot resume from this checkpoint (a missing or corrupt file), or None if it can."""
+    if not folder.is_dir():
+        return "there is no such folder"
     try:
-        if (folder / CHECKSUMS).is_file():
-            sums = json.loads((folder / CHECKSUMS).read_text("utf-8"))
-            missing = [name for name in sums if not (folder / name).is_file()]
-            if missing:
-                return f"{missing[0]} is missing"
-            corrupt = [name for name, expected in sums.items() if checksum(folder / name) != expected]
-            if corrupt:
-                return f"{corrupt[0]} is corrupt"
-            # FSDP and DeepSpeed save the optimizer in their own files and folders
-            has_optimizer = any(folder.glob("optimizer*")) or any(folder.glob("global_step*"))
-            return None if has_optimizer else f"it has no {OPTIMIZER}, so the learning rate would restart"
-        json.loads((folder / STATE).read_text())
-        with safe_open(folder / WEIGHTS, "pt"):
-            return None if zipfile.is_zipfile(folder / OPTIMIZER) else f"{OPTIMIZER} is truncated"
-    except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:
+        # Written last, so a checkpoint without checksums is not whole; that is an OSError
+        sums = json.loads((folder / CHECKSUMS).read_text("utf-8"))
+        for name, expected in sums.items():
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if checksum(folder / name) != expected:
+                return f"{name} is corrupt"
+    except (OSError, ValueError, AttributeError) as error:
+        # AttributeError: JSON, but not an object
         return f"it cannot be read ({error})"
+    # FSDP and DeepSpeed save the optimizer in their own files and folders
+    has_optimizer = any(folder.glob("optimizer*")) or any(folder.glob("global_step*"))
+    return None if has_optimizer else "it has no optimizer.pt, so the learning rate would restart"
 
 
 def newest_checkpoint(folder: str | Path, report: Callable[[str], None] = print) -> Path | None:
@@ -66,6 +64,8 @@ def newest_checkpoint(folder: str | Path, report: Callable[[str], None] = print)
         if fault is None:
             return checkpoint
         report(f"Skipping {checkpoint}: {fault}")
+
+    # Starting again without a word would throw away what may be weeks of training
     if found:
         raise ValueError(f"{folder} has checkpoints, but none is intact; move them away to start the run again.")
     return None
@@ -87,8 +87,8 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
     output = Path(output_dir)
     if any((output / name).exists() for name in (WEIGHTS, "config.json")):
         raise ValueError(f"{output} already holds a model; choose another --output_dir.")
+
     sums: dict[str, torch.Tensor] = {}
-    dtypes: dict[str, torch.dtype] = {}
     for folder in map(Path, folders):
         if not (folder / WEIGHTS).is_file():
             raise FileNotFoundError(f"{folder} has no {WEIGHTS}.")
@@ -99,14 +99,16 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
         if sums and {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in sums.items()}:
             raise ValueError(f"{folder} holds a different model from {folders[0]}: names or shapes of weights differ.")
         for name, weight in weights.items():
-            dtypes[name] = weight.dtype
-            sums[name] = sums[name] + weight.double() if name in sums else weight.double()
+            # float64, because a sum in bfloat16 would lose what distinguishes neighbouring checkpoints
+            sums[name] = sums.get(name, 0.0) + weight.double()
+
     output.mkdir(parents=True, exist_ok=True)
-    last = Path(folders[-1])
     for pattern in MODEL_FILES:
-        for file in last.glob(pattern):
-            if file.is_file() and file.parent != output:
-                shutil.copy2(file, output)
-    mean = {name: (total / len(folders)).to(dtypes[name]) for name, total in sums.items()}
+        for file in Path(folders[-1]).glob(pattern):
+            shutil.copy2(file, output)
+    # `weights` are those of the last folder, and all have the same dtypes
+    mean = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
+
+    # The weights come last and whole, so that nothing takes a folder in which they are unfinished for a model
     with replacing(output / WEIGHTS) as unfinished:
         save_file(mean, unfinished, metadata={"format": "pt"})

@@ -8,6 +8,8 @@ from safetensors.torch import load_model, save_model
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import TrainerCallback
 
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
 AVERAGE = "ema.safetensors"  # in a checkpoint, next to the weights that training resumes from
 
 
@@ -23,9 +25,9 @@ class MovingAverage(TrainerCallback):
 
     def __init__(self, decay: float):
         self.decay = decay
-        self.model: torch.nn.Module | None = None
+        self.model: VanillaTransformerForConditionalGeneration | None = None
 
-    def start(self, model: torch.nn.Module, checkpoint: str | None) -> None:
+    def start(self, model: VanillaTransformerForConditionalGeneration, checkpoint: str | None) -> None:
         """Start from the weights of `model`, or from the average saved in `checkpoint`."""
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         if checkpoint:
@@ -34,9 +36,11 @@ class MovingAverage(TrainerCallback):
     def save(self, checkpoint: Path) -> None:
         """Save the average in a checkpoint folder."""
         assert self.model is not None
+        # save_model, because save_file refuses tied weights, which share their memory
         save_model(self.model, str(checkpoint / AVERAGE), metadata={"format": "pt"})
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
+        # The trainer starts a resumed run from its checkpoint, whose path callbacks do not get
         if state.global_step == 0:
             self.start(model, None)
 
@@ -44,12 +48,14 @@ class MovingAverage(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, **kwargs):
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         assert self.model is not None
-        update = get_ema_multi_avg_fn(decay)  # all weights in a few kernels
+        # Averages all weights in a few kernels, where a loop would start one for each
+        update = get_ema_multi_avg_fn(decay)
         update(list(self.model.parameters()), list(model.parameters()), None)
 
     @torch.no_grad()
     def on_train_end(self, args, state, control, model=None, **kwargs):
         assert self.model is not None
+        # By now, transformers has loaded the best checkpoint's weights, but validation was of its average
         if args.load_best_model_at_end and state.best_model_checkpoint:
             load_model(self.model, Path(state.best_model_checkpoint, AVERAGE))
         for average, weight in zip(self.model.parameters(), model.parameters(), strict=True):

@@ -1,7 +1,5 @@
 """The loss of R-Drop (arXiv:2106.14448)."""
 
-from typing import Any
-
 import torch
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
@@ -19,6 +17,7 @@ def symmetric_divergence(first: torch.Tensor, second: torch.Tensor, labels: torc
     """
     first = first.log_softmax(-1)
     second = second.log_softmax(-1)
+    # sum of p (log p - log q) + q (log q - log p) = sum of (p - q) (log p - log q)
     divergence = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2
     return divergence.masked_fill(labels == IGNORED_LABEL, 0.0).sum()
 
@@ -34,7 +33,7 @@ def r_drop_loss(
         logits: (2 B, T, V), of any float dtype: those of the first pass, then those of the second.
         labels: (B, T), -100 at padded positions.
     """
-    pair = logits.flatten(0, 1).unflatten(0, (2, -1))
+    pair = logits.flatten(0, 1).unflatten(0, (2, -1))  # (2, B T, V)
     return _RDropLoss.apply(pair, labels.flatten(), alpha, smoothing, pad_token_id)
 
 
@@ -43,16 +42,18 @@ class _RDropLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, labels: torch.Tensor, alpha: float, smoothing: float, pad_token_id: int
-    ):
+        ctx, logits: torch.Tensor, labels: torch.Tensor, alpha: float, smoothing: float, pad_token_id: int
+    ) -> torch.Tensor:
+        # The softmax of half-precision logits is taken in float32, as in smoothed_cross_entropy
         wide = torch.promote_types(logits.dtype, torch.float32)
         loss = logits.new_zeros((), dtype=wide)
         gradient = torch.empty_like(logits)
         chunk_rows = CHUNK_ROWS if logits.device.type == "cpu" else GPU_CHUNK_ROWS
         for start in range(0, len(labels), chunk_rows):
             chunk = slice(start, start + chunk_rows)
-            part = logits[:, chunk].detach().to(wide).requires_grad_()
+            part = logits[:, chunk].detach().to(wide).requires_grad_()  # (2, rows, V)
             part_labels = labels[chunk]
+            # Gradients are off inside forward; here each chunk is differentiated at once, and its graph is freed
             with torch.enable_grad():
                 entropy = smoothed_cross_entropy(part, part_labels.expand(2, -1), smoothing, pad_token_id)
                 chunk_loss = (entropy + alpha * symmetric_divergence(part[0], part[1], part_labels)) / 2
@@ -62,6 +63,7 @@ class _RDropLoss(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor):
         (gradient,) = ctx.saved_tensors
+        # In place, because the gradient is as large as the logits
         return gradient.mul_(grad_output), None, None, None, None

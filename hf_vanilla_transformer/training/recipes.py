@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from ..flags import Decides, FlagParser, Flags
+from ..flags import Decides, FlagParser, Flags, Part
 from .arguments import INHERITED, RUN_FLAGS, ModelArguments, check_flags, meaning
 from .presets import paper_config, preset
 from .settings import PAIRS, PROCESSES
@@ -51,7 +51,8 @@ def parse_arguments(
         flags = parser.parse_args([*_as_words(recipe), *words])
         words = [*_as_words(_without_replaced(recipe, flags)), *words]
     flags = parser.parse_args(words)
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")  # from the configuration of `accelerate launch`
+    # from the configuration of `accelerate launch`
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision in parser.flags and not (flags.bf16 or flags.fp16):
         parser.set_defaults(**{precision: True})
     if flags.validation_file or flags.dataset_name or not flags.train_file:
@@ -62,7 +63,8 @@ def parse_arguments(
         model, data, args = arguments[:3]
         check_flags(args, data)
         _check_sizes(model)
-    except (ValueError, TypeError) as error:  # TypeError: wrong keys in a dictionary such as --accelerator_config
+    except (ValueError, TypeError) as error:
+        # TypeError: wrong keys in a dictionary such as --accelerator_config
         parser.error(" ".join(str(error).split()))
     return arguments
 
@@ -91,7 +93,7 @@ def _as_words(recipe: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _check_sizes(model: ModelArguments) -> None:
     """Check that the model's flags are in range; the sizes of a pretrained model are checked when it is loaded."""
-    changes = model.config_overrides()
+    changes = model.overrides(Part.CONFIG)
     if model.model_name_or_path:
         changes = {name: value for name, value in changes.items() if meaning(name).decides is not Decides.SIZES}
     paper_config(model.preset, **changes)

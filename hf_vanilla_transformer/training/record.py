@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import transformers
 
+from ..files import JsonObject
 from ..sharing.card import hardware
 from ..version import __version__
 from .arguments import DataArguments, ModelArguments, meaning
@@ -21,11 +22,11 @@ def versions() -> str:
 
 def training_record(
     trainer: VanillaTransformerTrainer,
-    settings: dict[str, Any],
+    settings: JsonObject,
     data: DataArguments,
     model: ModelArguments,
     text: TokenizedText,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return what the card says about a finished run; call it on every process, since all compute validation BLEU."""
     args: Any = trainer.args
     state = trainer.state
@@ -65,7 +66,7 @@ def training_record(
     return record
 
 
-def _validation_rows(log: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _validation_rows(log: JsonObject) -> Iterator[JsonObject]:
     """Yield the scores in an entry of the log: one row for each validation text."""
     for key, value in log.items():
         if key.startswith("eval_") and key.endswith("perplexity"):

@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
 
+from ..files import JsonObject
+
 
 class ResumedState(TrainerCallback):
     """Apply the flags to the state in a checkpoint, where transformers would keep the former ones.
@@ -40,10 +42,11 @@ class ResumedState(TrainerCallback):
             self._early_stopping.early_stopping_patience_counter = worse
             state.stateful_callbacks.setdefault("EarlyStoppingCallback", self._early_stopping.state())
 
-    def _find_best(self, validations: list[dict[str, Any]], metric: str, args: Any, state: TrainerState) -> None:
+    def _find_best(self, validations: list[JsonObject], metric: str, args: Any, state: TrainerState) -> None:
         """Set the best metric of a state, and the checkpoint of the update that reached it."""
         folder = Path(str(args.output_dir))
-        if args.load_best_model_at_end:  # only of updates whose weights exist
+        if args.load_best_model_at_end:
+            # only of updates whose weights exist
             validations = [log for log in validations if (folder / f"checkpoint-{log['step']}").is_dir()]
         validations = [log for log in validations if not math.isnan(log[metric])]
         choose = max if args.greater_is_better else min

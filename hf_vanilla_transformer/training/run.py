@@ -1,19 +1,18 @@
 """Train a model from text to a saved folder: `vanilla-transformer train` and `accelerate launch scripts/train.py`."""
 
-import json
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer
-from ..files import STATE
-from ..flags import Decides
+from ..files import STATE, read_json
+from ..flags import Decides, Part, Settings
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
@@ -47,11 +46,11 @@ def run_train(
         ValueError: for data or settings that cannot be used, saying which and why; the folder is left unchanged.
     """
     assert args.output_dir is not None  # set by transformers
+    # The main process locks the folder for all, since each of them would be refused by the lock of another
     with one_run(args.output_dir) if args.process_index == 0 else nullcontext(), explain_failures():
         set_seed(args.seed)
         config, data = resolve_config(model, data)
-        settings = run_settings(config, model, data, args)
-        return _Run(model, data, args, config, settings, args.output_dir).train()
+        return _Run(model, data, args, config, run_settings(config, model, data, args), args.output_dir).train()
 
 
 @dataclass
@@ -61,10 +60,9 @@ class _Run:
     model: ModelArguments
     data: DataArguments
     args: VanillaTransformerTrainingArguments
-    config: Any
-    settings: dict[str, Any]
+    config: VanillaTransformerConfig
+    settings: Settings
     folder: str
-    text: TokenizedText | None = None  # once it has been read
 
     def train(self) -> VanillaTransformerTrainer | None:
         """Train until the end or SIGTERM; return None if the run was already finished."""
@@ -72,20 +70,31 @@ class _Run:
         resumes = check_same_run(self.settings, self.folder)
         finished = resumes and not requested and self._is_finished()
         checkpoint = None if finished else self._find_checkpoint(resumes)
-        self._check_agreement("finished" if finished else Path(checkpoint).name if checkpoint else "no checkpoint")
+
+        # A process that resumed from another checkpoint than the rest would wait for them forever
+        state = "finished" if finished else Path(checkpoint).name if checkpoint else "no checkpoint"
+        states = sorted(set(gather_object([state])))
+        if len(states) > 1:
+            raise ValueError(
+                f"The processes of this run find different states in {self.folder}: {', '.join(states)}. All machines "
+                "must share --output_dir."
+            )
         if finished:
             self._report(f"The run in {self.folder} is finished; there is nothing left to do.")
             return None
-        trainer = self._build_trainer(checkpoint, resumes)
+
+        text = self._read_text(checkpoint, resumes)
+        trainer = self._build_trainer(text)
         if checkpoint:
             self._report(f"Resuming from {checkpoint}")
         trainer.train(resume_from_checkpoint=checkpoint)
         updates = trainer.state.global_step
+        # SIGTERM during the last update leaves nothing to resume
         if trainer.safeguards.stopped and updates < trainer.state.max_steps:
             without = " without --resume_from_checkpoint" if requested else ""
             self._report(f"Stopped by SIGTERM after {updates:,} updates; run the same command{without} to resume.")
-            return trainer
-        self._finish(trainer)
+        else:
+            self._finish(trainer, text)
         return trainer
 
     def _report(self, message: str) -> None:
@@ -96,8 +105,9 @@ class _Run:
         """Return whether the run has completed the requested number of updates or epochs."""
         name = "max_steps" if self.args.max_steps > 0 else "num_train_epochs"
         try:
-            return json.loads(Path(self.folder, STATE).read_text("utf-8"))[name] >= getattr(self.args, name)
-        except (OSError, ValueError, TypeError, LookupError):  # missing or damaged: rely on the checkpoints
+            return read_json(Path(self.folder, STATE))[name] >= getattr(self.args, name)
+        except (OSError, ValueError, TypeError, LookupError):
+            # missing or damaged: rely on the checkpoints
             return False
 
     def _find_checkpoint(self, resumes: bool) -> str | None:
@@ -106,67 +116,54 @@ class _Run:
         Raises:
             ValueError: if training cannot resume from it.
         """
-        requested = self.args.resume_from_checkpoint
-        if not requested:
-            newest = newest_checkpoint(self.folder, self._report) if resumes else None
-            return str(newest) if newest else None
-        if not Path(requested).is_dir():
-            raise ValueError(f"--resume_from_checkpoint {requested}: there is no such folder.")
-        fault = find_fault(Path(requested))
-        if fault:
-            raise ValueError(f"--resume_from_checkpoint {requested}: {fault}.")
-        return requested
+        if requested := self.args.resume_from_checkpoint:
+            if fault := find_fault(Path(requested)):
+                raise ValueError(f"--resume_from_checkpoint {requested}: {fault}.")
+            return requested
+        newest = newest_checkpoint(self.folder, self._report) if resumes else None
+        return str(newest) if newest else None
 
-    def _check_agreement(self, state: str) -> None:
-        """Check that all processes have found the same state of the run.
+    def _read_text(self, checkpoint: str | None, resumes: bool) -> TokenizedText:
+        """Read and tokenise the text, with the tokenizer of the run, of its text or of the model it starts from.
 
         Raises:
-            ValueError: if they have not.
+            ValueError: for flags that have no effect, or text without what they need.
         """
-        states = sorted(set(gather_object([state])))
-        if len(states) > 1:
-            raise ValueError(
-                f"The processes of this run find different states in {self.folder}: {', '.join(states)}. All machines "
-                "must share --output_dir."
-            )
-
-    def _build_trainer(self, checkpoint: str | None, resumes: bool) -> VanillaTransformerTrainer:
-        """Read the text, build or load the model, and record the run in its folder."""
         data = self.data
-        args = self.args
-        pretrained = self.model.model_name_or_path
         prepared = prepared_folder(data)
         if data.streaming and not prepared:
             raise ValueError("--streaming reads a folder made by `prepare`; give one as --train_file.")
-        given = prepared or self.model.tokenizer_name or pretrained
+        # A checkpoint has its own tokenizer, too, but the flags are those with which it was learned
+        given = prepared or self.model.tokenizer_name or self.model.model_name_or_path
         if given and (self.model.tokenizer_model, self.model.normalization) != ("bpe", "none"):
             raise ValueError(f"--tokenizer_model and --normalization have no effect: {given} has its own tokenizer.")
-        if resumes:
-            tokenizer_path: str | None = self.folder
-        else:
-            tokenizer_path = prepared or self.model.tokenizer_name or checkpoint or pretrained
-        text = tokenize_text(self.model, data, args, self.config, tokenizer_path, self._report)
-        self.text = text
-        tokenizer = text.tokenizer
-        self.settings[PAIRS] = text.num_pairs
-        if tokenizer_path and not resumes:
-            self._check_vocabulary(tokenizer, tokenizer_path)
-        model = self._build_model(tokenizer)
-        if 0 < args.max_steps < args.warmup_steps:
-            self._report(f"Training ends during the warm-up of {args.warmup_steps:g} updates: lower --warmup_steps.")
+
+        path = prepared or self.model.tokenizer_name or checkpoint or self.model.model_name_or_path
+        # A run that resumes has saved its tokenizer, which must not change even if its origin has
+        text = tokenize_text(self.model, data, self.args, self.config, self.folder if resumes else path, self._report)
+        if path and not resumes:
+            self._check_vocabulary(text.tokenizer, path)
         if text.validation is None:
-            if args.early_stopping_patience is not None:
+            if self.args.early_stopping_patience is not None:
                 names = ", ".join(data.dataset_name or [])
                 raise ValueError(f"{names} has no validation split, which early stopping needs.")
-            args.eval_strategy = IntervalStrategy.NO
-        trainer = VanillaTransformerTrainer(
-            model,
-            args,
-            train_dataset=text.train,
-            eval_dataset=text.validation,
-            processing_class=tokenizer,
-        )
-        before = recorded_settings(self.folder) or {} if resumes else {}
+            self.args.eval_strategy = IntervalStrategy.NO
+        self.settings[PAIRS] = text.num_pairs
+        return text
+
+    def _build_trainer(self, text: TokenizedText) -> VanillaTransformerTrainer:
+        """Build or load the model, and record the settings of the run in its folder.
+
+        Raises:
+            ValueError: if the run began with another number of pairs.
+        """
+        args = self.args
+        model = self._build_model(text.tokenizer)
+        if 0 < args.max_steps < args.warmup_steps:
+            self._report(f"Training ends during the warm-up of {args.warmup_steps:g} updates: lower --warmup_steps.")
+        rows = {"train_dataset": text.train, "eval_dataset": text.validation}
+        trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
+        before = recorded_settings(self.folder) or {}
         if before.get(PAIRS, text.num_pairs) != text.num_pairs:
             raise ValueError(
                 f"{self.folder} was trained on {before[PAIRS]:,} sentence pairs, but its text now has "
@@ -174,17 +171,17 @@ class _Run:
             )
         trainer.resumed_state.has_new_validation = bool(before) and not compare_validations(before, self.settings)
         if args.process_index == 0:
-            if tokenizer_path not in (None, self.folder):  # otherwise it is saved already, and may be in use
-                tokenizer.save_pretrained(self.folder)
-            write_settings(
-                self.settings, self.folder, f"The resolved settings of this run, as a recipe ({versions()})"
-            )
+            # One from this folder is not saved again: another process may be reading it
+            if text.tokenizer.name_or_path != self.folder:
+                text.tokenizer.save_pretrained(self.folder)
+            comment = f"The resolved settings of this run, as a recipe ({versions()})"
+            write_settings(self.settings, self.folder, comment)
         return trainer
 
-    def _build_model(self, tokenizer: PreTrainedTokenizerBase) -> Any:
+    def _build_model(self, tokenizer: PreTrainedTokenizerBase) -> VanillaTransformerForConditionalGeneration:
         """Return a new model for the tokenizer, or the pretrained one."""
         if pretrained := self.model.model_name_or_path:
-            # half precision would lose small updates, above all those of a moving average
+            # Half precision would lose small updates, above all those of a moving average
             model = load_model(pretrained, config=self.config, dtype=torch.float32)
             self._add_embeddings(model, tokenizer)
         else:
@@ -193,10 +190,9 @@ class _Run:
         check_tokenizer(tokenizer, self.config)
         if self.args.resume_from_checkpoint:
             self._check_checkpoint(self.args.resume_from_checkpoint, tokenizer)
-        model.generation_config.update(**self.model.generation_overrides())
-        self._report(
-            f"The model has {model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
-        )
+        model.generation_config.update(**self.model.overrides(Part.GENERATION_CONFIG))
+        size = f"{model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
+        self._report(f"The model has {size}")
         return model
 
     def _check_vocabulary(self, tokenizer: PreTrainedTokenizerBase, path: str) -> None:
@@ -211,18 +207,22 @@ class _Run:
             try:
                 expected = load(AutoTokenizer, str(name)).get_vocab()
             except OSError:
-                if name == pretrained:  # it may have been saved without a tokenizer
+                if name == pretrained:
+                    # it may have been saved without a tokenizer
                     continue
                 raise
             if not expected.items() <= tokenizer.get_vocab().items():
                 advice = "omit --tokenizer_name" if path == named else f"prepare the text with --tokenizer_name {name}"
                 raise ValueError(f"{path} and {name} have different vocabularies: {advice}.")
 
-    def _add_embeddings(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    def _add_embeddings(
+        self, model: VanillaTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
         """Add rows to the embedding matrix of a pretrained model for the tags that it lacks."""
         size = model.config.vocab_size
         vocabulary = tokenizer.get_vocab()
         new = [tag for tag in all_tags(self.config, self.data) if vocabulary[tag] >= size]
+        # A tokenizer with other tokens beyond the model's is refused later, by check_tokenizer
         if new and len(tokenizer) == size + len(new):
             model.resize_token_embeddings(len(tokenizer))
             self.config.vocab_size = len(tokenizer)
@@ -235,35 +235,36 @@ class _Run:
             ValueError: if it does not.
         """
         saved = load_config(checkpoint)
+        where = f"--resume_from_checkpoint {checkpoint}"
         for name in (flag.name for flag in fields(ModelArguments)):
             value = getattr(saved, name, None)
             expected = getattr(self.config, name, None)
             if meaning(name).decides is Decides.SIZES and value != expected:
-                raise ValueError(f"--resume_from_checkpoint {checkpoint}: its {name} is {value}, not {expected}.")
+                raise ValueError(f"{where}: its {name} is {value}, not {expected}.")
         if fingerprint(load(AutoTokenizer, checkpoint)) != fingerprint(tokenizer):
-            raise ValueError(f"--resume_from_checkpoint {checkpoint}: its vocabulary differs from that of this run.")
-        before = recorded_settings(Path(checkpoint).parent)
-        if before:
+            raise ValueError(f"{where}: its vocabulary differs from that of this run.")
+        # A checkpoint that was copied out of its run's folder has no settings to compare
+        if before := recorded_settings(Path(checkpoint).parent):
             check_continues(before, self.settings, checkpoint)
-        if self.args.ema_decay and not (Path(checkpoint) / AVERAGE).is_file():
-            raise ValueError(f"--resume_from_checkpoint {checkpoint}: its run had no --ema_decay; omit the flag.")
+        if self.args.ema_decay and not Path(checkpoint, AVERAGE).is_file():
+            raise ValueError(f"{where}: its run had no --ema_decay; omit the flag.")
 
-    def _finish(self, trainer: VanillaTransformerTrainer) -> None:
+    def _finish(self, trainer: VanillaTransformerTrainer, text: TokenizedText) -> None:
         """Save the model with its card, report the best metric, and upload the model if requested."""
         trainer.save_model(_internal_call=True)
         state = trainer.state
-        assert self.text is not None  # read before training
-        record = training_record(trainer, self.settings, self.data, self.model, self.text)
-        record["example"] = example_sentence(self.data, self.text)
+        record = training_record(trainer, self.settings, self.data, self.model, text)
+        record["example"] = example_sentence(self.data, text)
         if self.args.process_index == 0:
             write_record(self.folder, record)
             write_card(self.folder)
         metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
-        for log in state.log_history:
-            if state.best_metric is not None and log.get(f"eval_{metric}") == state.best_metric:
-                self._report(f"Best {metric}: {state.best_metric:.4g}, after {log['step']:,} updates")
-                break
+        # Not state.best_global_step, which transformers leaves out if there are no checkpoints
+        best = [log["step"] for log in state.log_history if log.get(f"eval_{metric}", "none") == state.best_metric]
+        if best:
+            self._report(f"Best {metric}: {state.best_metric:.4g}, after {best[0]:,} updates")
         self._report(f"The model, its tokenizer and its card are in {self.folder}")
         if self.args.push_to_hub:
             self._report(f"Uploaded to {trainer.push_to_hub()}")
-        trainer.save_state()  # last, since it marks the run as finished
+        # Last, since it marks the run as finished: if anything above fails, the same command tries it again
+        trainer.save_state()

@@ -3,27 +3,26 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from accelerate.accelerator import Accelerator
 from filelock import FileLock, Timeout
 from tqdm import tqdm
-from transformers import TrainerCallback
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .sharding import is_sharded
 
-if TYPE_CHECKING:
-    from accelerate.accelerator import Accelerator
-    from transformers import PreTrainedTokenizerBase
-
 MAX_BAD_UPDATES = 3  # in a row
 _MAX_UNREPORTED = 1000  # updates
 _EXAMPLE_TOKENS = 64  # of a target whose batch has a non-finite loss, for the message
+
+# Parts of the messages of torch, gloo and NCCL, which raise a plain RuntimeError for a lost process
 _LOST_WORKER = ("DataLoader worker", "abruptly died")
 _LOST_PEER = (
     *("Connection closed by peer", "Connection reset by peer", "Gloo", "gloo"),
@@ -48,8 +47,10 @@ def one_run(folder: str | Path) -> Iterator[None]:
     try:
         yield
     finally:
+        # Deleted while it is still locked, so that the file of a run that starts now is not the one deleted
         Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
+        # A run that was refused leaves no trace
         if not any(folder.iterdir()):
             folder.rmdir()
 
@@ -60,19 +61,6 @@ class _Batch(NamedTuple):
     loss: torch.Tensor
     pairs: int
     first_target: torch.Tensor
-
-
-class _HostCopy:
-    """A copy in the CPU's memory of a tensor that a GPU may still be computing; only reading it waits for the GPU."""
-
-    def __init__(self, tensor: torch.Tensor):
-        self._copy = tensor.to("cpu", non_blocking=True)
-        self._copied = torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
-
-    def tolist(self) -> list[float]:
-        if self._copied is not None:
-            self._copied.synchronize()
-        return self._copy.tolist()
 
 
 class Safeguards(TrainerCallback):
@@ -88,25 +76,31 @@ class Safeguards(TrainerCallback):
     itself. With several, each update waits until the one before it has been computed.
     """
 
-    def __init__(self, accelerator: "Accelerator", tokenizer: "PreTrainedTokenizerBase | None"):
+    def __init__(self, accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase | None):
         self.accelerator = accelerator
         self.tokenizer = tokenizer
-        self.signalled = self.stopped = False
-        self._batches: list[_Batch] = []  # of the current update
-        self._updates: list[tuple[int, torch.Tensor, list[_Batch]]] = []  # number, flags and batches since the report
-        self._flags: _HostCopy | None = None  # of the last update: is it bad, has a process received SIGTERM?
-        self._bad_updates = 0  # in a row
+        self.signalled = False
+        self.stopped = False
         self._last_finite: torch.Tensor | float = 0.0
-        self._previous_handler: Any = None
+        self._previous_handler: Callable[..., object] | int | None = None
+        self._start_over()
 
-    def _on_signal(self, *_: Any) -> None:
+    def _start_over(self) -> None:
+        """Forget the updates of an earlier training, which may have failed in the middle of one."""
+        self._batches: list[_Batch] = []  # of the current update
+        # number, flags and batches since the report
+        self._updates: list[tuple[int, torch.Tensor, list[_Batch]]] = []
+        self._bad_updates = 0  # in a row
+        # Of the last update: is it bad, has a process received SIGTERM? And when has a GPU computed and copied them?
+        self._flags = torch.zeros(2)
+        self._copied: torch.cuda.Event | None = None
+
+    def _on_signal(self, *_) -> None:
         self.signalled = True
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._batches = []
-        self._updates = []
-        self._flags = None
-        self._bad_updates = 0
+        self._start_over()
+        # Python allows only its main thread to handle signals
         if threading.current_thread() is threading.main_thread():
             self._previous_handler = signal.signal(signal.SIGTERM, self._on_signal)
 
@@ -118,6 +112,7 @@ class Safeguards(TrainerCallback):
 
     def record_loss(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
         """Record a batch of the current update, which is skipped if the loss is not finite."""
+        # A copy of the start of one target, because a view would keep all labels of all batches in memory
         self._batches.append(_Batch(loss, len(labels), labels[0, :_EXAMPLE_TOKENS].clone()))
 
     def last_finite(self, loss: torch.Tensor) -> torch.Tensor:
@@ -126,31 +121,38 @@ class Safeguards(TrainerCallback):
         return self._last_finite
 
     def on_pre_optimizer_step(self, args, state, control, model=None, optimizer=None, **kwargs):
-        finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)  # torch.tensor would wait
+        # torch.tensor(True, device=...) would copy from the host, and wait for the GPU
+        finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)
         for batch in self._batches:
             finite = finite & batch.loss.isfinite()
         flags = torch.stack([~finite, torch.full_like(finite, self.signalled)]).float()
+
         if self.accelerator.num_processes > 1:
+            # A process that alone skipped or stopped would leave the others waiting for its gradients
             flags = self.accelerator.reduce(flags, "sum")
-            before = self._flags
-            self.stopped = before is not None and before.tolist()[1] > 0
-            self._flags = _HostCopy(flags)
+            # The flags of the update before, because reading those of this one would wait until its end
+            if self._copied is not None:
+                self._copied.synchronize()
+            self.stopped = bool(self._flags[1] > 0)
+            self._flags = flags.to("cpu", non_blocking=True)
+            self._copied = torch.cuda.current_stream(flags.device).record_event() if flags.is_cuda else None
         else:
             self.stopped = self.signalled
         self._updates.append((state.global_step + 1, flags, self._batches))
         self._batches = []
-        if self.accelerator.scaler is None:  # a gradient scaler skips the update itself, and needs the gradients
-            self._skip_if(flags[0] > 0, optimizer, model)
 
-    @staticmethod
-    def _skip_if(bad: torch.Tensor, optimizer: Any, model: Any) -> None:
-        """Let the optimizer skip its next update if `bad`, a boolean on the device."""
-        inner = getattr(optimizer, "optimizer", optimizer)
+        # A gradient scaler skips the update itself, and needs the gradients to lower its scale
+        if self.accelerator.scaler is not None:
+            return
+        bad = flags[0] > 0
+        inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         if getattr(inner, "_step_supports_amp_scaling", False) and not is_sharded(model):
-            inner.grad_scale, inner.found_inf = None, bad.float()  # as torch's gradient scaler does
+            # The attributes that torch's gradient scaler sets, too: the kernel reads them, and the host need not wait
+            inner.grad_scale = None
+            inner.found_inf = bad.float()
         elif bad:
-            for parameter in model.parameters():
-                parameter.grad = None
+            # torch's optimizers pass over a parameter without a gradient, moments included
+            model.zero_grad()
 
     def report(self) -> None:
         """Print which updates were skipped since the last report.
@@ -162,6 +164,7 @@ class Safeguards(TrainerCallback):
             return
         updates = self._updates
         self._updates = []
+        # Stacked first, so that there is only one copy from the device for all updates
         skipped = torch.stack([flags[0] for _, flags, _ in updates]).tolist()
         for (number, _, batches), bad in zip(updates, skipped, strict=True):
             self._bad_updates = self._bad_updates + 1 if bad else 0
@@ -172,7 +175,8 @@ class Safeguards(TrainerCallback):
                         f"{message} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint predates them; try a "
                         "lower --learning_rate, more --warmup_steps, or --bf16 instead of --fp16."
                     )
-                tqdm.write(message, file=sys.stderr)  # print would break a progress bar
+                # print would break a progress bar
+                tqdm.write(message, file=sys.stderr)
 
     def _describe(self, batches: list[_Batch]) -> str:
         """Describe the first of `batches` whose loss is not finite."""
@@ -185,7 +189,9 @@ class Safeguards(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.stopped:
-            control.should_save = control.should_training_stop = True
+            control.should_save = True
+            control.should_training_stop = True
+        # Without logs or checkpoints, the losses and targets of all updates would stay in memory
         if len(self._updates) >= _MAX_UNREPORTED:
             self.report()
 
@@ -196,8 +202,9 @@ class Safeguards(TrainerCallback):
 def reason_for(error: BaseException) -> str | None:
     """Return a one-line explanation if memory has run out or a process was lost, or None for any other error."""
     text = str(error)
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in text:
-        place = "on the GPU" if isinstance(error, torch.OutOfMemoryError) else "on this machine"
+    on_gpu = isinstance(error, torch.OutOfMemoryError)
+    if on_gpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
+        place = "on the GPU" if on_gpu else "on this machine"
         return f"Out of memory {place}: use smaller batches (--max_tokens, --gradient_accumulation_steps in training)."
     if isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
         return "A data-loading process died, possibly out of memory; run the same command again to resume."
@@ -212,9 +219,11 @@ def explain_failures() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError, ConnectionResetError, EOFError) as error:
-        with suppress(RuntimeError):  # torch's SIGCHLD handler may raise for the same lost worker
+        # torch's SIGCHLD handler may raise again for the same lost worker, here or while the error is printed
+        with suppress(RuntimeError):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        lost = isinstance(error, (ConnectionResetError, EOFError))  # raised if a worker dies while sending data
+        # The last two are raised if a worker dies while it sends data
+        lost = isinstance(error, (ConnectionResetError, EOFError))
         reason = reason_for(RuntimeError(_LOST_WORKER[0]) if lost else error)
         if reason is None:
             raise

@@ -4,13 +4,13 @@ import json
 from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
 from ..files import SETTINGS, write_whole
-from ..flags import Decides
+from ..flags import Decides, Part, Settings
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import parse_language_pair
 from .arguments import (
@@ -27,40 +27,43 @@ PROCESSES = "processes"  # recorded with the settings, but not a flag: set by th
 PAIRS = "training_pairs"  # likewise: how many the training text has
 
 
-def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, DataArguments]:
+def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[VanillaTransformerConfig, DataArguments]:
     """Return the model's configuration, and `data` with both languages set, or with several language pairs.
 
     Raises:
         ValueError: if a flag contradicts the size of a pretrained model, or the languages are not clear.
     """
-    changes = model.config_overrides()
-    if model.model_name_or_path:
-        config = load_config(model.model_name_or_path)
+    changes = model.overrides(Part.CONFIG)
+    base = model.model_name_or_path
+    if base:
+        config = load_config(base)
         for name, value in changes.items():
             if meaning(name).decides is Decides.SIZES and value != getattr(config, name):
-                raise ValueError(
-                    f"--{name} {value}: {model.model_name_or_path} has {getattr(config, name)}; omit the flag."
-                )
+                raise ValueError(f"--{name} {value}: {base} has {getattr(config, name)}; omit the flag.")
         config.update(changes)
     else:
         config = paper_config(model.preset, **changes)
+
     given = data.language_pairs or []
     if config.language_pairs and not given:
         if not (data.source_lang and data.target_lang):
-            raise ValueError(
-                f"{model.model_name_or_path} translates {', '.join(config.language_pairs)}: give --language_pairs."
-            )
+            raise ValueError(f"{base} translates {', '.join(config.language_pairs)}: give --language_pairs.")
         given = [f"{data.source_lang}-{data.target_lang}"]
         data = replace(data, source_lang=None, target_lang=None)
+
+    # Fine-tuning adds directions: the model keeps those that it has.
     pairs = list(dict.fromkeys([*(config.language_pairs or ()), *map("-".join, map(parse_language_pair, given))]))
-    known = config.source_lang and config.target_lang  # not by a model that was converted
+    # not by a model that was converted
+    known = config.source_lang and config.target_lang
     own = f"{config.source_lang}-{config.target_lang}" if known else pairs and pairs[0]
-    if len(pairs) > 1 or config.language_pairs or (model.model_name_or_path and pairs and pairs != [own]):
+    if len(pairs) > 1 or config.language_pairs or (base and pairs and pairs != [own]):
         config.language_pairs = pairs
         sources, targets = ({parse_language_pair(pair)[side] for pair in pairs} for side in (0, 1))
         config.source_lang = sources.pop() if len(sources) == 1 else None
         config.target_lang = targets.pop() if len(targets) == 1 else None
         return config, replace(data, language_pairs=given)
+
+    # A single direction needs no tags, so it is stored as two languages and not as a list of pairs.
     languages = parse_language_pair(pairs[0]) if pairs else (data.source_lang, data.target_lang)
     config.source_lang = languages[0] or config.source_lang or "en"
     config.target_lang = languages[1] or config.target_lang or "de"
@@ -68,37 +71,43 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[Any, Dat
 
 
 def run_settings(
-    config: Any, model: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments
-) -> dict[str, Any]:
+    config: VanillaTransformerConfig,
+    model: ModelArguments,
+    data: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+) -> Settings:
     """Return the settings of a run: all of this package's, and those of transformers that are not its defaults."""
     # creating arguments sets up the distributed processes again: those of a run on the CPU must stay there
     defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=args.use_cpu)) | {"use_cpu": False}
     own = set(vars(VanillaTransformerTrainingArguments)["__annotations__"])
-    settings: dict[str, Any] = {}
+    settings: Settings = {}
     for group in (model, data, args):
         for field in fields(group):
             value = getattr(group, field.name)
             inherited = field.name in defaults and field.name not in own
             if isinstance(group, DataArguments) and isinstance(value, list) and len(value) == 1:
-                value = value[0]  # as recorded when these flags took only one value
+                # as recorded when these flags took only one value
+                value = value[0]
             unset = value in (None, []) or (inherited and value == defaults[field.name])
             if field.init and meaning(field.name).recorded and not unset:
                 settings[field.name] = _to_plain(value)
 
-    if not model.model_name_or_path:  # the sizes of a pretrained model are in its own folder
+    if not model.model_name_or_path:
+        # the sizes of a pretrained model are in its own folder
         for field in fields(ModelArguments):
             settings[field.name] = getattr(config, field.name, settings.get(field.name))
     settings[PROCESSES] = args.world_size
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _to_plain(value: Any) -> Any:
+def _to_plain(value: object) -> str | float | list[object] | None:
     """Convert a setting to a form that fits in a recipe and that a flag can parse: text, a number, or a list."""
     if isinstance(value, Enum):
-        return value.value
+        return str(value.value)
     if isinstance(value, (list, tuple)):
-        values = [_to_plain(item) for item in value]
-        return " ".join(values) if any(isinstance(item, Enum) for item in value) else values
+        # transformers parses lists of its own options, such as --fsdp, from one text
+        words = [str(item.value) for item in value if isinstance(item, Enum)]
+        return " ".join(words) if words else list(value)
     if hasattr(value, "to_dict"):
         value = value.to_dict()
     if isinstance(value, dict):
@@ -106,51 +115,55 @@ def _to_plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float)) or value is None else str(value)
 
 
-def write_settings(settings: dict[str, Any], folder: str, comment: str, name: str = SETTINGS) -> None:
+def write_settings(settings: Settings, folder: str, comment: str, name: str = SETTINGS) -> None:
     """Write `settings` to `folder` as a recipe, with `comment` as its first line."""
     file = Path(folder, name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, f"# {comment}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}")
 
 
-def differences(before: dict[str, Any], settings: dict[str, Any]) -> dict[str, str]:
+def differences(before: Settings, settings: Settings) -> dict[str, str]:
     """Describe each setting that has changed. Settings not recorded by earlier versions count as defaults."""
-    before = {name: _to_plain(value) for name, value in before.items() if meaning(name).recorded}
-    if PAIRS not in settings:  # the text has not been read yet
-        before.pop(PAIRS, None)
-    defaults = {field.name: field.default for group in RUN_FLAGS for field in fields(group)}
-    defaults |= {name: settings[name] for name in (PROCESSES, PAIRS) if name in settings}
-    before = {**{name: defaults[name] for name in settings if name in defaults}, **before}
-    pairs = {name: (before.get(name), settings.get(name)) for name in {**before, **settings}}
-    return {name: f"{name} was {old}, now {new}" for name, (old, new) in pairs.items() if old != new}
+    old = {name: _to_plain(value) for name, value in before.items() if meaning(name).recorded}
+    if PAIRS not in settings:
+        # the text has not been read yet
+        old.pop(PAIRS, None)
+    # Neither is a flag, so an earlier version that did not record it had no other value.
+    defaults = {name: settings[name] for name in (PROCESSES, PAIRS) if name in settings}
+    defaults |= {field.name: field.default for group in RUN_FLAGS for field in fields(group)}
+    old = {**{name: defaults[name] for name in settings if name in defaults}, **old}
+    return {
+        name: f"{name} was {old.get(name)}, now {settings.get(name)}"
+        for name in {**old, **settings}
+        if old.get(name) != settings.get(name)
+    }
 
 
-def compare_validations(before: dict[str, Any], settings: dict[str, Any]) -> bool:
+def compare_validations(before: Settings, settings: Settings) -> bool:
     """Return whether the validations of a run before and after a change of its settings are comparable."""
     return all(decided_by(name, settings) is not Decides.SCORES for name in differences(before, settings))
 
 
-def check_continues(before: dict[str, Any], settings: dict[str, Any], checkpoint: str) -> None:
+def check_continues(before: Settings, settings: Settings, checkpoint: str) -> None:
     """Check that a run can start from a checkpoint of another run, at its position in the text.
 
     Raises:
         ValueError: if a change of settings would change the batches, or would be undone by the checkpoint.
     """
     for name, change in differences(before, settings).items():
-        decides = decided_by(name, settings)
-        if name in (PROCESSES, PAIRS) or decides is Decides.BATCHES:
-            raise ValueError(
-                f"--resume_from_checkpoint {checkpoint}: {change}, which changes the batches. To start from these "
-                f"weights with other text, give --model_name_or_path {checkpoint}."
-            )
-        if decides is Decides.OPTIMIZER:
-            raise ValueError(
-                f"--resume_from_checkpoint {checkpoint}: {change}, but the optimizer resumes with its former "
-                f"settings. To start from these weights instead, give --model_name_or_path {checkpoint}."
-            )
+        if name in (PROCESSES, PAIRS) or decided_by(name, settings) is Decides.BATCHES:
+            reason = "which changes the batches"
+        elif decided_by(name, settings) is Decides.OPTIMIZER:
+            reason = "but the optimizer resumes with its former settings"
+        else:
+            continue
+        raise ValueError(
+            f"--resume_from_checkpoint {checkpoint}: {change}, {reason}. To start from these weights instead, give "
+            f"--model_name_or_path {checkpoint}."
+        )
 
 
-def recorded_settings(folder: str | Path) -> dict[str, Any] | None:
+def recorded_settings(folder: str | Path) -> Settings | None:
     """Return the settings of the run in `folder`, or None if there is no run.
 
     Raises:
@@ -168,7 +181,7 @@ def recorded_settings(folder: str | Path) -> dict[str, Any] | None:
     return settings
 
 
-def check_same_run(settings: dict[str, Any], folder: str) -> bool:
+def check_same_run(settings: Settings, folder: str) -> bool:
     """Return True if `folder` holds a run with these settings, which can be resumed, and False if it holds no run.
 
     Raises:

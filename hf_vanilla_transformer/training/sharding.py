@@ -1,13 +1,14 @@
 """Models whose weights FSDP2 divides among processes."""
 
-from typing import Any
-
 import torch
+from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
-def check_saved_form(plugin: Any) -> None:
+
+def check_saved_form(plugin: FullyShardedDataParallelPlugin) -> None:
     """Check that FSDP saves whole weights in checkpoints, from which a run resumes and which are averaged.
 
     Raises:
@@ -20,7 +21,7 @@ def check_saved_form(plugin: Any) -> None:
         )
 
 
-def keep_in_float32(plugin: Any) -> None:
+def keep_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
     """Let FSDP2 in bfloat16 add up gradients, and pass on the outputs of layers and the loss, in float32."""
     plugin.mixed_precision_policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
@@ -29,8 +30,9 @@ def keep_in_float32(plugin: Any) -> None:
 
 def restore_name(model: torch.nn.Module) -> None:
     """Give the class that FSDP2 made of a model's class its name and module again: they are saved with the model."""
+    # fully_shard sets the class of a model to a new one named FSDP..., which inherits from FSDPModule and the original
     sharded = type(model)
-    original = type(model).__mro__[2]
+    original = sharded.__mro__[2]
     sharded.__name__ = original.__name__
     sharded.__module__ = original.__module__
 
@@ -40,7 +42,7 @@ def is_sharded(model: torch.nn.Module) -> bool:
     return hasattr(next(model.parameters()), "device_mesh")
 
 
-def unsharded(model: Any) -> Any:
+def unsharded(model: VanillaTransformerForConditionalGeneration) -> VanillaTransformerForConditionalGeneration:
     """Return the model itself, or a copy with all weights on every process if FSDP2 has sharded it.
 
     Processes validate shares of different lengths. If they had to collect the weights at every step, those with more
@@ -49,8 +51,9 @@ def unsharded(model: Any) -> Any:
     if not is_sharded(model):
         return model
     weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
-    with torch.random.fork_rng(devices=[]):  # the random weights of the copy leave training as it is
+    # Drawing the copy's initial weights must not change the dropout of later updates
+    with torch.random.fork_rng(devices=[]):
         copy = type(model)(model.config)
     copy.load_state_dict(weights)
     copy.generation_config = model.generation_config
-    return copy.to(model.device).eval()
+    return copy.to(model.device).eval()  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from ..data.source import (
 )
 from ..data.tags import LANGUAGE_TAG, add_tags, language_tag
 from ..data.tokenizer import adapt_tokenizer, train_tokenizer
+from ..files import JsonObject
 from ..model.loading import load
 from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
@@ -44,10 +45,10 @@ class TokenizedText:
     """
 
     tokenizer: PreTrainedTokenizerBase
-    train: Any  # `Rows`, whose length only a stream lacks
+    train: Any  # `Rows`, with a length unless they are a stream, which no type can say
     validation: Rows | dict[str, Rows] | None = None
     num_pairs: int = 0
-    sources: list[dict[str, Any]] = field(default_factory=list)
+    sources: list[JsonObject] = field(default_factory=list)
     directions: dict[str, str] = field(default_factory=dict)
 
 
@@ -90,7 +91,8 @@ def _source_languages(data: DataArguments) -> list[Languages | None]:
         return [*_directions(data)] * len(origins)
     pairs = [parse_language_pair(pair) for pair in data.language_pairs]
     directed = [names_languages(origin) for origin in origins]
-    if len(pairs) not in (1, len(origins)) and all(directed):
+    # The pairs are then those that may occur in the lines, and need not be one per source
+    if all(directed):
         return [None] * len(origins)
     languages = _for_each("language_pairs", pairs, len(origins), pairs[0])
     return [None if own else pair for own, pair in zip(directed, languages, strict=True)]
@@ -103,6 +105,7 @@ def _sources_in(path: str, languages: Languages | None, data: DataArguments) -> 
     directions = _directions(data)
     expected = tuple(map("-".join, directions))
     lines = [DirectedLines(direction, path, expected) for direction in directions]
+    # A file need not have all directions of the run, and a source without pairs is an error
     return [each for each in lines if len(each.pairs())]
 
 
@@ -120,19 +123,20 @@ def training_sources(data: DataArguments) -> list[Text]:
     count = len(origins)
     if data.train_weights and len(data.train_weights) != count:
         raise ValueError(f"--train_weights takes one value per source ({count}), but has {len(data.train_weights)}.")
-    weights: list[float | None] = [*(data.train_weights or ())] or [None if data.sampling_temperature else 1.0] * count
+    # With a temperature, the sizes of the sources decide, which are known only once they are tokenised
+    weights: Sequence[float | None] = data.train_weights or [None if data.sampling_temperature else 1.0] * count
     tags = _for_each("source_tag", data.source_tag, count, "")
-    datasets = len(data.dataset_name or ())
-    configs = _for_each("dataset_config_name", data.dataset_config_name, datasets, None)
+    configs = _for_each("dataset_config_name", data.dataset_config_name, len(data.dataset_name or ()), None)
 
     sources: list[Text] = []
     for i, (origin, languages) in enumerate(zip(origins, _source_languages(data), strict=True)):
-        if i < len(data.train_file or ()):
+        if languages is None or i < len(data.train_file or ()):
             found = _sources_in(origin, languages, data)
+        elif origin:
+            # Datasets come last, hence an index from the end
+            found = [HubDataset(languages, origin, configs[i - count])]
         else:
-            assert languages is not None  # only a file can name its languages
-            config_name = configs[i - count] if origin else None
-            found = [HubDataset(languages, origin, config_name) if origin else BuiltInPhrases(languages)]
+            found = [BuiltInPhrases(languages)]
         for source in found:
             source.tag = tags[i] or None
             source.weight = weights[i]
@@ -194,18 +198,21 @@ def tokenize_text(
     tags = all_tags(config, data)
     if data.bpe_dropout and model.tokenizer_model != "bpe":
         raise ValueError("--bpe_dropout needs --tokenizer_model bpe.")
+    # The main process first, which caches what it reads: the others then find it instead of doing the same work
     with args.main_process_first(desc="reading the text"):
         training = Source(training_sources(data), data.sampling_temperature)
         validation = validation_sources(data, training.parts)
         for source in (*training.parts, *validation):
             if source.has_text:
-                source.pairs()  # so that every problem in the text is found before a vocabulary is learned
+                # so that every problem in the text is found before a vocabulary is learned
+                source.pairs()
         if data.filter_language:
             check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:
             tokenizer = _learn_tokenizer(training.parts, model, config, tags, report)
             tokenizer.save_pretrained(str(args.output_dir))
-    args.distributed_state.wait_for_everyone()  # process 0, which saves the tokenizer, may be on another machine
+    # Process 0, which saves the tokenizer, may be on another machine, and main_process_first waits for each machine's
+    args.distributed_state.wait_for_everyone()
     with args.main_process_first(desc="tokenising the text"):
         tokenizer = _load_tokenizer(tokenizer_path or str(args.output_dir), config, tags)
         how = Tokenization(
@@ -221,21 +228,31 @@ def tokenize_text(
             args.world_size,
         )
         train = training.tokenize(how, "train")
+        # Scores are of the whole validation text, however unclean
         how = replace(how, cleaning=None)
-        labels = ["validation"] if len(validation) == 1 else [f"validation, {name}" for name in _names(validation)]
-        rows = [source.tokenize(how, label) for source, label in zip(validation, labels, strict=True)]
-    names = _names(validation) if len(validation) > 1 else ["" for _ in validation]
+        texts = dict(zip(_names(validation), validation, strict=True))
+        rows = {name: text.tokenize(how, f"validation, {name}".removesuffix(", ")) for name, text in texts.items()}
     return TokenizedText(
         tokenizer,
         train,
-        dict(zip(names, rows, strict=True)) if len(rows) > 1 else next(iter(rows), None),
+        rows.get("", rows or None),
         training.counts.used,
         [_about(source) for source in training.parts],
-        {name: "-".join(source.languages) for name, source in zip(names, validation, strict=True)},
+        {name: "-".join(text.languages) for name, text in texts.items()},
     )
 
 
-def _about(source: Text) -> dict[str, Any]:
+def _load_tokenizer(path: str, config: PreTrainedConfig, tags: list[str]) -> PreTrainedTokenizerBase:
+    """Return a tokenizer with what training needs, the tags of the run, and the limit on length of its model."""
+    tokenizer = load(AutoTokenizer, path)
+    adapt_tokenizer(tokenizer, path)
+    add_tags(tokenizer, tags)
+    # saved with the model, so that whoever truncates a text does so at its limit
+    tokenizer.model_max_length = max_source_tokens(config, tokenizer)
+    return tokenizer
+
+
+def _about(source: Text) -> JsonObject:
     """Return what the card says about a source of training text."""
     return {
         "name": source.name,
@@ -249,22 +266,12 @@ def _about(source: Text) -> dict[str, Any]:
 
 
 def _names(sources: Sequence[Text]) -> list[str]:
-    """Return a different name for each text: its direction, its file, both, or these and a number."""
-    for form in ("{direction}", "{name}", "{name}_{direction}"):
+    """Return a different name for each text: none for a single one, else direction, file, both, or these numbered."""
+    for form in ("", "{direction}", "{name}", "{name}_{direction}"):
         names = [form.format(direction="-".join(source.languages), name=source.name) for source in sources]
         if len(set(names)) == len(names):
             return names
     return [f"{name}_{number}" for number, name in enumerate(names, start=1)]
-
-
-def _load_tokenizer(path: str, config: PreTrainedConfig, tags: list[str]) -> PreTrainedTokenizerBase:
-    """Return a tokenizer with what training needs, the tags of the run, and the limit on length of its model."""
-    tokenizer = load(AutoTokenizer, path)
-    adapt_tokenizer(tokenizer, path)
-    add_tags(tokenizer, tags)
-    # saved with the model, so that whoever truncates a text does so at its limit
-    tokenizer.model_max_length = max_source_tokens(config, tokenizer)
-    return tokenizer
 
 
 def _learn_tokenizer(
@@ -286,6 +293,7 @@ def _learn_tokenizer(
     sentences = (sentence for column in columns for sentence in column if sentence)
     learned = train_tokenizer(sentences, size - len(tags), model.tokenizer_model, model.normalization)
     add_tags(learned, tags)
+    # Saved now: if a resumed run loaded another limit, `datasets` would not find the text that it cached
     learned.model_max_length = config.max_position_embeddings
     if len(learned) < size:
         message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"

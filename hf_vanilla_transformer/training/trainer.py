@@ -3,26 +3,23 @@
 import copy
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PreTrainedModel, TrainingArguments
 from transformers.debug_utils import DebugOption
-from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import logging
 
-from ..data.batching import Seq2SeqCollator, as_rows, by_name
+from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name
 from ..files import STATE
+from ..flags import Refuser
 from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
-from ..sharing.hub import hub_errors
-from .arguments import NOAM, check_batch_size, check_evaluation
-from .callbacks import ProgressBar, SetEpoch, TrainingSpeed
+from .arguments import NOAM, VanillaTransformerTrainingArguments, reject_changes
 from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
 from .loss import r_drop_loss
@@ -30,6 +27,7 @@ from .resumed_state import ResumedState
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
+from .speed import TrainingSpeed
 from .validation import ValidatingTrainer
 
 logger = logging.get_logger(__name__)
@@ -74,50 +72,51 @@ class VanillaTransformerTrainer(ValidatingTrainer):
     """
 
     def __init__(self, model=None, args=None, data_collator=None, **kwargs):
-        if data_collator is None and model is not None:
-            data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
-        if args is not None:
-            _use_one_device(args)
-            if args.device.type == "cuda":
-                avoid_cudnn_attention()
-            if as_rows(kwargs.get("train_dataset")) is not None:
-                check_batch_size(args)
-            if kwargs.get("eval_dataset") is not None:
-                check_evaluation(args)
-                args = self._check_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
-            if model is not None:
-                _choose_attention(model, args)
-            if args.bf16 and args.device.type == "cpu" and not has_native_bfloat16(args.device):
-                logger.warning("This processor has no native bfloat16: training without --bf16 would be faster.")
+        args = args or VanillaTransformerTrainingArguments()
+        _use_one_device(args)
+        if args.device.type == "cuda":
+            avoid_cudnn_attention()
+        if args.bf16 and args.device.type == "cpu" and not has_native_bfloat16(args.device):
+            logger.warning("This processor has no native bfloat16: training without --bf16 would be faster.")
+        if as_rows(kwargs.get("train_dataset")) is not None:
+            reject_changes(args, Refuser.TRAINER)
+        if kwargs.get("eval_dataset") is not None:
+            reject_changes(args, Refuser.VALIDATION)
+            args = self._check_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
+        if model is not None:
+            _choose_attention(model, args)
+            if data_collator is None:
+                data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
         super().__init__(model, args, data_collator, **kwargs)
-        if self.args.device.type == "cuda" and self.args.dataloader_pin_memory:
-            self.accelerator.dataloader_config.non_blocking = True  # otherwise each batch waits for the last update
-        if self.is_fsdp_enabled:
-            check_saved_form(self.accelerator.state.fsdp_plugin)
-        if self.is_fsdp_enabled and self.accelerator.is_fsdp2 and self.args.bf16:
-            keep_in_float32(self.accelerator.state.fsdp_plugin)
-        if self.args.torch_compile:  # the shapes of batches change, so compile once for all of them
-            self.accelerator.state.dynamo_plugin.dynamic = True
-        self._saving = False
-        self.speed = TrainingSpeed()
-        self.add_callback(self.speed)
-        self.safeguards = Safeguards(self.accelerator, self.processing_class)
-        self.add_callback(self.safeguards)
-        self.average = MovingAverage(self.args.ema_decay) if self.args.ema_decay else None
-        if self.average:
-            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise ValueError("--ema_decay cannot be used with FSDP or DeepSpeed, which shard the weights.")
-            self.add_callback(self.average)
-        if self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(ProgressBar)
-        patience = self.args.early_stopping_patience
-        early_stopping = None if patience is None else EarlyStoppingCallback(patience)
-        if early_stopping is not None:
-            self.add_callback(early_stopping)
-        self.resumed_state = ResumedState(early_stopping)
-        self.add_callback(self.resumed_state)
 
-    def _check_metric(self, args: Any, eval_dataset: Any, compute_metrics: Any) -> Any:
+        if args.device.type == "cuda" and args.dataloader_pin_memory:
+            # Otherwise each copy of a batch to the GPU waits for the last update
+            self.accelerator.dataloader_config.non_blocking = True
+        if self.is_fsdp_enabled:
+            plugin = self.accelerator.state.fsdp_plugin
+            check_saved_form(plugin)
+            if self.accelerator.is_fsdp2 and args.bf16:
+                keep_in_float32(plugin)
+        if args.torch_compile:
+            # The shapes of batches change, so compile once for all of them
+            self.accelerator.state.dynamo_plugin.dynamic = True
+        if args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ValueError("--ema_decay cannot be used with FSDP or DeepSpeed, which shard the weights.")
+
+        self._sampler: MaxTokensBatchSampler | None = None
+        self.speed = TrainingSpeed()
+        self.safeguards = Safeguards(self.accelerator, self.processing_class)
+        self.average = MovingAverage(args.ema_decay) if args.ema_decay else None
+        patience = args.early_stopping_patience
+        early_stopping = None if patience is None else EarlyStoppingCallback(patience)
+        self.resumed_state = ResumedState(early_stopping)
+        for callback in (self.speed, self.safeguards, self.average, early_stopping, self.resumed_state):
+            if callback is not None:
+                self.add_callback(callback)
+
+    def _check_metric(
+        self, args: VanillaTransformerTrainingArguments, eval_dataset, compute_metrics
+    ) -> VanillaTransformerTrainingArguments:
         """Check that validation reports `metric_for_best_model`, and return `args` with its full name.
 
         If none of several validation sets is named, the metric is that of the first. The metrics of `compute_metrics`
@@ -126,21 +125,23 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         Raises:
             ValueError: if validation does not report the metric.
         """
-        metric = args.metric_for_best_model.removeprefix("eval_")
-        names = args.metrics()
-        parts = list(by_name(eval_dataset))
-        if parts != [""]:
-            if metric in names and parts:
-                args = copy.copy(args)  # the caller may reuse them for another trainer
-                metric = args.metric_for_best_model = f"{parts[0]}_{metric}"
-            names = [f"{part}_{name}" for part in parts for name in names]
+        metric = str(args.metric_for_best_model).removeprefix("eval_")
+        prefixes = [f"{name}_" if name else "" for name in by_name(eval_dataset)]
+        reported = [prefix + name for prefix in prefixes for name in args.metrics()]
+        if prefixes and metric not in reported and metric in args.metrics():
+            metric = prefixes[0] + metric
+            # A copy, because the caller may use the same arguments for another trainer
+            args = copy.copy(args)
+            args.metric_for_best_model = metric
         known = not compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
-        if known and metric not in names:
-            raise ValueError(f"metric_for_best_model must be one of {', '.join(names)}, got {metric!r}.")
+        if known and metric not in reported:
+            raise ValueError(f"metric_for_best_model must be one of {', '.join(reported)}, got {metric!r}.")
         return args
 
     def call_model_init(self, trial=None):
-        model: Any = super().call_model_init(trial)
+        model = super().call_model_init(trial)
+        # not a module of torch alone
+        assert isinstance(model, PreTrainedModel)
         _choose_attention(model, self.args)
         return model
 
@@ -153,6 +154,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def _run_epoch(self, *args, **kwargs):
         """Train for an epoch, unless the run has resumed after its last update, which the training loop overlooks."""
+        # transformers also does this, but after a resume it does not find the sampler inside accelerate's wrappers
+        if self._sampler is not None:
+            self._sampler.set_epoch(kwargs["epoch"])
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)
         else:
@@ -160,27 +164,17 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Return batches of at most `max_tokens` tokens per side, which accelerate shards over the processes."""
-        settings: dict[str, Any] = {
-            "collate_fn": self.data_collator,
-            "num_workers": self.args.dataloader_num_workers,
-            "pin_memory": self.args.dataloader_pin_memory and self.args.device.type != "cpu",
-            "persistent_workers": self.args.dataloader_persistent_workers,
-            "prefetch_factor": self.args.dataloader_prefetch_factor,
-        }
-        for name in ("multiprocessing_context", "in_order"):  # only in newer releases of transformers
-            if (value := getattr(self.args, f"dataloader_{name}", None)) is not None:
-                settings[name] = value
         rows = self._rows(self.train_dataset)
         if rows is None:
             return super().get_train_dataloader()
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         progress = self.is_world_process_zero() and not self.args.disable_tqdm
-        sampler = rows.sampler(self.args.max_tokens, seed, max(1, self.args.dataloader_num_workers), progress)
-        if sampler is None:  # the rows are whole batches, different ones on each process
-            return DataLoader(rows, batch_size=None, **settings)
-        self.remove_callback(SetEpoch)
-        self.add_callback(SetEpoch(sampler))
-        return self.accelerator.prepare(DataLoader(rows, batch_sampler=sampler, **settings))
+        readers = max(1, self.args.dataloader_num_workers)
+        self._sampler = rows.sampler(self.args.max_tokens, seed, readers, progress)
+        # A stream's rows are whole batches, different ones on each process, so there is nothing to shard
+        if self._sampler is None:
+            return self._loader(rows, batch_size=None)
+        return self.accelerator.prepare(self._loader(rows, batch_sampler=self._sampler))
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         """Create the Noam schedule, or the schedule of transformers named by `lr_scheduler_type`."""
@@ -192,9 +186,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if self.lr_scheduler is None:
             optimizer = optimizer or self.optimizer
             assert optimizer is not None
-            self.lr_scheduler = get_noam_schedule(
-                optimizer, self.model.config.d_model, self.args.get_warmup_steps(num_training_steps)
-            )
+            warmup_steps = self.args.get_warmup_steps(num_training_steps)
+            self.lr_scheduler = get_noam_schedule(optimizer, self.model.config.d_model, warmup_steps)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -207,30 +200,33 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         """
         labels = inputs["labels"]
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        smoothing = self.args.label_smoothing_factor
-        r_drop = self.args.r_drop_alpha
+        smoothing = self.args.label_smoothing_factor if model.training else 0.0
         pad_token_id = self.model.config.pad_token_id
-        if not model.training:
-            smoothing = r_drop = 0.0
-        if r_drop:
+        if model.training and (r_drop := self.args.r_drop_alpha):
+            # One pass over 2 B rows is faster than two passes, and each half of the rows has its own dropout
             twice = {name: torch.cat((value, value)) for name, value in inputs.items()}
             outputs = model(**twice, use_cache=False)
             loss = r_drop_loss(outputs.logits, labels, r_drop, smoothing, pad_token_id)
-        elif return_outputs:  # which include the logits
+        elif return_outputs:
+            # the outputs include the logits, which the model leaves out if it computes the loss
             outputs = model(**inputs, use_cache=False)
             loss = smoothed_cross_entropy(outputs.logits, labels, smoothing, pad_token_id)
         else:
             outputs = model(**inputs, labels=labels, smoothing=smoothing, num_items_in_batch=1)
+            # divided by 1, so the sum over tokens
             loss = outputs.loss
+
         if num_items_in_batch is None:
             loss = loss / labels.ne(IGNORED_LABEL).sum()
         else:
-            # under DataParallel, it is repeated for each GPU
+            # Under DataParallel, it is repeated for each GPU
             num_items_in_batch = torch.as_tensor(num_items_in_batch).flatten()[0]
             loss = loss / num_items_in_batch
             if self.args.average_tokens_across_devices:
-                loss = loss * self.accelerator.num_processes  # DDP averages over processes
+                # The count is of all processes, but DDP averages gradients over them instead of adding them up
+                loss = loss * self.accelerator.num_processes
             if model.training:
+                # The count is of the whole update, and this method is called for each of its batches
                 self.speed.tokens += num_items_in_batch / self.current_gradient_accumulation_steps
         if model.training:
             self.safeguards.record_loss(loss.detach(), labels)
@@ -249,7 +245,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def init_hf_repo(self, *args, **kwargs) -> None:
         """Create the repository before training starts, so that a missing token or permission is reported early."""
-        with hub_errors(str(self.args.hub_model_id or self.args.output_dir)):
+        with hub.hub_errors(str(self.args.hub_model_id or self.args.output_dir)):
             super().init_hf_repo(*args, **kwargs)
 
     def push_to_hub(self, commit_message=None, blocking=True, token=None, revision=None, private=None, **kwargs):
@@ -261,19 +257,11 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
         self.save_model(_internal_call=True)
-        if self.is_world_process_zero():
-            return hub.push(
-                str(self.args.output_dir),
-                str(self.hub_model_id),
-                token=token or self.args.hub_token,
-                revision=revision or self.args.hub_revision,
-                commit_message=commit_message,
-            )
-        return None
-
-    def _get_output_dir(self, trial) -> str:
-        folder = super()._get_output_dir(trial)
-        return str(Path(folder, UNFINISHED)) if self._saving else folder
+        if not self.is_world_process_zero():
+            return None
+        folder = str(self.args.output_dir)
+        commit = {"commit_message": commit_message, "revision": revision or self.args.hub_revision}
+        return hub.push(folder, str(self.hub_model_id), token=token or self.args.hub_token, **commit)
 
     def _save_checkpoint(self, model, trial):
         """Write a checkpoint to a temporary folder and then rename it, so that every named checkpoint is complete.
@@ -282,31 +270,36 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         """
         self.safeguards.report()
         folder = Path(self._get_output_dir(trial))
-        name = f"checkpoint-{self.state.global_step}"
-        unfinished = folder / UNFINISHED / name
-        best = self.state.best_global_step
-        self._saving = True
+        checkpoint = folder / f"checkpoint-{self.state.global_step}"
+        best = folder / f"checkpoint-{self.state.best_global_step}"
+        output_dir = self.args.output_dir
         try:
+            # The folder in which transformers writes; in a hyperparameter search, it adds that of the trial
+            self.args.output_dir = str(folder / UNFINISHED)
+            unfinished = Path(self._get_output_dir(trial), checkpoint.name)
             super()._save_checkpoint(model, trial)
-            if best == self.state.global_step or (folder / f"checkpoint-{best}").is_dir():
-                self.state.best_model_checkpoint = str(folder / f"checkpoint-{best}")
-            else:  # validated between two checkpoints
-                self.state.best_model_checkpoint = None
+            # transformers looked in the temporary folder; none exists if it was validated between two checkpoints
+            exists = best == checkpoint or best.is_dir()
+            self.state.best_model_checkpoint = str(best) if exists else None
+            # Every process writes its random state, and the checksums must be of all files
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 self.state.save_to_json(str(unfinished / STATE))
                 if self.average:
                     self.average.save(unfinished)
                 write_checksums(unfinished)
-                shutil.rmtree(folder / name, ignore_errors=True)  # a damaged checkpoint of the same name
-                unfinished.replace(folder / name)
-        except (OSError, RuntimeError, SafetensorError) as error:  # torch raises a RuntimeError if the disk is full
-            raise OSError(f"Cannot write {folder / name}: {error}. Earlier checkpoints are intact.") from error
+                # a damaged one of the same name
+                shutil.rmtree(checkpoint, ignore_errors=True)
+                unfinished.replace(checkpoint)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # torch raises a RuntimeError if the disk is full
+            raise OSError(f"Cannot write {checkpoint}: {error}. Earlier checkpoints are intact.") from error
         finally:
-            self._saving = False
+            self.args.output_dir = output_dir
             if self.args.should_save:
                 shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         self.accelerator.wait_for_everyone()
+        # transformers has counted only the temporary folder, and would count the best checkpoint within the limit
         if self.args.should_save and self.args.save_total_limit:
             limit = self.args.save_total_limit + bool(self.state.best_model_checkpoint)
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint)
@@ -319,6 +312,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
+        # Only called in a run that resumes; in others, the average starts when training begins
         if self.average:
             self.average.start(self.accelerator.unwrap_model(self.model), checkpoint)
 
@@ -330,7 +324,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         try:
             super()._save(output_dir, state_dict)
         except Exception as error:
-            # when the disk is full, safetensors raises an error of its own, and tokenizers a bare Exception
+            # When the disk is full, safetensors raises an error of its own, and tokenizers a bare Exception
             if type(error) not in (SafetensorError, Exception):
                 raise
             raise OSError(f"Cannot write the model to {folder}: {error}") from error

@@ -1,49 +1,57 @@
 """Validate a model during training: cross-entropy, perplexity, and BLEU of its translations."""
 
+import copy
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 from tqdm import tqdm
-from transformers import EvalPrediction, Seq2SeqTrainer
+from transformers import EvalPrediction, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.trainer_utils import denumpify_detensorize
 
 from ..data.batching import Rows, Seq2SeqCollator, as_rows, batches_by_length, by_name, pad
-from ..inference.metrics import Bleu, evaluate_translations, perplexity
+from ..inference.metrics import bleu, evaluate_translations, perplexity
 from ..inference.translator import Translator
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .arguments import VanillaTransformerTrainingArguments
 from .ema import MovingAverage
 from .sharding import unsharded
 
+# The flags --dataloader_NAME; the last two are missing in older releases of transformers
+_LOADER_FLAGS = (
+    *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor"),
+    *("multiprocessing_context", "in_order"),
+)
+_Pairs = Sequence[Mapping[str, list[int]]]
 
-@contextmanager
-def _original_forward(model: torch.nn.Module) -> Iterator[None]:
-    """Restore the `forward` that accelerate wraps for mixed precision, because the fast search needs the original."""
+
+def _without_wrapper(model: VanillaTransformerForConditionalGeneration) -> VanillaTransformerForConditionalGeneration:
+    """Return the model without the `forward` that accelerate wraps for mixed precision, but with the same weights.
+
+    The fast search runs only if calling the model runs nothing but its class's `forward`.
+    """
     original = vars(model).get("_original_forward")
     if original is None:
-        yield
-        return
-    wrapper = vars(model).pop("forward")
+        return model
+    # A shallow copy, because training needs the wrapper again
+    plain = copy.copy(model)
+    del plain.forward
+    # A method that a user has put in place of the class's still counts
     if getattr(original, "__func__", None) is not type(model).forward:
-        model.forward = original
-    try:
-        yield
-    finally:
-        model.forward = wrapper
+        plain.forward = original
+    return plain
 
 
 class ValidatingTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` that validates in batches by tokens and translates with this package's fast search."""
 
     args: VanillaTransformerTrainingArguments
-    model: Any
-    processing_class: Any
+    model: VanillaTransformerForConditionalGeneration
+    processing_class: PreTrainedTokenizerBase  # None is allowed where nothing is translated
     average: MovingAverage | None
 
     def evaluate(  # type: ignore[override]
@@ -60,89 +68,102 @@ class ValidatingTrainer(Seq2SeqTrainer):
             ValueError: if there is no dataset, or no tokenizer for BLEU.
         """
         start = time.perf_counter()
-        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
-            sets: Any = self.eval_dataset
-            dataset = sets[dataset]
+            dataset = by_name(self.eval_dataset)[dataset]
         if dataset is None:
             raise ValueError("There is no dataset to evaluate: give an eval_dataset.")
-        metrics: dict[str, Any] = {}
-        parts = by_name(dataset)
-        if set(parts) != {""}:
-            for name, part in parts.items():
+        sets = by_name(dataset)
+        if set(sets) != {""}:
+            metrics: dict[str, float] = {}
+            for name, part in sets.items():
                 metrics |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
             return metrics
+
+        # Checked here, because computing the loss of a large text first would waste minutes
         if self.args.eval_bleu and self.processing_class is None:
             raise ValueError("BLEU in validation needs a tokenizer: give processing_class, or set eval_bleu=False.")
         model = self._validated_model()
-        loss = self._validation_loss(model, dataset)
-        metrics = {"loss": loss, "perplexity": perplexity(loss), **self._translation_metrics(model, dataset)}
+        loss = self._validation_loss(model, sets[""])
+        metrics = {"loss": loss, "perplexity": perplexity(loss), **self._translation_metrics(model, sets[""])}
         metrics["runtime"] = round(time.perf_counter() - start, 3)
         prefix = f"{metric_key_prefix}_"
+        # `compute_metrics` may return names with or without the prefix, as with Trainer
         metrics = {f"{prefix}{name.removeprefix(prefix)}": value for name, value in metrics.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _rows(self, dataset: Any) -> Rows | None:
+    def _rows(self, dataset) -> Rows | None:
         """Return the dataset's rows, as arrays if the collator is this package's, or None if it has no length."""
         return as_rows(dataset, as_arrays=isinstance(self.data_collator, Seq2SeqCollator))
 
-    def _validated_model(self) -> torch.nn.Module:
+    def _loader(self, rows: Rows, **batches) -> DataLoader:
+        """Return a loader set up by the flags of transformers; `batches` are more arguments of `DataLoader`."""
+        flags = {name: getattr(self.args, f"dataloader_{name}", None) for name in _LOADER_FLAGS}
+        given = {name: value for name, value in flags.items() if value is not None}
+        # Memory is pinned only for copies to a GPU; without one, torch would warn
+        given["pin_memory"] &= self.args.device.type != "cpu"
+        return DataLoader(rows, collate_fn=self.data_collator, **given, **batches)
+
+    def _validated_model(self) -> VanillaTransformerForConditionalGeneration:
         if self.average and self.average.model:
             return self.average.model
         return unsharded(self.accelerator.unwrap_model(self.model))
 
-    def _validation_loss(self, model: torch.nn.Module, dataset: Any) -> float:
+    def _validation_loss(self, model: torch.nn.Module, dataset: _Pairs) -> float:
         """Return the mean cross-entropy per real target token, over all processes."""
         rows = self._rows(dataset)
-        assert rows is not None  # `_translate_ids` needs a length as well
+        # `_translate_ids` needs a length as well
+        assert rows is not None
         batches = batches_by_length(*rows.lengths, self.args.max_tokens)
-        loader = DataLoader(
-            rows,
-            batch_sampler=batches[self.accelerator.process_index :: self.accelerator.num_processes],
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            multiprocessing_context=getattr(self.args, "dataloader_multiprocessing_context", None),
-        )
+        # Not sharded by accelerate, which repeats batches so that all processes have the same number
+        own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
         was_training = model.training
         model.eval()
+        # A sum over millions of tokens needs float64, which MPS lacks
         totals = torch.zeros(2, dtype=torch.float32 if self.args.device.type == "mps" else torch.float64)
         totals = totals.to(self.args.device)
         with torch.no_grad():
-            for batch in loader:
+            for batch in self._loader(rows, batch_sampler=own):
                 inputs = self._prepare_inputs(batch)
                 tokens = inputs["labels"].ne(IGNORED_LABEL).sum()
                 with self.compute_loss_context_manager():
-                    loss: Any = self.compute_loss(model, inputs)
+                    loss = self.compute_loss(model, inputs)
+                # a tuple only with return_outputs
+                assert isinstance(loss, torch.Tensor)
+                # The sum over the batch's tokens again, so that every token of the text has the same weight
                 totals += torch.stack((loss * tokens, tokens)).to(totals)
         model.train(was_training)
         loss_sum, tokens = self.accelerator.reduce(totals).tolist()
         return loss_sum / tokens
 
-    def _translation_metrics(self, model: torch.nn.Module, dataset: Any) -> dict[str, Any]:
+    def _translation_metrics(
+        self, model: VanillaTransformerForConditionalGeneration, dataset: _Pairs
+    ) -> dict[str, float]:
         """Translate the dataset if its BLEU or `compute_metrics` is requested, and return these metrics."""
-        metrics: dict[str, Any] = {}
+        metrics: dict[str, float] = {}
         if self.args.eval_bleu or self.compute_metrics:
             beams = self.args.generation_num_beams
             outputs, labels = self._translate_ids(model, dataset, **({} if beams is None else {"num_beams": beams}))
-            if untranslated := sum(not output for output in outputs):  # more tokens than the model has positions
+            if untranslated := sum(not output for output in outputs):
+                # more tokens than the model has positions
                 metrics["untranslated"] = untranslated
             if self.args.eval_bleu:
                 metrics["bleu"] = self._bleu(outputs, labels)
             if self.compute_metrics:
                 arrays = (pad(rows, IGNORED_LABEL).numpy() for rows in (outputs, labels))
+                # NumPy scalars would fail later, when the state of the run is saved as JSON
                 metrics |= denumpify_detensorize(self.compute_metrics(EvalPrediction(*arrays)))
         return metrics
 
     def _bleu(self, outputs: list[list[int]], labels: list[list[int]]) -> float:
         predictions, references = self._decode(outputs, labels)
-        tokenize = self.args.bleu_tokenize
-        return Bleu().compute(predictions=predictions, references=references, tokenize=tokenize)["bleu"]
+        return bleu(self.args.bleu_tokenize).corpus_score(predictions, [references]).score
 
-    def score(self) -> list[dict[str, Any]]:
+    def score(self) -> list[dict[str, object]]:
         """Return the scores of each validation text with the model's decoding settings, as `evaluate` does."""
-        results = []
+        results: list[dict[str, object]] = []
         model = self._validated_model()
         for name, dataset in by_name(self.eval_dataset).items():
             predictions, references = self._decode(*self._translate_ids(model, dataset))
@@ -151,24 +172,27 @@ class ValidatingTrainer(Seq2SeqTrainer):
             results.append({"text": text, "sentences": len(predictions), **scores})
         return results
 
-    def _translate_ids(self, model: Any, dataset: Any, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:
+    def _translate_ids(
+        self, model: VanillaTransformerForConditionalGeneration, dataset: _Pairs, **settings
+    ) -> tuple[list[list[int]], list[list[int]]]:
         """Return the dataset's translations and labels in order, on every process; each process translates a share."""
         processes = self.accelerator.num_processes
+        # Every n-th pair, so that a text in order of length is shared fairly
         mine = range(self.accelerator.process_index, len(dataset), processes)
-        sources, labels = ([dataset[i][name] for i in mine] for name in ("input_ids", "labels"))
+        pairs = [dataset[i] for i in mine]
         hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
         with (
             self.compute_loss_context_manager(),
-            _original_forward(model),
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
-            found = Translator(model, self.processing_class).translate_ids(sources, progress=bar.update, **settings)
+            sources = [pair["input_ids"] for pair in pairs]
+            translator = Translator(_without_wrapper(model), self.processing_class)
+            found = translator.translate_ids(sources, progress=bar.update, **settings)
         outputs = [output.hypotheses[0] if output.hypotheses else [] for output in found]
-        rows = list(zip(mine, outputs, labels, strict=True))
+        rows = list(zip(mine, outputs, [pair["labels"] for pair in pairs], strict=True))
         if processes > 1:
             rows = sorted(gather_object(rows), key=itemgetter(0))
-        _, outputs, labels = map(list, zip(*rows, strict=True))
-        return outputs, labels
+        return [output for _, output, _ in rows], [labels for _, _, labels in rows]
 
     def _decode(self, *sides: list[list[int]]) -> list[list[str]]:
         return [self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in sides]

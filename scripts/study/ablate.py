@@ -15,13 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from published import TABLE_3
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.files import read_json, write_whole
 from hf_vanilla_transformer.model.loading import load, load_model
 from hf_vanilla_transformer.training.arguments import DataArguments, VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.training.presets import TABLE_3, preset
+from hf_vanilla_transformer.training.presets import preset
 from hf_vanilla_transformer.training.recipes import parse_arguments
 from hf_vanilla_transformer.training.run import run_train
 from hf_vanilla_transformer.training.text import validation_sources

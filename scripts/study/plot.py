@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from published import TABLE_3
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from hf_vanilla_transformer import VanillaTransformerConfig, noam
@@ -24,7 +25,6 @@ from hf_vanilla_transformer.data.batching import pad
 from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
 from hf_vanilla_transformer.model.layers_vanilla_transformer import sinusoids
 from hf_vanilla_transformer.study.plots import COLOUR_MAP, COLOURS, line_style, new_figure, save
-from hf_vanilla_transformer.training.presets import TABLE_3
 
 
 def positions(d_model: int, count: int) -> Figure:

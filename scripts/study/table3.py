@@ -4,9 +4,10 @@ python scripts/study/table3.py
 """
 
 import torch
+from published import TABLE_3
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, paper_config
-from hf_vanilla_transformer.training.presets import TABLE_3, preset
+from hf_vanilla_transformer.training.presets import preset
 
 COLUMNS = ("num_encoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "dropout")
 

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from export_models import NEEDS_ONNX
 from search_models import nbest_lists
 from tokenizers.normalizers import NFKC
 
@@ -130,7 +131,6 @@ def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
         (("--task", "0"), "--task and --tasks belong together"),
         (("--task", "2", "--tasks", "2"), "--task must be from 0 to 1"),
         (("--ray", "auto"), "--ray cannot be combined with --workers"),
-        (("--backend", "onnx", "--nbest", "2"), "--backend onnx has neither --scores nor --nbest"),
         (("--tag", "<bt>"), "This model has no tag <bt>"),
         (("--target_lang", "fr"), "This model translates into de, not into 'fr'"),
     ):
@@ -149,6 +149,12 @@ def test_text_under_other_keys_is_refused_before_anything_is_written(saved, corp
     assert corpus(name="other") == 1
     assert "b.jsonl, line 2: no 'en' among the keys (text)" in last_error(capsys)
     assert not (saved.folder / "other").exists()
+
+
+@NEEDS_ONNX
+def test_a_backend_without_scores_refuses_lists_of_translations(corpus, capsys):
+    assert corpus("--backend", "onnx", "--nbest", "2") in (1, 2)
+    assert "--backend onnx has neither --scores nor --nbest" in last_error(capsys)
 
 
 def test_lines_longer_than_the_positions_are_blank_and_counted(saved, corpus, capsys):

@@ -4,7 +4,7 @@ import pytest
 from export_models import NEEDS_ONNX, PHRASES
 from transformers import AutoTokenizer
 
-from hf_vanilla_transformer import translate
+from hf_vanilla_transformer import Translator, translate
 from hf_vanilla_transformer.data.tags import add_tags
 from hf_vanilla_transformer.export.registry import load_export
 from hf_vanilla_transformer.inference.translator import check_same_directions
@@ -44,7 +44,9 @@ def test_exports_translate_in_every_direction(multilingual, backend):
 def test_scores_depend_on_the_target_language(multilingual):
     model, tokenizer, _ = multilingual
     texts = (PHRASES[:3], PHRASES[3:6])
-    german, french = (score_translations(model, tokenizer, *texts, target_lang=name) for name in ("de", "fr"))
+    german, french = (
+        score_translations(Translator(model, tokenizer), *texts, target_lang=name) for name in ("de", "fr")
+    )
     assert [tokens for _, tokens in german] == [tokens for _, tokens in french]
     assert all(one != other for (one, _), (other, _) in zip(german, french, strict=True))
 

@@ -2,7 +2,7 @@ import pytest
 import sacrebleu
 import torch
 
-from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer import Translator, train_tokenizer
 from hf_vanilla_transformer.inference.ensemble import Ensemble
 from hf_vanilla_transformer.study.comparison import compare_translations, score_translations
 
@@ -82,7 +82,7 @@ def test_an_ensemble_scores_with_the_mean_probability_of_its_models(small_model)
         model.lm_head.bias.data[:260] = -20.0
         model.lm_head.bias.data[2] = 3.0
         models.append(model)
-    (score, tokens), *_ = score_translations(Ensemble(tuple(models)), tokenizer, sources, targets)
+    (score, tokens), *_ = score_translations(Translator(Ensemble(tuple(models)), tokenizer), sources, targets)
     inputs, labels = (tokenizer(texts[0], return_tensors="pt")["input_ids"] for texts in (sources, targets))
     with torch.no_grad():
         first, second = (model(input_ids=inputs, labels=labels).logits.softmax(-1)[0] for model in models)
@@ -95,7 +95,7 @@ def test_a_pair_longer_than_a_batch_is_scored_alone(small_model):
     tokenizer = train_tokenizer([""], 260)
     model, counts = small_model(vocab_size=260), []
     texts = ["ab"] * 30 + ["x" * 400]
-    scores = score_translations(model, tokenizer, texts, texts, max_tokens=40, progress=counts.append)
+    scores = score_translations(Translator(model, tokenizer), texts, texts, max_tokens=40, progress=counts.append)
     assert sorted(counts) == [1, *[10] * 3]
-    alone = score_translations(model, tokenizer, texts[-1:], texts[-1:])
+    alone = score_translations(Translator(model, tokenizer), texts[-1:], texts[-1:])
     assert scores[-1] == pytest.approx(alone[0], rel=1e-5)

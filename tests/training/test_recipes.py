@@ -4,6 +4,7 @@ from corpora import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_vanilla_transformer.flags import Part
 from hf_vanilla_transformer.training.arguments import INHERITED
 from hf_vanilla_transformer.training.presets import preset
 from hf_vanilla_transformer.training.recipes import parse_arguments, read_recipe
@@ -60,7 +61,7 @@ def test_any_text_becomes_flags_or_a_clear_error(text, tmp_path_factory):
 def test_a_preset_sets_model_and_training_and_flags_override_it(tmp_path):
     output = ["--output_dir", str(tmp_path), "--use_cpu"]
     model, _, training = parse_arguments(["--preset", "tiny", "--max_steps", "7", "--dropout", "0.1", *output])
-    assert model.config_overrides() == {"dropout": 0.1}
+    assert model.overrides(Part.CONFIG) == {"dropout": 0.1}
     assert (training.max_steps, training.max_tokens, training.warmup_steps) == (7, 1024, 1500)
     _, _, training = parse_arguments(["--preset", "D4", *output])
     assert training.label_smoothing_factor == 0.2

@@ -56,6 +56,23 @@ def test_one_batch_of_8_equals_8_accumulated_batches_of_1(trainer, small_model):
     assert (parameters(together) - before).abs().max() > 1e-2
 
 
+def test_every_epoch_uses_every_pair_in_a_new_order(trainer):
+    run = trainer(max_tokens=32, max_steps=-1, num_train_epochs=3)
+    seen = []
+    collate = run.data_collator
+
+    def recording(rows):
+        seen.extend(tuple(row["input_ids"]) for row in rows)
+        return collate(rows)
+
+    run.data_collator = recording
+    run.train()
+    epochs = [seen[start : start + 8] for start in (0, 8, 16)]
+    everything = {tuple(row["input_ids"]) for row in run.train_dataset}
+    assert all(set(epoch) == everything for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
 def test_training_never_changes_the_generation_config(trainer):
     run = trainer(eval_strategy="steps", eval_steps=1)
     before = run.model.generation_config.to_dict()
@@ -205,6 +222,11 @@ def test_a_single_process_uses_only_one_of_several_gpus(trainer, two_gpus, caplo
     assert run.state.global_step == 3
     assert "torchrun --nproc_per_node 2" in caplog.text
     assert "CUDA_VISIBLE_DEVICES" in caplog.text
+
+
+def test_the_arguments_default_to_those_of_the_paper(small_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert VanillaTransformerTrainer(small_model()).args.lr_scheduler_type == "noam"
 
 
 def test_a_batch_size_in_pairs_is_rejected(trainer):

@@ -1,22 +1,9 @@
-"""Callbacks of the trainer: the epoch of the batch sampler, the training speed and the progress bar."""
+"""The speed of training, in real target tokens per second, and its duration."""
 
 import time
 
 import torch
 from transformers import TrainerCallback
-from transformers.trainer_callback import ProgressCallback
-
-from ..data.batching import MaxTokensBatchSampler
-
-
-class SetEpoch(TrainerCallback):
-    """Set the epoch of the batch sampler, which accelerate's wrappers hide from `Trainer` after a resume."""
-
-    def __init__(self, sampler: MaxTokensBatchSampler):
-        self.sampler = sampler
-
-    def on_epoch_begin(self, args, state, control, **kwargs):
-        self.sampler.set_epoch(int(state.epoch or 0))
 
 
 class TrainingSpeed(TrainerCallback):
@@ -28,9 +15,11 @@ class TrainingSpeed(TrainerCallback):
     """
 
     def __init__(self):
+        # The trainer adds a tensor on the device, because reading the count in each update would wait for a GPU
         self.tokens: int | torch.Tensor = 0
         self.total_seconds = 0.0
-        self._seconds = 0.0  # since the last call of tokens_per_second
+        # since the last call of tokens_per_second
+        self._seconds = 0.0
         self._last_reading = 0.0
 
     def tokens_per_second(self) -> float:
@@ -49,17 +38,10 @@ class TrainingSpeed(TrainerCallback):
     def _restart_clock(self, args, state, control, **kwargs):
         self._last_reading = time.perf_counter()
 
+    # transformers logs, validates and saves after on_step_end, so what these took is not counted in the next step
     on_evaluate = on_save = _restart_clock
 
     def on_train_begin(self, args, state, control, **kwargs):
         self._restart_clock(args, state, control)
+        # A resumed run starts with a new callback, but its state holds the log of the checkpoint
         self.total_seconds = max((log.get("seconds", 0.0) for log in state.log_history), default=0.0)
-
-
-class ProgressBar(ProgressCallback):
-    """Show the last logged loss and speed next to transformers' progress bar."""
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        super().on_log(args, state, control, logs=logs, **kwargs)
-        if self.training_bar is not None and logs and "tokens_per_second" in logs:
-            self.training_bar.set_postfix(loss=logs["loss"], tokens_per_second=logs["tokens_per_second"])
