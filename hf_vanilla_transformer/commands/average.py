@@ -30,7 +30,7 @@ def run(args: AverageArguments) -> None:
         raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: pass a smaller --last.")
     chosen = folders[-args.last :]
     average_checkpoints(chosen, args.output_dir)
-    moving_average = bool((recorded_settings(args.run) or {}).get("ema_decay"))
+    moving_average = any((folder / AVERAGE).is_file() for folder in chosen)
     record_average(args.run, args.output_dir, args.last, moving_average)
     say(f"Wrote the average of {', '.join(folder.name for folder in chosen)} to {args.output_dir}")
     if moving_average:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..data.language_filter import probabilities
 from ..files import import_extra
@@ -76,7 +75,6 @@ class ServedModel:
         whole = 2 * max(map(len, sources)) * len(sources)
         outputs = self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
 
-        # The first id starts the decoder and is not generated.
         padding = self.translator.model.config.pad_token_id
         # of the best hypotheses, without the start token
         generated = (token for output in outputs for token in output.hypotheses[0][1:])

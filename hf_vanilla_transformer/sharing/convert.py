@@ -147,7 +147,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
     if output_bias is not None:
         weights["final_logits_bias"] = output_bias[None]  # (1, vocab_size)
-    # Marian has the embedding as a module of its own as well, of which the two stacks and the output hold copies.
+    # Marian's state names a shared embedding even where none is shared.
     weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
 
     # Any, because mypy cannot call transformers' decorated `to`.
