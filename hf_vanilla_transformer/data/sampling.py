@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .batching import MaxTokensBatchSampler, check_fits
+from .batching import Lengths, MaxTokensBatchSampler, check_fits
 
 ChangingLengths = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-MIN_GROUP_PAIRS = 8  # drawn or left out of each group of pairs of similar length
+# Drawn or left out of each group of pairs of similar length. Larger groups would waste more padding, because a slot is
+# as long as the longest pair of its group.
+MIN_GROUP_PAIRS = 8
 
 
 def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]:
@@ -41,10 +43,8 @@ class _Draws:
         size = len(source)
         self.repeats = int(weight)
         part = weight % 1.0
-        self.pairs = np.zeros(0, dtype=np.int64)
-        self.place = self.pairs
-        self.size = self.pairs
-        self.drawn = self.pairs
+        # Arrays of one entry per pair, in groups; they stay empty if every epoch uses all pairs equally often.
+        self.pairs = self.place = self.size = self.drawn = np.zeros(0, dtype=np.int64)
         lengths = [np.tile(source, self.repeats), np.tile(target, self.repeats)]
         if size and (part * size >= 0.5 or not self.repeats):
             # Pairs of similar length form groups, and each epoch draws the next few pairs of every group. A slot is
@@ -53,13 +53,17 @@ class _Draws:
             per_group = int(np.ceil(MIN_GROUP_PAIRS / min(part, 1 - part)))
             bounds = np.arange(0, max(1, size // per_group) * per_group, per_group)
             ends = np.append(bounds[1:], size)
+
+            # Round the running total and not each group, so that the epoch draws its exact part of the source.
             drawn = np.diff(np.floor(part * np.append(0, ends) + 0.5)).astype(np.int64)
             drawn[-1] += drawn.sum() == 0  # at least one pair per epoch
+
             group = np.repeat(np.arange(len(bounds)), ends - bounds)
             self.pairs = order[np.lexsort((generator.random(size), group))]
             self.place = np.arange(size) - bounds[group]
             self.size = (ends - bounds)[group]
             self.drawn = drawn[group]
+
             for side, values in enumerate((source, target)):
                 longest = np.maximum.reduceat(values[order], bounds)
                 lengths[side] = np.concatenate((lengths[side], np.repeat(longest, drawn)))
@@ -68,6 +72,7 @@ class _Draws:
 
     def of_epoch(self, epoch: int) -> np.ndarray:
         """Return the pair in each slot."""
+        # A window of `drawn` places moves around each group from epoch to epoch.
         drawn = (self.place - epoch * self.drawn) % np.maximum(self.size, 1) < self.drawn
         return np.concatenate((self._whole, self.pairs[drawn]))
 
@@ -96,8 +101,8 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
 
     def __init__(
         self,
-        source_lengths: Sequence[int] | np.ndarray,
-        target_lengths: Sequence[int] | np.ndarray,
+        source_lengths: Lengths,
+        target_lengths: Lengths,
         max_tokens: int,
         sizes: Sequence[int],
         weights: Sequence[float],
@@ -112,25 +117,27 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         self.offsets = np.cumsum([0, *sizes[:-1]])
         self._sizes = sizes
         self.num_pairs = len(source)
+        # A pair's uses are numbered across epochs, so an epoch reserves as many as the largest weight needs.
         self.uses_per_epoch = max([1, *(math.ceil(weight) for weight in weights)])
         self.max_tokens = max_tokens
         self.changing_lengths = changing_lengths
-        self._guaranteed = np.maximum(source, target)  # the length for which a pair's batch always has room
+
+        # The length for which a pair's batch always has room.
+        self._guaranteed = np.maximum(source, target)
         check_fits(self._guaranteed, max_tokens)
         if changing_lengths is not None:
-            first = changing_lengths(np.arange(len(source)))
-            source, target = (
-                np.clip(now, side, max_tokens) for now, side in zip(first, (source, target), strict=True)
-            )
-        self._draws = [
-            _Draws(
-                source[start : start + size], target[start : start + size], weight, np.random.default_rng((seed, i))
-            )
-            for i, (start, size, weight) in enumerate(zip(self.offsets, sizes, weights, strict=True))
-        ]
-        source, target = (
-            np.concatenate([getattr(draws, side) for draws in self._draws]) for side in ("source", "target")
-        )
+            # Plan with the lengths of the first use, which are typical, but never below the guaranteed ones.
+            first_source, first_target = changing_lengths(np.arange(len(source)))
+            source = np.clip(first_source, source, max_tokens)
+            target = np.clip(first_target, target, max_tokens)
+
+        self._draws = []
+        for i, (start, size, weight) in enumerate(zip(self.offsets, sizes, weights, strict=True)):
+            part = slice(start, start + size)
+            # A generator for each source: one more source at the end does not change which pairs of these are drawn.
+            self._draws.append(_Draws(source[part], target[part], weight, np.random.default_rng((seed, i))))
+        source = np.concatenate([draws.source for draws in self._draws])
+        target = np.concatenate([draws.target for draws in self._draws])
         super().__init__(source, target, max_tokens, seed)
 
     def __iter__(self):
@@ -147,13 +154,17 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         generator = np.random.default_rng((self.seed, self.epoch))
         slots = generator.permutation(len(numbers))  # decides between pairs of equal lengths
         source, target = self.changing_lengths(numbers)
+        # A length above `max_tokens` counts as that; what reads the pair replaces it by the guaranteed one.
         slots = slots[self._sort(source[slots], target[slots], self.max_tokens)[0]]
+
         # From the batch of the shortest pairs to that of the longest, take the next pairs whose guaranteed length
         # fits. There are always enough, because the batches were planned for as many pairs of at least this length.
         guaranteed = self._guaranteed[numbers[slots] % max(self.num_pairs, 1)]
         places = np.argsort(guaranteed, kind="stable")
         sizes = np.diff(self._starts, append=len(slots))
         fitting = np.searchsorted(guaranteed[places], self.max_tokens // sizes, side="right")
+
+        # A heap of places in the order of this epoch's lengths, of all pairs that fit but are not used yet.
         waiting: list[int] = []
         batches = []
         for size, (start, end) in zip(sizes.tolist(), itertools.pairwise([0, *fitting.tolist()]), strict=True):
