@@ -76,7 +76,7 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def _open(path: str) -> BinaryIO:
-    # A stream of pyarrow has no readline of its own, and the standard library reads no .zst before Python 3.14.
+    # A stream of pyarrow does not implement readline, and the standard library reads no .zst before Python 3.14.
     if path.endswith(".gz"):
         return cast(BinaryIO, gzip.open(path))
     return io.BufferedReader(pa.input_stream(path, compression="zstd")) if path.endswith(".zst") else open(path, "rb")

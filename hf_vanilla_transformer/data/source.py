@@ -164,7 +164,7 @@ class Source:
             for part, weight in zip(self.parts, weights, strict=True):
                 part.weight = weight
 
-        # A single source needs neither weights nor draws, and its sampler plans an epoch only once.
+        # A single source that is used once per epoch needs no mixture, and keeps the simpler sampler.
         weights = [part.weight or 1.0 for part in self.parts]
         if weights == [1.0] and not how.bpe_dropout:
             return rows[0]
@@ -343,7 +343,7 @@ class HubDataset(Text):
             return load_dataset(self.dataset, self.config_name, split=self.split, streaming=True)
 
     def identity(self) -> list:
-        # Raises if the dataset cannot be read, which would otherwise be noticed only by a worker.
+        # Raises if the dataset cannot be read.
         _ = self._stream
         folder = Path(self.dataset)
         if not folder.is_dir():
