@@ -13,12 +13,14 @@ from torch.utils.data import Sampler
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.layers_vanilla_transformer import shift_right
 
+Lengths = Sequence[int] | np.ndarray
+Pair = Mapping[str, Sequence[int] | np.ndarray]  # "input_ids" and "labels"
+
 
 def _round_up(lengths: np.ndarray) -> np.ndarray:
     """Round lengths up to one of 8 steps per power of two: up to 16 is unchanged, 17 becomes 18, 33 becomes 36."""
-    # a step of at most an eighth of the length, so that rounding wastes little of a batch
+    # Few different lengths leave many pairs of equal length to shuffle, and 8 steps add at most an eighth of padding.
     step = 2 ** np.maximum(np.floor(np.log2(np.maximum(lengths - 1, 1))).astype(np.int64) - 3, 0)
-    # rounded up, as floor division rounds negative numbers away from zero
     return -(-lengths // step) * step
 
 
@@ -29,10 +31,8 @@ def check_fits(lengths: np.ndarray, max_tokens: int) -> None:
         ValueError: if one does not; the message names the pair.
     """
     if len(lengths) and lengths.max() > max_tokens:
-        raise ValueError(
-            f"Pair {lengths.argmax()} has {lengths.max()} tokens, which exceeds max_tokens ({max_tokens}). Remove the "
-            "pair or raise max_tokens."
-        )
+        pair = f"Pair {lengths.argmax()} has {lengths.max()} tokens, which exceeds max_tokens ({max_tokens})."
+        raise ValueError(f"{pair} Remove the pair or raise max_tokens.")
 
 
 class MaxTokensBatchSampler(Sampler[list[int]]):
@@ -54,17 +54,12 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
             in length.
     """
 
-    # tells accelerate that batches vary in size
+    # accelerate reads both attributes when it divides the batches among processes; None: they vary in size.
     batch_size = None
     drop_last = False
 
     def __init__(
-        self,
-        source_lengths: Sequence[int] | np.ndarray,
-        target_lengths: Sequence[int] | np.ndarray,
-        max_tokens: int,
-        seed: int = 0,
-        shuffle: bool = True,
+        self, source_lengths: Lengths, target_lengths: Lengths, max_tokens: int, seed: int = 0, shuffle: bool = True
     ):
         source = np.asarray(source_lengths, dtype=np.int64)
         target = np.asarray(target_lengths, dtype=np.int64)
@@ -90,15 +85,17 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
         # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
         longest = np.maximum(source, target)
-        # 1 for the shortest length that occurs
-        rank = np.cumsum(np.bincount(longest) > 0)[longest]
+        rank = np.cumsum(np.bincount(longest) > 0)[longest]  # 1 for the shortest length that occurs
+        # The last key of lexsort is the first criterion.
         order = np.lexsort((np.where(rank % 2, source - target, target - source), longest))
+        # No length exceeds max_tokens, so each pair of lengths has a number of its own.
         return order, (target * (max_tokens + 1) + source)[order], longest[order]
 
     @staticmethod
     def _batch_starts(longest: np.ndarray, max_tokens: int) -> np.ndarray:
         """Return where each batch starts if every batch takes as many pairs as fit; `longest` is sorted."""
         starts = [0] if len(longest) else []
+        # One step per length instead of per pair: a corpus has millions of pairs, but few hundred rounded lengths.
         lengths, counts = np.unique(longest, return_counts=True)
         ends = np.cumsum(counts)
         for length, first, end in zip(lengths.tolist(), ends - counts, ends, strict=True):
@@ -119,20 +116,20 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         order = self._order
         batches = np.arange(len(self))
         if self.shuffle:
+            # Only the seed and the epoch decide, so that every process, and a resumed run, plans the same batches.
             generator = np.random.default_rng((self.seed, self.epoch))
+
             # Shuffle within each run of equal buckets: sort by the number of the run, with random tie-breaking.
             run = np.cumsum(np.diff(self._buckets, prepend=self._buckets[:1]) != 0)
             order = order[np.lexsort((generator.random(len(order)), run))]
             batches = generator.permutation(batches)
+
         ends = np.append(self._starts[1:], len(order))
         for batch in batches:
-            # Python integers, which every kind of dataset takes as indices
             yield order[self._starts[batch] : ends[batch]].tolist()
 
 
-def batches_by_length(
-    source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray, max_tokens: int
-) -> list[list[int]]:
+def batches_by_length(source_lengths: Lengths, target_lengths: Lengths, max_tokens: int) -> list[list[int]]:
     """Return the batches of `MaxTokensBatchSampler`, shortest pairs first, but accept pairs of any length.
 
     A pair longer than `max_tokens` forms a batch of its own, at the end; the other batches are unaffected.
@@ -142,18 +139,19 @@ def batches_by_length(
     longest = np.maximum(source, target)
     fitting = np.flatnonzero(longest <= max_tokens)
     too_long = np.flatnonzero(longest > max_tokens)
+
     sampler = MaxTokensBatchSampler(source[fitting], target[fitting], max_tokens, shuffle=False)
     singles = too_long[np.argsort(longest[too_long])]
-    # the sampler numbers only the pairs that fit
     return [*(fitting[batch].tolist() for batch in sampler), *([int(i)] for i in singles)]
 
 
-def pad(rows: Sequence[Sequence[int] | np.ndarray], value: int) -> torch.Tensor:
+def pad(rows: Sequence[Lengths], value: int) -> torch.Tensor:
     """Return the rows as one tensor (B, longest row), padded at the end with `value`."""
+    # Not pad_sequence of torch, which would make a tensor of every row first.
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     padded = np.full((len(rows), lengths.max(initial=0)), value)
     if padded.size:
-        # all rows in one assignment: a mask is filled row by row, in the order of the concatenated rows
+        # A Boolean index is filled row by row: (B, longest row) where there are tokens.
         padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(rows)
     return torch.from_numpy(padded)
 
@@ -164,6 +162,10 @@ class Rows(TorchDataset):
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of source tokens and of target tokens of each pair, (n,) each."""
+        raise NotImplementedError
+
+    def __getitems__(self, indices: list[int]) -> Sequence[Pair]:
+        """Return several rows at once, as the fetcher of torch asks for a batch."""
         raise NotImplementedError
 
     def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> "MaxTokensBatchSampler | None":
@@ -191,21 +193,22 @@ class GivenRows(Rows):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> Mapping[str, Sequence[int] | np.ndarray]:
+    def __getitem__(self, index: int) -> Pair:
         return self.dataset[index]
 
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        # a Dataset of `datasets` reads them all at once
+    def __getitems__(self, indices: list[int]) -> Sequence[Pair]:
+        # A Dataset of `datasets` reads them all at once.
         several = getattr(self.dataset, "__getitems__", None)
         return several(indices) if several else [self.dataset[index] for index in indices]
 
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        # Tokenised text has its lengths as columns, so that no row has to be read.
         if "source_length" in getattr(self.dataset, "column_names", ()):
             return np.asarray(self.dataset["source_length"][:]), np.asarray(self.dataset["target_length"][:])
-        # in one pass, because reading a row may be slow
-        pairs = np.array([(len(row["input_ids"]), len(row["labels"])) for row in self.dataset])
-        return pairs[:, 0], pairs[:, 1]
+        pairs = ((len(row["input_ids"]), len(row["labels"])) for row in self.dataset)
+        source, target = zip(*pairs, strict=True)
+        return np.asarray(source), np.asarray(target)
 
 
 class TokenRows(GivenRows):
@@ -221,20 +224,20 @@ class TokenRows(GivenRows):
         """Return whether a dataset has nothing but lists of "input_ids" and "labels", and their lengths."""
         from datasets import Dataset  # slow to import
 
-        lengths = {"source_length", "target_length"}
-        return (
-            isinstance(dataset, Dataset)
-            and dataset.format["type"] is None
-            and {"input_ids", "labels"} <= set(dataset.column_names) <= {"input_ids", "labels", *lengths}
-            and all(pa.types.is_list(dataset.data.column(name).type) for name in ("input_ids", "labels"))
-        )
+        # A format or a further column asks for something that reading the table itself would not return.
+        if not isinstance(dataset, Dataset) or dataset.format["type"] is not None:
+            return False
+        ids = {"input_ids", "labels"}
+        if not ids <= set(dataset.column_names) <= ids | {"source_length", "target_length"}:
+            return False
+        return all(pa.types.is_list(dataset.data.column(name).type) for name in ids)
 
     def __init__(self, dataset: Any, prefix: Sequence[int] = ()):
         super().__init__(dataset)
         self.prefix = prefix
 
-    def __getstate__(self) -> dict[str, object]:
-        # a worker that is spawned maps the same files
+    def __getstate__(self):
+        # A worker that is spawned maps the same files; the arrays of `_columns` would be copied.
         return {"dataset": self.dataset, "prefix": self.prefix}
 
     @property
@@ -249,22 +252,23 @@ class TokenRows(GivenRows):
         for name in ("input_ids", "labels"):
             chunks = self.dataset.data.column(name).chunks
             arrays = [(chunk.offsets.to_numpy(), chunk.values.to_numpy()) for chunk in chunks]
-            # an array of lists stores all ids in one array, and where each list starts
             columns[name] = np.cumsum([0, *map(len, chunks)]), arrays
         return columns
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, np.ndarray]]:
         selected = np.asarray(indices)
+        # `Dataset.select` leaves the table as it is and adds the numbers of the selected rows.
         if self.dataset._indices is not None:
-            # rows selected from the table
             selected = self.dataset._indices.column(0).take(selected).to_numpy().astype(np.int64)
+
         sides = []
         for starts, arrays in self._columns.values():
+            # "right" skips empty chunks, which start where the next one does.
             chunks = np.searchsorted(starts, selected, side="right") - 1
             rows = zip(chunks.tolist(), (selected - starts[chunks]).tolist(), strict=True)
+            # Slices of the memory map: no token id is copied before `pad`.
             sides.append([arrays[chunk][1][slice(*arrays[chunk][0][row : row + 2])] for chunk, row in rows])
         if self.prefix:
-            # of the source only: the decoder predicts no tags
             sides[0] = [np.concatenate((np.array(self.prefix, ids.dtype), ids)) for ids in sides[0]]
         return [dict(zip(self._columns, pair, strict=True)) for pair in zip(*sides, strict=True)]
 
@@ -300,18 +304,18 @@ class Seq2SeqCollator:
         self.pad_token_id = pad_token_id
         self.decoder_start_token_id = decoder_start_token_id
 
-    def __call__(self, pairs: Sequence[Mapping[str, Sequence[int] | np.ndarray]]) -> dict[str, torch.Tensor]:
+    def __call__(self, pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
         sources = [pair["input_ids"] for pair in pairs]
-        targets = [pair["labels"] for pair in pairs]
         input_ids = pad(sources, self.pad_token_id)
-        labels = pad(targets, IGNORED_LABEL)
-        # here, in a worker, and not by the model; the last label of a short row would otherwise follow its end
+        labels = pad([pair["labels"] for pair in pairs], IGNORED_LABEL)
         shifted = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
-        # from the lengths, since a source may contain the padding token
+
+        # By length and not by token: a tokenizer may use the padding token inside a text.
         lengths = torch.tensor([len(source) for source in sources])[:, None]
         return {
             "input_ids": input_ids,
             "attention_mask": (torch.arange(input_ids.shape[1]) < lengths).long(),
+            # The shift moves the `</s>` of a shorter target to its first padded position, where it is padding too.
             "decoder_input_ids": shifted.masked_fill(labels == IGNORED_LABEL, self.pad_token_id),
             "labels": labels,
         }

@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +22,7 @@ CACHED_SEGMENTATIONS = 400_000
 NO_MERGE = 2**31  # the rank of two symbols that are never merged
 LONGEST_CACHED_WORD = 16  # in tokens; longer ones, as in text without spaces, rarely occur twice
 WORD_STARTS = ("\u0120", "\u2581")  # how a token begins that starts a word: byte-level BPE, SentencePiece
-
-
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how SentencePiece writes a byte of an unknown character
-
 
 # the token ids of every word of several texts, and the index of each text's first word
 _Segments = tuple[list[tuple[int, ...]], np.ndarray]
@@ -33,6 +30,7 @@ _Segments = tuple[list[tuple[int, ...]], np.ndarray]
 
 def _scramble(state: np.ndarray) -> np.ndarray:
     """Return well-mixed 64-bit numbers, by the generator SplitMix64 (Steele et al. 2014, figure 17)."""
+    # Arithmetic of unsigned integers in NumPy arrays wraps around at 2**64, as the generator requires.
     state = state + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -64,19 +62,22 @@ class BpeDropout:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", probability: float, seed: int):
         if not 0.0 <= probability < 1.0:
             raise ValueError(f"bpe_dropout must be in [0, 1), got {probability}.")
-        model: dict[str, Any] = {"type": None}
-        if tokenizer.is_fast:
-            model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-        if model["type"] != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+
+        # Only its JSON contains the merges; `Tokenizer.model` has no attribute for them.
+        model = json.loads(tokenizer.backend_tokenizer.to_str())["model"] if tokenizer.is_fast else {}
+        kind = model.get("type", type(tokenizer).__name__)
+        if kind != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
             raise ValueError(
                 "BPE dropout needs a byte-pair encoding that marks where words start, such as the one that `train` "
-                f"learns by default, but this tokenizer is {model['type'] or type(tokenizer).__name__}."
+                f"learns by default, but this tokenizer is {kind}."
             )
         self.probability = probability
         self.seed = seed
         self.vocabulary: dict[str, int] = model["vocab"]
+        # Files of older versions of tokenizers have "a b" where newer ones have ["a", "b"].
         merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
         self.ranks = {tuple(merge): rank for rank, merge in enumerate(merges)}
+
         self.tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         special = np.array([_BYTE.fullmatch(token) is not None for token in self.tokens])
         special[list(tokenizer.added_tokens_decoder)] = True
@@ -88,7 +89,8 @@ class BpeDropout:
         self._fixed = set(np.flatnonzero(special).tolist())
         self._segment = lru_cache(CACHED_SEGMENTATIONS)(self.segment)
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self):
+        # A cache of functools cannot be pickled; a worker that is spawned fills its own.
         return {name: value for name, value in vars(self).items() if name != "_segment"}
 
     def __setstate__(self, state: dict) -> None:
@@ -98,17 +100,23 @@ class BpeDropout:
     def segment(self, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
         """Return the token ids of segmentation number `variant` of a word, given by any of its segmentations."""
         text = "".join(self.tokens[token] for token in word)
+        # A special token, or a character that is no symbol of its own, cannot be put together by merges.
         if not (self._fixed.isdisjoint(word) and all(map(self.vocabulary.__contains__, text))):
             return word
+
+        # By the text and not by the ids: equal words draw equally however they were segmented before.
         generator = random.Random(f"{self.seed} {variant} {text}")
         symbols = list(text)
         ranks = [self.ranks.get(pair, NO_MERGE) for pair in itertools.pairwise(symbols)]
         while True:
+            # Lazily: merges after the first one kept draw no number.
             kept = (i for i in _best_first(ranks) if ranks[i] < NO_MERGE and generator.random() >= self.probability)
             if (i := next(kept, None)) is None:
                 return tuple(self.vocabulary[symbol] for symbol in symbols)
             symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
             del ranks[i]
+
+            # Only the pairs to the left and right of the merged symbol are new.
             for left in range(max(i - 1, 0), min(i + 1, len(ranks))):
                 ranks[left] = self.ranks.get((symbols[left], symbols[left + 1]), NO_MERGE)
 
@@ -116,18 +124,24 @@ class BpeDropout:
         """Return the random segmentation of every word of the rows, and where the words of each row start."""
         ids = np.concatenate(rows)
         row_starts = np.cumsum([0, *map(len, rows[:-1])])
+
+        # A word starts at a mark, at a special token, after one, and at the start of a text.
         starts = self._is_start[ids]
         starts[1:] |= self._is_fixed[ids[:-1]]
         starts[row_starts] = True
         places = np.flatnonzero(starts)
-        tokens = ids.tolist()
         first_words = np.searchsorted(places, row_starts)
         words_per_row = np.diff(first_words, append=len(places))
+
+        # Every word of a text draws its variant by its place in the text, and so the same in every process.
         within = np.arange(len(places)) - np.repeat(first_words, words_per_row)
         state = np.zeros(len(rows), np.uint64)
         for part in (self.seed, *key):
             state = _scramble(state + np.asarray(part).astype(np.uint64))
         variants = _scramble(np.repeat(state, words_per_row) + within.astype(np.uint64)) % np.uint64(VARIANTS)
+
+        # `lru_cache` needs tuples, whose elements are Python integers: converted once for all rows.
+        tokens = ids.tolist()
         bounds = itertools.pairwise([*places.tolist(), len(tokens)])
         return [
             (self._segment if end - start <= LONGEST_CACHED_WORD else self.segment)(tuple(tokens[start:end]), variant)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from datasets import Dataset
@@ -24,9 +24,8 @@ VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed co
 MIN_PAIRS_PER_PROCESS = 50_000  # fewer pairs are tokenised in less time than it takes to start a process
 # The reasons to drop a pair, in the order in which they are checked; duplicates are found last, among all pairs.
 DROP_REASONS = ("blank side", "too long", "length ratio", "markup", "language", "excluded", "duplicate")
-_MARKUP = re.compile(  # a comment, or a tag whose attributes have "=": does not match "a < b and c > d"
-    r"(?:<|&lt;)(?:!--|\s?/?\s?[a-zA-Z][\w:-]*(?:\s+[\w:-]+\s?=[^<>]*?)?\s?/?\s?(?:>|&gt;))"
-)
+# A comment, or a tag whose attributes have "=": does not match "a < b and c > d".
+_MARKUP = re.compile(r"(?:<|&lt;)(?:!--|\s?/?\s?[a-zA-Z][\w:-]*(?:\s+[\w:-]+\s?=[^<>]*?)?\s?/?\s?(?:>|&gt;))")
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,18 @@ class Cleaning:
     languages: tuple[str, str] | None = None
 
     def __post_init__(self):
+        # "Not at least 1" rather than "below 1": the latter would let NaN pass.
         if not self.max_length_ratio >= 1:
             raise ValueError(f"max_length_ratio must be at least 1, got {self.max_length_ratio}.")
 
 
 def clean_batch(
-    batch: dict[str, list[Any]],
+    batch: dict[str, list],
     tokenizer: "PreTrainedTokenizerBase",
     max_tokens: int,
     cleaning: Cleaning | None,
     excluded: Collection[str] = (),
-) -> dict[str, list[Any]]:
+) -> dict[str, list]:
     """Tokenise and check a batch of pairs, for `tokenize_pairs` and `preparation.prepare`.
 
     Args:
@@ -86,35 +86,34 @@ def clean_batch(
             return "language"
         return "excluded" if excluded and any(text.strip() in excluded for text in texts) else None
 
-    texts = [(source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True)]
-    sources, targets = zip(*texts, strict=True)
-    # not verbose: a long side is counted here, and no reason for a warning of transformers
-    rows = {"input_ids": tokenizer(list(sources), verbose=False)["input_ids"]}
-    rows["labels"] = tokenizer(text_target=list(targets), verbose=False)["input_ids"]
+    # Columns of `datasets` can contain None.
+    sources = [text or "" for text in batch["source"]]
+    targets = [text or "" for text in batch["target"]]
+
+    # Not verbose: a long side is counted here, and no reason for a warning of transformers.
+    rows = {"input_ids": tokenizer(sources, verbose=False)["input_ids"]}
+    rows["labels"] = tokenizer(text_target=targets, verbose=False)["input_ids"]
     rows["source_length"] = list(map(len, rows["input_ids"]))
     rows["target_length"] = list(map(len, rows["labels"]))
     lengths = zip(rows["source_length"], rows["target_length"], strict=True)
-    reasons = map(drop_reason, texts, lengths)
+    reasons = map(drop_reason, zip(sources, targets, strict=True), lengths)
     rows["drop"] = [-1 if reason is None else DROP_REASONS.index(reason) for reason in reasons]
     return rows
 
 
-def _tokenize_batch(
-    batch: dict[str, list[Any]],
-    tokenizer: "PreTrainedTokenizerBase",
-    max_tokens: int,
-    cleaning: Cleaning | None,
-    version: str,
-) -> dict[str, list[Any]]:
+def _tokenize_batch(batch: dict[str, list], version: str, **settings) -> dict[str, list]:
     """Return the columns of `clean_batch` and "digest", a hash of the text by which duplicates are found.
 
     Args:
         version: unused; makes the cache of `datasets` notice that this code has changed.
     """
-    rows = clean_batch(batch, tokenizer, max_tokens, cleaning)
-    texts = ((source or "", target or "") for source, target in zip(batch["source"], batch["target"], strict=True))
-    # a NUL between the sides, so that "ab" and "c" differ from "a" and "bc"
-    digests = (hashlib.blake2b("\0".join(pair).encode(), digest_size=8).digest() for pair in texts)
+    rows = clean_batch(batch, **settings)
+
+    # As signed 64-bit integers, which Arrow stores and NumPy sorts without Python objects.
+    texts = (
+        f"{source or ''}\0{target or ''}" for source, target in zip(batch["source"], batch["target"], strict=True)
+    )
+    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     rows["digest"] = [int.from_bytes(digest, "big", signed=True) for digest in digests]
     return rows
 
@@ -141,6 +140,7 @@ def tokenize_pairs(
     Raises:
         DataError: if every pair was dropped.
     """
+    # The cache key of `map` contains the pickled function with these arguments, but not this module's code.
     processes = min(available_cores(), len(pairs) // MIN_PAIRS_PER_PROCESS)
     tokens = pairs.map(
         partial(_tokenize_batch, tokenizer=tokenizer, max_tokens=max_tokens, cleaning=cleaning, version=VERSION),
@@ -149,17 +149,19 @@ def tokenize_pairs(
         num_proc=processes if processes > 1 else None,
         desc="Tokenising",
     )
+
     checks = tokens.select_columns(["drop", "digest"]).with_format("numpy")
-    # a copy that can be written to
     drop = np.array(checks["drop"][:])
     digest = checks["digest"][:]
     tokens = tokens.remove_columns(["drop", "digest"])
     if cleaning:
-        # duplicates only among pairs that are kept: the first of two equal pairs stays
+        # Among the pairs still kept, so that a dropped pair never counts as the first occurrence of another.
         kept = np.flatnonzero(drop < 0)
         first_occurrences = np.unique(digest[kept], return_index=True)[1]
         drop[np.delete(kept, first_occurrences)] = DROP_REASONS.index("duplicate")
-    drops = Counter({reason: count for i, reason in enumerate(DROP_REASONS) if (count := int((drop == i).sum()))})
+
+    # Sorted, so that reasons with equal counts are reported in the order of DROP_REASONS.
+    drops = Counter(DROP_REASONS[reason] for reason in np.sort(drop[drop >= 0]))
     if not drops:
         return tokens, drops
     kept = np.flatnonzero(drop < 0)

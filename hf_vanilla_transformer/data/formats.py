@@ -12,13 +12,15 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-from ..files import CORPUS_MANIFEST, JsonObject
+from ..files import CORPUS_MANIFEST
 
+# Without a limit, a binary file given by mistake would be read into memory as one line.
 MAX_LINE_BYTES = 1 << 20
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
 COMPRESSIONS = (".gz", ".zst")
@@ -40,10 +42,8 @@ def decode_lines(file: BinaryIO, name: str) -> Iterator[str]:
     Raises:
         DataError: if a line is not UTF-8 or is longer than `MAX_LINE_BYTES`.
     """
-    for number in itertools.count(1):
-        line = file.readline(MAX_LINE_BYTES + 1)
-        if not line:
-            return
+    # One byte more than allowed tells a line that is too long from one of the maximum length.
+    for number, line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES + 1), b""), start=1):
         yield decode_line(line, name, number)
 
 
@@ -54,16 +54,14 @@ def decode_line(line: bytes, name: str, number: int) -> str:
         DataError: as `decode_lines`.
     """
     if len(line) > MAX_LINE_BYTES:
-        raise DataError(
-            f"{name}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; expected one sentence per line."
-        )
+        problem = f"longer than {MAX_LINE_BYTES:,} bytes; expected one sentence per line"
+        raise DataError(f"{name}, line {number}: {problem}.")
     try:
         text = line.rstrip(b"\r\n").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name}, line {number}: not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8."
-        ) from None
-    # skip the byte order mark
+        problem = f"not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8"
+        raise DataError(f"{name}, line {number}: {problem}.") from None
+    # Only the first line can have a byte order mark; later on, U+FEFF is a character of the text.
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
@@ -78,6 +76,7 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def _open(path: str) -> BinaryIO:
+    # A stream of pyarrow does not implement readline, and the standard library reads no .zst before Python 3.14.
     if path.endswith(".gz"):
         return cast(BinaryIO, gzip.open(path))
     return io.BufferedReader(pa.input_stream(path, compression="zstd")) if path.endswith(".zst") else open(path, "rb")
@@ -94,35 +93,25 @@ def open_text(path: str) -> Iterator[BinaryIO]:
         with _open(path) as file:
             yield file
     except (EOFError, OSError, zlib.error) as error:
-        if not path.endswith(COMPRESSIONS) or getattr(error, "errno", None) is not None:  # not readable at all
+        # An error of the operating system has a number, and is not about what the file contains.
+        if not path.endswith(COMPRESSIONS) or getattr(error, "errno", None) is not None:
             raise
-        raise DataError(
-            f"{path} is truncated or not a {Path(path).suffix} file ({error}); download it again."
-        ) from None
+        problem = f"is truncated or not a {Path(path).suffix} file ({error})"
+        raise DataError(f"{path} {problem}; download it again.") from None
 
 
-def _moses_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+def _moses_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
     """Yield line i of the first file together with line i of the second."""
-    source, target = map(read_lines, files)
-    number = 0
-    # not zip(strict=True), whose error does not say how long the files are
-    for number, source_line in enumerate(source, start=1):
-        target_line = next(target, None)
-        if target_line is None:
-            raise _unequal_lengths(files, number + sum(1 for _ in source), number - 1)
-        yield {"source": source_line, "target": target_line}
-    rest = sum(1 for _ in target)
-    if rest:
-        raise _unequal_lengths(files, number, number + rest)
+    for source, target in itertools.zip_longest(*map(read_lines, files)):
+        if source is None or target is None:
+            # Both are read again from the start: counting on would need the state of both iterators.
+            counts = [sum(1 for _ in read_lines(file)) for file in files]
+            found = f"{files[0]} has {counts[0]} lines but {files[1]} has {counts[1]}"
+            raise DataError(f"{found}; they must be aligned line by line.")
+        yield {"source": source, "target": target}
 
 
-def _unequal_lengths(files: tuple[str, ...], source_lines: int, target_lines: int) -> DataError:
-    return DataError(
-        f"{files[0]} has {source_lines} lines but {files[1]} has {target_lines}; they must be aligned line by line."
-    )
-
-
-def _json_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+def _json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
     """Yield the pairs of lines `{"en": ..., "de": ...}`, alone or under the key "translation"; skip blank lines."""
     for file in files:
         for where, row in _json_objects(file):
@@ -136,6 +125,7 @@ def _directed_json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> I
         languages: the directions that are expected, such as "en-de".
     """
     for where, row in _json_objects(files[0]):
+        # All directions are read at once and cached together: each one then selects its rows.
         texts = dict(zip(_DIRECTED_KEYS, json_texts(where, row, _DIRECTED_KEYS), strict=True))
         direction = f"{texts['source_lang']}-{texts['target_lang']}"
         if direction not in languages:
@@ -152,16 +142,15 @@ def names_languages(path: str) -> bool:
     return "source_lang" in row and "target_lang" in row
 
 
-def _json_objects(path: str) -> Iterator[tuple[str, JsonObject]]:
+def _json_objects(path: str) -> Iterator[tuple[str, dict]]:
     """Yield the file and line of each object, and the object; skip blank lines."""
     for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        yield where, json_object(where, line)
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield where, json_object(where, line)
 
 
-def json_object(where: str, line: str) -> JsonObject:
+def json_object(where: str, line: str) -> dict:
     """Return the object in a line of JSON.
 
     Args:
@@ -172,6 +161,7 @@ def json_object(where: str, line: str) -> JsonObject:
     """
     try:
         row = json.loads(line)
+    # A line of thousands of brackets exceeds the depth of recursion.
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error}).") from None
     if not isinstance(row, dict):
@@ -179,7 +169,7 @@ def json_object(where: str, line: str) -> JsonObject:
     return row
 
 
-def json_texts(where: str, row: JsonObject, keys: tuple[str, ...]) -> list[str]:
+def json_texts(where: str, row: dict, keys: tuple[str, ...]) -> list[str]:
     """Return the texts under `keys` in an object, or in the object under its key "translation".
 
     Args:
@@ -188,22 +178,22 @@ def json_texts(where: str, row: JsonObject, keys: tuple[str, ...]) -> list[str]:
     Raises:
         DataError: if a key is missing, or its value is not a string.
     """
-    # the layout of WMT's datasets on the Hub
     if isinstance(row.get("translation"), dict):
         row = row["translation"]
     texts = []
     for key in keys:
         if key not in row:
             raise DataError(f"{where}: no {key!r} among the keys ({', '.join(row) or 'none'}).")
+        # null is an empty text, whose pair is dropped and counted like any other without text.
         text = row[key] or ""
         if not isinstance(text, str):
             raise DataError(f"{where}: the value of {key!r} is not a string.")
-        # JSON can escape lone surrogates
+        # JSON can escape lone surrogates, which no tokenizer and no file accepts.
         texts.append(text.encode("utf-8", "replace").decode())
     return texts
 
 
-def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tuple[str, str]) -> Iterator[Row]:
+def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tuple[str, ...]) -> Iterator[Row]:
     """Yield the columns of the two languages from numbered rows, the first of which is the header."""
     _, header = next(rows, (1, []))
     for language in languages:
@@ -217,7 +207,7 @@ def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tup
         yield {"source": row[source], "target": row[target]}
 
 
-def _tsv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+def _tsv_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
     """Yield the pairs of tab-separated lines below a header such as `en<TAB>de`; skip empty lines.
 
     Quotation marks have no meaning.
@@ -226,15 +216,17 @@ def _tsv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Ro
     return _table_rows(files[0], rows, languages)
 
 
-def _csv_rows(files: tuple[str, ...], languages: tuple[str, str]) -> Iterator[Row]:
+def _csv_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
     """Yield the pairs of CSV records, with the usual quoting, below a header such as `en,de`; skip empty ones."""
     return _table_rows(files[0], _csv_records(files[0]), languages)
 
 
 def _csv_records(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the records of a CSV file that are not empty, each with the number of its first line."""
+    # The module's own limit, 128 KiB, is below that of a line.
     csv.field_size_limit(MAX_LINE_BYTES)
     reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    # A quoted field may contain line breaks, so a record can have several lines.
     number = 1
     try:
         for record in reader:
@@ -245,7 +237,7 @@ def _csv_records(path: str) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{path}, line {number}: not valid CSV ({error}); a quotation mark may be missing.") from None
 
 
-READERS: dict[str, Callable[[tuple[str, ...], Any], Iterator[Row]]] = {
+READERS: dict[str, Callable[[tuple[str, ...], tuple[str, ...]], Iterator[Row]]] = {
     ".jsonl": _json_rows,
     "directed .jsonl": _directed_json_rows,
     ".tsv": _tsv_rows,
@@ -264,6 +256,11 @@ def check_languages(languages: tuple[str, str]) -> None:
         raise DataError(f"Source and target language are both {languages[0]!r}; give two, named as in the text.")
 
 
+def _existing(file: str) -> str:
+    """Return the file, or its compressed form if only that exists."""
+    return next((file + end for end in ("", *COMPRESSIONS) if Path(file + end).is_file()), file)
+
+
 def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
     """Return the format of parallel text, a key of `READERS` or ".parquet", and its files: two for a Moses pair.
 
@@ -273,16 +270,16 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     check_languages(languages)
     if Path(path, CORPUS_MANIFEST).is_file():
         return ".jsonl", _translated_files(path)
+
+    # The suffix before that of a compression, if any; without a known one, `path` is the prefix of a Moses pair.
     format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
     if format in READERS or format == ".parquet":
         files: tuple[str, ...] = (path,)
     else:
         format = "moses"
         plain = [f"{path}.{language}" for language in languages]
-        files = tuple(
-            next((f"{file}{end}" for end in ("", *COMPRESSIONS) if Path(f"{file}{end}").is_file()), file)
-            for file in plain
-        )
+        files = tuple(map(_existing, plain))
+
     for file in files:
         if not Path(file).is_file():
             hint = f"; the prefix {path} stands for {' and '.join(plain)}" if format == "moses" else ""
@@ -292,7 +289,7 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     return format, files
 
 
-def read_translation_manifest(folder: str | Path) -> JsonObject:
+def read_translation_manifest(folder: str | Path) -> dict:
     """Return the manifest of a folder of translations, even if it is not finished.
 
     Raises:
@@ -301,9 +298,8 @@ def read_translation_manifest(folder: str | Path) -> JsonObject:
     file = Path(folder, CORPUS_MANIFEST)
     try:
         manifest = json.loads(file.read_text("utf-8"))
-        # must be a mapping
+        # Raises TypeError unless it is a mapping.
         {**manifest["settings"]}
-        # number of the file, offset, first line and number of lines, as in `corpus.spans.Span`
         spans_are_valid = all(len(span) == 4 and set(map(type, span)) == {int} for span in manifest["spans"])
         if spans_are_valid and (not manifest["whole"] or all(isinstance(part, str) for part in manifest["parts"])):
             return manifest

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from .batching import Rows
+from .batching import Pair, Rows
 from .bpe_dropout import BpeDropout
 from .sampling import WeightedBatchSampler
 
@@ -26,12 +25,15 @@ class MixedRows(Rows):
     """
 
     def __init__(self, rows: Sequence[Rows], weights: Sequence[float], dropout: BpeDropout | None = None):
-        self.rows: list[Any] = [*rows]
+        self.rows = rows
         self.weights = weights
         self.dropout = dropout
-        self.sizes = [len(each) for each in self.rows]
+        # Rows that are streamed have no length, and cannot be mixed.
+        self.sizes = [len(each) for each in rows]  # type: ignore[arg-type]
         self._starts = np.cumsum([0, *self.sizes])
         self._max_tokens = 0
+
+        # Lengths (2, n) by use. The first epoch needs those by which the batches were planned, and finds them here.
         self._measured: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
@@ -40,8 +42,8 @@ class MixedRows(Rows):
     @cached_property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the number of source tokens and of target tokens of each pair, tags included, without dropout."""
-        lengths = [each.lengths for each in self.rows]
-        return np.concatenate([source for source, _ in lengths]), np.concatenate([target for _, target in lengths])
+        sources, targets = zip(*(each.lengths for each in self.rows), strict=True)
+        return np.concatenate(sources), np.concatenate(targets)
 
     def segmented_lengths(self, numbers: np.ndarray, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the lengths (n,) of sources and targets as BPE dropout segments them, given the sampler's numbers.
@@ -50,29 +52,27 @@ class MixedRows(Rows):
             progress: whether to show a progress bar if it takes long.
         """
         assert self.dropout is not None
-        # a number is `use * len(self) + pair`
         uses, pairs = np.divmod(numbers, max(len(self), 1))
-        needed = np.unique(uses).tolist()
-        # the lengths of each use that the last call or this one needs, and 0 where they are unknown
-        self._measured = {
-            use: self._measured[use] if use in self._measured else np.zeros((2, len(self)), np.int32) for use in needed
-        }
+
+        # Forget the uses of earlier epochs; 0 stands for a length that is not known yet.
+        earlier = self._measured
+        self._measured = {}
         lengths = np.empty((2, len(numbers)), dtype=np.int64)
-        for use in needed:
-            measured = self._measured[use]
+        for use in np.unique(uses).tolist():
+            measured = earlier[use] if use in earlier else np.zeros((2, len(self)), np.int32)
+            self._measured[use] = measured
             places = np.flatnonzero(uses == use)
             unknown = np.unique(pairs[places][measured[0, pairs[places]] == 0])
-            # only after 5 seconds: most texts take less
-            bar = tqdm(
-                total=len(unknown), desc="Segmenting", unit=" pairs", delay=5, leave=False, disable=not progress
-            )
-            for start in range(0, len(unknown), PAIRS_PER_BLOCK):
-                block = unknown[start : start + PAIRS_PER_BLOCK]
-                rows = self._read(block)
-                for side, name in enumerate(SIDES):
-                    measured[side, block] = self.dropout.lengths([row[name] for row in rows], block, use, side, 0)
-                bar.update(len(block))
-            bar.close()
+
+            shown = {"desc": "Segmenting", "unit": " pairs", "delay": 5, "leave": False, "disable": not progress}
+            with tqdm(total=len(unknown), **shown) as bar:
+                # In blocks, so that only the lengths of a corpus are in memory and not its tokens.
+                for start in range(0, len(unknown), PAIRS_PER_BLOCK):
+                    block = unknown[start : start + PAIRS_PER_BLOCK]
+                    rows = self._read(block)
+                    for side, name in enumerate(SIDES):
+                        measured[side, block] = self.dropout.lengths([row[name] for row in rows], block, use, side, 0)
+                    bar.update(len(block))
             lengths[:, places] = measured[:, pairs[places]]
         return lengths[0], lengths[1]
 
@@ -84,20 +84,20 @@ class MixedRows(Rows):
     def _read(self, pairs: np.ndarray) -> list[dict[str, np.ndarray]]:
         """Return the pairs with these numbers, without dropout."""
         source_of = np.searchsorted(self._starts, pairs, side="right") - 1
-        rows: list[Any] = [None] * len(pairs)
+        found: dict[int, Pair] = {}
         for number in np.unique(source_of).tolist():
+            # All pairs of a source in one call, which reads its columns only once.
             places = np.flatnonzero(source_of == number)
-            found = self.rows[number].__getitems__((pairs[places] - self._starts[number]).tolist())
-            for place, row in zip(places.tolist(), found, strict=True):
-                rows[place] = row
-        return rows
+            rows = self.rows[number].__getitems__((pairs[places] - self._starts[number]).tolist())
+            found.update(zip(places.tolist(), rows, strict=True))
+        return [{name: np.asarray(found[place][name]) for name in SIDES} for place in range(len(pairs))]
 
     def __getitems__(self, numbers: list[int]) -> list[dict[str, np.ndarray]]:
         """Return a batch of pairs, given the numbers that the sampler yields: `use * len(self) + pair`."""
         uses, pairs = np.divmod(np.asarray(numbers, dtype=np.int64), len(self))
         rows = self._read(pairs)
         if self.dropout is not None:
-            # what each pair may take without making the batch larger than its maximum
+            # The batch was planned by lengths measured for draw 0; a longer draw must not exceed max_tokens.
             limit = self._max_tokens // len(rows)
             for side, name in enumerate(SIDES):
                 segmented = self._segment([row[name] for row in rows], limit, pairs, uses, side)
@@ -113,8 +113,8 @@ class MixedRows(Rows):
         segmented = list(rows)
         waiting = np.arange(len(rows))
         for draw in range(DRAWS):
-            texts = [rows[i] for i in waiting]
-            drawn = self.dropout(texts, pairs[waiting], uses[waiting], side, draw)
+            # The key of a segmentation has no position in the batch: batches may change, its draw does not.
+            drawn = self.dropout([rows[i] for i in waiting], pairs[waiting], uses[waiting], side, draw)
             fits = np.array([len(ids) <= limit for ids in drawn])
             for i in np.flatnonzero(fits):
                 segmented[waiting[i]] = drawn[i]

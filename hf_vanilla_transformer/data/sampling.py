@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .batching import MaxTokensBatchSampler, check_fits
+from .batching import Lengths, MaxTokensBatchSampler, check_fits
 
 ChangingLengths = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-MIN_GROUP_PAIRS = 8  # drawn or left out of each group of pairs of similar length
+# Drawn or left out of each group of pairs of similar length. Larger groups would waste more padding, because a slot is
+# as long as the longest pair of its group.
+MIN_GROUP_PAIRS = 8
 
 
 def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]:
@@ -39,13 +41,10 @@ class _Draws:
 
     def __init__(self, source: np.ndarray, target: np.ndarray, weight: float, generator: np.random.Generator):
         size = len(source)
-        # a weight of 2.5 uses every pair twice and half of the pairs once more
         self.repeats = int(weight)
         part = weight % 1.0
-        self.pairs = np.zeros(0, dtype=np.int64)
-        self.place = self.pairs
-        self.size = self.pairs
-        self.drawn = self.pairs
+        # Arrays of one entry per pair, in groups; they stay empty if every epoch uses all pairs equally often.
+        self.pairs = self.place = self.size = self.drawn = np.zeros(0, dtype=np.int64)
         lengths = [np.tile(source, self.repeats), np.tile(target, self.repeats)]
         if size and (part * size >= 0.5 or not self.repeats):
             # Pairs of similar length form groups, and each epoch draws the next few pairs of every group. A slot is
@@ -54,16 +53,17 @@ class _Draws:
             per_group = int(np.ceil(MIN_GROUP_PAIRS / min(part, 1 - part)))
             bounds = np.arange(0, max(1, size // per_group) * per_group, per_group)
             ends = np.append(bounds[1:], size)
-            # rounded on the running total, so that the numbers drawn from all groups add up to the weight
+
+            # Round the running total and not each group, so that the epoch draws its exact part of the source.
             drawn = np.diff(np.floor(part * np.append(0, ends) + 0.5)).astype(np.int64)
-            # at least one pair per epoch
-            drawn[-1] += drawn.sum() == 0
+            drawn[-1] += drawn.sum() == 0  # at least one pair per epoch
+
             group = np.repeat(np.arange(len(bounds)), ends - bounds)
-            # shuffled once within each group; epochs then take turns through it
             self.pairs = order[np.lexsort((generator.random(size), group))]
             self.place = np.arange(size) - bounds[group]
             self.size = (ends - bounds)[group]
             self.drawn = drawn[group]
+
             for side, values in enumerate((source, target)):
                 longest = np.maximum.reduceat(values[order], bounds)
                 lengths[side] = np.concatenate((lengths[side], np.repeat(longest, drawn)))
@@ -72,7 +72,7 @@ class _Draws:
 
     def of_epoch(self, epoch: int) -> np.ndarray:
         """Return the pair in each slot."""
-        # a window of `drawn` places that moves on by its width each epoch, around the group
+        # A window of `drawn` places moves around each group from epoch to epoch.
         drawn = (self.place - epoch * self.drawn) % np.maximum(self.size, 1) < self.drawn
         return np.concatenate((self._whole, self.pairs[drawn]))
 
@@ -101,8 +101,8 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
 
     def __init__(
         self,
-        source_lengths: Sequence[int] | np.ndarray,
-        target_lengths: Sequence[int] | np.ndarray,
+        source_lengths: Lengths,
+        target_lengths: Lengths,
         max_tokens: int,
         sizes: Sequence[int],
         weights: Sequence[float],
@@ -117,21 +117,25 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         self.offsets = np.cumsum([0, *sizes[:-1]])
         self._sizes = sizes
         self.num_pairs = len(source)
+        # A pair's uses are numbered across epochs, so an epoch reserves as many as the largest weight needs.
         self.uses_per_epoch = max([1, *(math.ceil(weight) for weight in weights)])
         self.max_tokens = max_tokens
         self.changing_lengths = changing_lengths
-        # the length for which a pair's batch always has room
+
+        # The length for which a pair's batch always has room.
         self._guaranteed = np.maximum(source, target)
         check_fits(self._guaranteed, max_tokens)
         if changing_lengths is not None:
-            # planned for the lengths of the first use, which are typical, but never for less than the guaranteed ones
+            # Plan with the lengths of the first use, which are typical, but never below the guaranteed ones.
             first_source, first_target = changing_lengths(np.arange(len(source)))
             source = np.clip(first_source, source, max_tokens)
             target = np.clip(first_target, target, max_tokens)
+
         self._draws = []
         for i, (start, size, weight) in enumerate(zip(self.offsets, sizes, weights, strict=True)):
-            own = slice(start, start + size)
-            self._draws.append(_Draws(source[own], target[own], weight, np.random.default_rng((seed, i))))
+            part = slice(start, start + size)
+            # A generator for each source: one more source at the end does not change which pairs of these are drawn.
+            self._draws.append(_Draws(source[part], target[part], weight, np.random.default_rng((seed, i))))
         source = np.concatenate([draws.source for draws in self._draws])
         target = np.concatenate([draws.target for draws in self._draws])
         super().__init__(source, target, max_tokens, seed)
@@ -139,7 +143,6 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
     def __iter__(self):
         parts = [start + draws.of_epoch(self.epoch) for start, draws in zip(self.offsets, self._draws, strict=True)]
         copies = [np.arange(len(part)) // max(size, 1) for part, size in zip(parts, self._sizes, strict=True)]
-        # different for every use of a pair, also across epochs, so that BPE dropout never repeats itself
         uses = self.epoch * self.uses_per_epoch + np.concatenate(copies)
         numbers = uses * self.num_pairs + np.concatenate(parts)
         for slots in super().__iter__() if self.changing_lengths is None else self._batches_by_new_lengths(numbers):
@@ -149,21 +152,23 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         """Divide the slots of an epoch into batches of the planned sizes by the lengths of this epoch."""
         assert self.changing_lengths is not None
         generator = np.random.default_rng((self.seed, self.epoch))
-        # decides between pairs of equal lengths
-        slots = generator.permutation(len(numbers))
+        slots = generator.permutation(len(numbers))  # decides between pairs of equal lengths
         source, target = self.changing_lengths(numbers)
+        # A length above `max_tokens` counts as that; what reads the pair replaces it by the guaranteed one.
         slots = slots[self._sort(source[slots], target[slots], self.max_tokens)[0]]
+
         # From the batch of the shortest pairs to that of the longest, take the next pairs whose guaranteed length
         # fits. There are always enough, because the batches were planned for as many pairs of at least this length.
         guaranteed = self._guaranteed[numbers[slots] % max(self.num_pairs, 1)]
         places = np.argsort(guaranteed, kind="stable")
         sizes = np.diff(self._starts, append=len(slots))
         fitting = np.searchsorted(guaranteed[places], self.max_tokens // sizes, side="right")
+
+        # A heap of places in the order of this epoch's lengths, of all pairs that fit but are not used yet.
         waiting: list[int] = []
         batches = []
         for size, (start, end) in zip(sizes.tolist(), itertools.pairwise([0, *fitting.tolist()]), strict=True):
             for place in places[start:end].tolist():
                 heapq.heappush(waiting, place)
-            # those that come first in the order of this epoch's lengths
             batches.append(slots[[heapq.heappop(waiting) for _ in range(size)]])
         return [batches[batch] for batch in generator.permutation(len(batches))]

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..files import JsonObject
 from .batching import MaxTokensBatchSampler, Rows
 from .formats import DataError
 
@@ -28,7 +27,7 @@ def is_prepared(folder: str | None) -> bool:
     return folder is not None and Path(folder, MANIFEST).is_file()
 
 
-def read_manifest(folder: str | Path) -> JsonObject:
+def read_manifest(folder: str | Path) -> dict:
     """Return the manifest of a folder to which `prepare` has written, even if it has not finished.
 
     Raises:
@@ -37,10 +36,11 @@ def read_manifest(folder: str | Path) -> JsonObject:
     file = Path(folder, MANIFEST)
     try:
         manifest = json.loads(file.read_text("utf-8"))
-        # without shards if it was interrupted before the first was written
+        # A folder that is not finished has no shards yet.
         shards = manifest.get("shards", {})
         counts = [count for shard in shards.values() for count in (shard["pairs"], shard["bytes"])]
-        {**manifest["settings"]}  # must be a mapping
+        # Raises TypeError unless it is a mapping.
+        {**manifest["settings"]}
         counts_are_valid = all(isinstance(count, int) for count in counts)
         if counts_are_valid and (not manifest["whole"] or (shards and isinstance(manifest["pairs"], int))):
             return manifest
@@ -49,7 +49,7 @@ def read_manifest(folder: str | Path) -> JsonObject:
     raise DataError(f"{file} is damaged; {PREPARE_AGAIN}.")
 
 
-def finished_manifest(folder: str) -> JsonObject:
+def finished_manifest(folder: str) -> dict:
     """Return the manifest of a finished folder, after checking that every shard exists and has the right size."""
     manifest = read_manifest(folder)
     if not manifest["whole"]:
@@ -58,6 +58,7 @@ def finished_manifest(folder: str) -> JsonObject:
         file = Path(folder, name)
         if not file.is_file():
             raise DataError(f"{file} is missing; {PREPARE_AGAIN}.")
+        # The size reveals an interrupted copy without reading gigabytes, as a checksum would.
         size = file.stat().st_size
         if size != shard["bytes"]:
             raise DataError(f"{file} is damaged: {size:,} bytes instead of {shard['bytes']:,}; {PREPARE_AGAIN}.")
@@ -105,13 +106,14 @@ class ShardStream(Rows, IterableDataset):
     def __post_init__(self):
         shards = finished_manifest(self.folder)["shards"]
         self.shards = {name: shard["pairs"] for name, shard in shards.items()}
+
+        # Two columns of integers are read for this, and not the tokens.
         table = load_shards(self.folder).data
         longest = max(pc.max(table[f"{side}_length"]).as_py() for side in ("source", "target"))
         if longest > self.max_tokens:
-            raise DataError(
-                f"{self.folder} has pairs of up to {longest} tokens, which exceeds --max_tokens {self.max_tokens}; "
-                "raise --max_tokens, or prepare the text again with a lower --max_sentence_tokens."
-            )
+            found = f"{self.folder} has pairs of up to {longest} tokens, which exceeds --max_tokens {self.max_tokens}"
+            advice = "raise --max_tokens, or prepare the text again with a lower --max_sentence_tokens"
+            raise DataError(f"{found}; {advice}.")
         self.sampler(self.max_tokens, self.seed, readers=1, progress=False)
 
     def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> None:
@@ -123,22 +125,19 @@ class ShardStream(Rows, IterableDataset):
         readers *= self.world_size
         pairs = max(self.shards.values())
         if readers > pairs:
-            raise DataError(
-                f"{self.folder} has at most {pairs} pairs per shard, too few for {readers} parallel readers; lower "
-                "--dataloader_num_workers or the number of processes."
-            )
+            found = f"{self.folder} has at most {pairs} pairs per shard, too few for {readers} parallel readers"
+            raise DataError(f"{found}; lower --dataloader_num_workers or the number of processes.")
 
     def __iter__(self) -> Iterator[list[dict[str, list[int]]]]:
         worker = get_worker_info()
-        workers = worker.num_workers if worker else 1
-        reader = self.rank * workers + (worker.id if worker else 0)
-        pairs = self._pairs(reader, self.world_size * workers)
+        workers, worker_id = (worker.num_workers, worker.id) if worker else (1, 0)
+        pairs = self._pairs(self.rank * workers + worker_id, self.world_size * workers)
         for fill in count():
+            # A full buffer may continue with the next pass: there is no batch of leftovers at the end of one.
             buffer = list(islice(pairs, self.buffer_pairs))
             source = [len(pair["input_ids"]) for pair in buffer]
             target = [len(pair["labels"]) for pair in buffer]
             sampler = MaxTokensBatchSampler(source, target, self.max_tokens, seed=self.seed)
-            # a different shuffle for each fill of the buffer
             sampler.set_epoch(fill)
             for batch in sampler:
                 yield [buffer[i] for i in batch]
@@ -146,6 +145,7 @@ class ShardStream(Rows, IterableDataset):
     def _pairs(self, reader: int, num_readers: int) -> Iterator[dict[str, list[int]]]:
         """Yield the pairs of one reader, pass after pass."""
         names = list(self.shards)
+        # All readers draw the same order, so that they read neighbouring parts of one file at a time.
         for epoch in count():
             for i in np.random.default_rng((self.seed, epoch)).permutation(len(names)):
                 yield from self._read(names[i], reader, num_readers)
@@ -155,13 +155,15 @@ class ShardStream(Rows, IterableDataset):
         file = Path(self.folder, name)
         found = 0
         try:
+            # Not memory-mapped: pages of a mapped file would count as memory of this process.
             with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
                 for batch in batches:
-                    # `found` rows precede the batch, so its first row of this reader is not always the same one
+                    # The pairs are counted across the batches of the file, whose sizes need not divide evenly.
                     indices = pa.array(range((reader - found) % num_readers, batch.num_rows, num_readers), pa.int64())
                     yield from batch.select(["input_ids", "labels"]).take(indices).to_pylist()
                     found += batch.num_rows
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{file} can no longer be read: {error}") from None
+        # Arrow reads a stream that was cut between two batches to its end without an error.
         if found != self.shards[name]:
             raise DataError(f"{file} is damaged: {found:,} pairs instead of {self.shards[name]:,}; {PREPARE_AGAIN}.")

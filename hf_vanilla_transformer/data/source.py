@@ -32,7 +32,8 @@ from .sampling import temperature_weights
 from .shards import MANIFEST, ShardStream, finished_manifest, load_shards
 from .tags import prefix_ids
 
-VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))  # in cache keys: changed code reads text again
+# Part of the cache keys: changed code reads text again.
+VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))
 TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
 DIRECTED_PAIR = Features({**TEXT_PAIR, "source_lang": Value("string"), "target_lang": Value("string")})
 Languages = tuple[str, str]  # source and target language
@@ -43,6 +44,7 @@ def file_identity(file: str) -> tuple[int, int]:
 
     That is its size in bytes and its modification time in nanoseconds.
     """
+    # A digest would have to read a corpus of many gigabytes before every start.
     status = Path(file).stat()
     return status.st_size, status.st_mtime_ns
 
@@ -125,9 +127,10 @@ class Source:
     def counts(self) -> Counts:
         """Return how many pairs were read, used and dropped when it was tokenised."""
         reads, used, drops = zip(*(part.counts for part in self.parts), strict=True)
+        # Old prepared folders did not record what they read: then the total is unknown as well.
         return Counts(None if None in reads else sum(reads), sum(used), sum(map(Counter, drops), Counter()))
 
-    def identity(self) -> list[object]:
+    def identity(self) -> list:
         """Return what determines the pairs, in types of JSON.
 
         Raises:
@@ -161,8 +164,8 @@ class Source:
             for part, weight in zip(self.parts, weights, strict=True):
                 part.weight = weight
 
+        # A single source that is used once per epoch needs no mixture, and keeps the simpler sampler.
         weights = [part.weight or 1.0 for part in self.parts]
-        # a single text that is used as it is needs no numbers for the uses of its pairs
         if weights == [1.0] and not how.bpe_dropout:
             return rows[0]
         dropout = BpeDropout(how.tokenizer, how.bpe_dropout, how.seed) if how.bpe_dropout else None
@@ -203,6 +206,7 @@ class Text(Source):
         return None
 
     def __iter__(self) -> Iterator[Row]:
+        # In batches: `datasets` decodes single rows many times more slowly.
         for batch in self.pairs().iter(1000):
             for source, target in zip(batch["source"], batch["target"], strict=True):
                 yield {"source": source, "target": target}
@@ -213,11 +217,13 @@ class Text(Source):
 
     def tokenize(self, how: Tokenization, label: str) -> Rows:
         pairs = self.pairs()
-        # added when rows are read, so that texts which differ only in their tags share one cache
         prefix = self.prefix(how)
+
+        # What language a pair should be in depends on its source, unlike the other limits.
         cleaning = how.cleaning
         if cleaning and how.filter_language:
             cleaning = replace(cleaning, languages=self.languages)
+        # The tags are not in the cached rows, so that other tags need no new tokenisation.
         tokens, drops = tokenize_pairs(pairs, how.tokenizer, how.longest - len(prefix), cleaning)
         self.counts = Counts(len(pairs), len(tokens), drops)
         how.report(f"{label}: {len(tokens):,} of {len(pairs):,} pairs; dropped: {describe_drops(drops)}")
@@ -236,10 +242,11 @@ class TextFile(Text):
 
     @property
     def name(self) -> str:
+        # The absolute path, because "." and ".." have no name of their own.
         return Path(os.path.abspath(self.path)).name
 
-    def identity(self) -> list[object]:
-        return [*named_identities(find_files(self.path, self.languages)[1])]
+    def identity(self) -> list:
+        return named_identities(find_files(self.path, self.languages)[1])
 
     def pairs(self) -> Dataset:
         format, files = find_files(self.path, self.languages)
@@ -261,11 +268,11 @@ class DirectedLines(TextFile):
     """
 
     expected: tuple[str, ...]
+    # Not that of TextFile, which would read the lines of all directions.
     __iter__ = Text.__iter__
 
     def pairs(self) -> Dataset:
         _, files = find_files(self.path, self.languages)
-        # all directions of the file share one cache
         rows = _cache(self.path, "directed .jsonl", files, self.expected, DIRECTED_PAIR)
         sides = zip(("source_lang", "target_lang"), self.languages, strict=True)
         found = pc.and_(*(pc.equal(rows.data.column(side), language) for side, language in sides))
@@ -284,25 +291,22 @@ class PreparedFolder(TextFile):
     has_text = False
     streamed: bool = False
 
-    def identity(self) -> list[object]:
-        return [*named_identities([str(Path(self.path, MANIFEST))])]
+    def identity(self) -> list:
+        return named_identities([str(Path(self.path, MANIFEST))])
 
     def tokenize(self, how: Tokenization, label: str) -> Rows:
         manifest = finished_manifest(self.path)
-        source = manifest["settings"].get("source_lang")
-        target = manifest["settings"].get("target_lang")
+        source, target = (manifest["settings"].get(name) for name in ("source_lang", "target_lang"))
         if (source, target) != self.languages:
-            raise DataError(
-                f"{self.path} contains text from {source} to {target}, not from {' to '.join(self.languages)}; use "
-                f"--source_lang {source} --target_lang {target}."
-            )
+            wanted = " to ".join(self.languages)
+            advice = f"use --source_lang {source} --target_lang {target}"
+            raise DataError(f"{self.path} contains text from {source} to {target}, not from {wanted}; {advice}.")
         if how.filter_language:
             raise ValueError(f"{self.path} is already cleaned: give --filter_language to `prepare` instead.")
-        # the run may have added tags to it
+        # This run's tokenizer may have more tokens, such as the tags of other sources.
         if not load(AutoTokenizer, self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
-            raise ValueError(
-                f"{self.path} was prepared with another vocabulary; prepare it with this run's tokenizer."
-            )
+            advice = "prepare it with this run's tokenizer"
+            raise ValueError(f"{self.path} was prepared with another vocabulary; {advice}.")
         self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
         rows: Rows = TokenRows(load_shards(self.path), self.prefix(how))
         if self.streamed:
@@ -330,16 +334,16 @@ class HubDataset(Text):
 
     @cached_property
     def _splits(self) -> DatasetDict:
-        with _reading_errors(self._origin):
+        with _reading_errors(f"The dataset {self._origin}"):
             return load_dataset(self.dataset, self.config_name)
 
     @cached_property
     def _stream(self) -> IterableDataset:
-        with _reading_errors(self._origin):
+        with _reading_errors(f"The dataset {self._origin}"):
             return load_dataset(self.dataset, self.config_name, split=self.split, streaming=True)
 
-    def identity(self) -> list[object]:
-        # raises if the dataset cannot be read
+    def identity(self) -> list:
+        # Raises if the dataset cannot be read.
         _ = self._stream
         folder = Path(self.dataset)
         if not folder.is_dir():
@@ -358,9 +362,10 @@ class HubDataset(Text):
         return HubDataset(self.languages, self.dataset, self.config_name, split) if split in self._splits else None
 
     def __iter__(self) -> Iterator[Row]:
-        with _reading_errors(self._origin):
+        with _reading_errors(f"The dataset {self._origin}"):
             for number, row in enumerate(self._stream, start=1):
-                texts = row if row.get("translation", row) else dict.fromkeys(self.languages)  # a row may be null
+                # A row may be null: an empty pair, as in `pairs`.
+                texts = row if row.get("translation", row) else dict.fromkeys(self.languages)
                 source, target = json_texts(f"{self._origin}, row {number}", texts, self.languages)
                 yield {"source": source, "target": target}
 
@@ -372,15 +377,15 @@ class BuiltInPhrases(Text):
     name = "the built-in phrases"
     split: str = "train"
 
-    def identity(self) -> list[object]:
+    def identity(self) -> list:
         return [self.name, self.split]
 
     def pairs(self) -> Dataset:
         if sorted(self.languages) != ["de", "en"]:
             raise DataError("The built-in phrases are English and German (en, de); other languages need --train_file.")
         phrases = splits()[self.split]
-        sides = zip(("source", "target"), self.languages, strict=True)
-        return Dataset.from_dict({side: [getattr(each, language) for each in phrases] for side, language in sides})
+        source, target = ([getattr(phrase, language) for phrase in phrases] for language in self.languages)
+        return Dataset.from_dict({"source": source, "target": target})
 
     def validation(self) -> Text | None:
         return BuiltInPhrases(self.languages, "validation")
@@ -405,8 +410,8 @@ def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Da
         origin: where the dataset is from, for error messages.
     """
     check_languages(languages)
+    # Flattening renames the columns of the table and reads no row.
     if "translation" in dataset.column_names:
-        # a column of objects such as {"en": ..., "de": ...}, usual on the Hub
         dataset = dataset.select_columns("translation").flatten()
         dataset = dataset.rename_columns({name: name.removeprefix("translation.") for name in dataset.column_names})
     for language in languages:
@@ -419,35 +424,31 @@ def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Da
 
 
 def _read_parquet(path: str) -> Dataset:
-    try:
+    with _reading_errors(path):
+        # Checked first, because `datasets` cannot read a file without rows.
         if not pq.read_metadata(path).num_rows:
             raise DataError(f"{path} contains no sentence pairs.")
         return Dataset.from_parquet(path)
-    except DataError:
-        raise
-    # ValueError: raised by pyarrow for a truncated file and by datasets for an empty one
-    except (ValueError, DatasetGenerationError) as error:
-        raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
 
 
 def _cache(path: str, format: str, files: tuple[str, ...], languages: tuple[str, ...], features: Features) -> Dataset:
     """Return what a reader yields, as a dataset that is cached on disk."""
-    # `datasets` finds its cache by all arguments of the generator
-    arguments: dict[str, object] = {"format": format, "files": files, "languages": languages}
-    arguments |= {"stamps": tuple(map(file_identity, files)), "version": VERSION}
-    try:
+    # `from_generator` derives the cache key from the arguments, and would divide a list among processes.
+    arguments: dict[str, object] = {"format": format, "files": files, "languages": languages, "version": VERSION}
+    arguments["stamps"] = tuple(map(file_identity, files))
+    with _reading_errors(path):
         return Dataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
-    except DatasetGenerationError as error:
-        # `datasets` wraps whatever its generator raises
-        if isinstance(error.__cause__, DataError):
-            raise error.__cause__ from None
-        raise DataError(f"{path} cannot be read: {error.__cause__ or error}") from None
 
 
 @contextmanager
-def _reading_errors(dataset: str) -> Iterator[None]:
-    """Turn the errors of a dataset that cannot be read, such as one with a loading script, into a `DataError`."""
+def _reading_errors(origin: str) -> Iterator[None]:
+    """Turn the errors of text that cannot be read, such as a dataset with a loading script, into a `DataError`."""
     try:
         yield
-    except (RuntimeError, DatasetGenerationError) as error:
-        raise DataError(f"The dataset {dataset} cannot be read: {error.__cause__ or error}") from None
+    # ValueError: raised by pyarrow for a truncated file and by `datasets` for an unknown configuration.
+    except (RuntimeError, ValueError, DatasetGenerationError) as error:
+        # What a reader of this package raises arrives as the cause of an error of `datasets`.
+        for known in (error, error.__cause__):
+            if isinstance(known, DataError):
+                raise known from None
+        raise DataError(f"{origin} cannot be read: {error.__cause__ or error}") from None

@@ -5,12 +5,12 @@ A tag is a special token, so no text can produce it.
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..model.text_rules_vanilla_transformer import Directions
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 LANGUAGE_TAG = "<2"  # start of the tags of target languages
 _TAG = re.compile(r"<[^\s<>]+>")
@@ -39,8 +39,9 @@ def add_tags(tokenizer: "PreTrainedTokenizerBase", tags: Iterable[str]) -> list[
             raise ValueError(f"{tag} cannot be a tag: it is an ordinary token of the tokenizer.")
     missing = [tag for tag in dict.fromkeys(tags) if tag not in special]
     if missing:
+        # Without replace_extra_special_tokens=False, the tags of an earlier call would lose their role.
         tokenizer.add_special_tokens({"extra_special_tokens": missing}, replace_extra_special_tokens=False)
-        # in a text, a tag is ordinary characters
+        # In a text, a tag is ordinary characters: only `prefix_ids` produces the token.
         tokenizer.split_special_tokens = True
     return missing
 
@@ -56,7 +57,7 @@ def _named_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
 
 
 def prefix_ids(
-    config: Any,
+    config: "PreTrainedConfig",
     tokenizer: "PreTrainedTokenizerBase",
     source_lang: str | None = None,
     target_lang: str | None = None,
@@ -73,6 +74,7 @@ def prefix_ids(
     tags = [Directions(config).tag(source_lang, target_lang), tag]
     known = special_tokens(tokenizer)
     named = _named_tokens(tokenizer)
+    # The user's own tag cannot be a language's: it would contradict the target language.
     for given in filter(None, tags):
         if given not in known or given in named or (given == tag and given.startswith(LANGUAGE_TAG)):
             others = [token for token in known if token not in named and not token.startswith(LANGUAGE_TAG)]

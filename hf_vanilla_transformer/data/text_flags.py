@@ -43,7 +43,6 @@ class CleaningFlags:
     def __post_init__(self):
         from .cleaning import Cleaning  # slow to import
 
-        # checks them, before anything is read
-        Cleaning(self.max_sentence_tokens, self.max_length_ratio)
+        Cleaning(self.max_sentence_tokens, self.max_length_ratio)  # checks them, before anything is read
         if self.filter_language and not self.clean:
             raise ValueError("--filter_language is part of cleaning, which --no_clean turns off.")

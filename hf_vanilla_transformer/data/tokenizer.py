@@ -33,9 +33,8 @@ def train_tokenizer(
         ValueError: if `vocab_size` is too small for the special tokens and the 256 bytes, or an option is unknown.
     """
     if vocab_size < MIN_VOCAB_SIZE:
-        raise ValueError(
-            f"vocab_size must be at least {MIN_VOCAB_SIZE} (4 special tokens, 256 bytes), got {vocab_size}."
-        )
+        least = f"{MIN_VOCAB_SIZE} (4 special tokens, 256 bytes)"
+        raise ValueError(f"vocab_size must be at least {least}, got {vocab_size}.")
     if model not in ("bpe", "unigram") or normalization not in ("nfkc", "none"):
         raise ValueError(f"Unknown kind of vocabulary ({model!r}) or normalisation ({normalization!r}).")
 
@@ -48,6 +47,7 @@ def train_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
 
+    # A pair of symbols that occurs once is not merged: it would be a token that no other text contains.
     trainer_class = trainers.BpeTrainer if model == "bpe" else trainers.UnigramTrainer
     trainer = trainer_class(
         vocab_size=vocab_size,
@@ -92,14 +92,15 @@ def adapt_tokenizer(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
     Raises:
         ValueError: if that is impossible.
     """
+    # Tokenizers like BERT's end an encoding with their separator.
     if tokenizer.eos_token_id is None:
-        # as BERT's tokenizers call the token with which they end a text
         tokenizer.eos_token = tokenizer.sep_token
     if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
         missing = "padding" if tokenizer.eos_token_id is not None else "end"
         raise ValueError(f"The tokenizer {name} has no {missing} token; set one and save it again.")
     if tokenizer.pad_token_id == tokenizer.eos_token_id:
         raise ValueError(f"The tokenizer {name} uses {tokenizer.eos_token} both as padding and as end of a sentence.")
+    # Only an encoding shows whether they do: each class of tokenizer has its own setting for it.
     if tokenizer("a")["input_ids"][-1:] != [tokenizer.eos_token_id]:
         if not tokenizer.is_fast:
             raise ValueError(f"The encodings of the tokenizer {name} do not end with {tokenizer.eos_token}.")
@@ -114,7 +115,6 @@ def follow_tokenizer(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizer
 
     The decoder starts with the start token of the tokenizer, or its classification token, or padding.
     """
-    # any token that no target contains will do; Marian and T5 start with padding
     starts = (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.pad_token_id)
     config.vocab_size = len(tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
@@ -130,14 +130,11 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", config: "PreTrainedCon
         ValueError: if the tokenizer has more tokens than the model has embeddings, or a different `<pad>` or `</s>`.
     """
     if len(tokenizer) > config.vocab_size:
-        raise ValueError(
-            f"The tokenizer does not fit the model: it has {len(tokenizer):,} tokens, but the model has "
-            f"{config.vocab_size:,}."
-        )
+        sizes = f"it has {len(tokenizer):,} tokens, but the model has {config.vocab_size:,}"
+        raise ValueError(f"The tokenizer does not fit the model: {sizes}.")
     for name in ("pad_token_id", "eos_token_id"):
         actual = getattr(tokenizer, name)
         expected = getattr(config, name)
         if actual != expected:
-            raise ValueError(
-                f"The tokenizer does not fit the model: its {name} is {actual}, but the model's is {expected}."
-            )
+            difference = f"its {name} is {actual}, but the model's is {expected}"
+            raise ValueError(f"The tokenizer does not fit the model: {difference}.")
