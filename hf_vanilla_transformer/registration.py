@@ -8,12 +8,11 @@ order.
 
 import re
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
@@ -25,7 +24,7 @@ _MODEL = f"{__package__}.model."
 _MODELING = f"{_MODEL}modeling_vanilla_transformer"
 
 
-def _upload(model: "VanillaTransformerPreTrainedModel", repo_id: str, **kwargs: Any) -> str:
+def _upload(model: "VanillaTransformerPreTrainedModel", repo_id: str, **kwargs) -> str:
     """Upload a model with this package's model card; replaces `push_to_hub` if the package is installed."""
     from .sharing.hub import push_model
 
@@ -40,9 +39,11 @@ def _imported(module: str, name: str) -> ModuleType | None:
 
 def _register() -> None:
     """Register with those modules of transformers that are completely imported."""
+    # The file of the model travels with saved models and must not import this package, so it is told from here
     if modeling := _imported(_MODELING, "VanillaTransformerPreTrainedModel"):
         modeling.VanillaTransformerPreTrainedModel.uploader = _upload
 
+    # exist_ok throughout, because this runs after each of the imports
     if auto := _imported(_AUTO_CONFIG, "AutoConfig"):
         from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -64,11 +65,12 @@ def _register_pipeline(pipelines: ModuleType) -> None:
 
     if "translation" in pipelines.PIPELINE_REGISTRY.supported_tasks:
         return
-    # later releases reject the names of removed tasks before checking the registry
+    # Later releases reject the names of removed tasks before checking the registry
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
     model = import_module(_AUTO_MODEL).AutoModelForSeq2SeqLM
     registry = pipelines.PIPELINE_REGISTRY
     registry.register_pipeline("translation", TranslationPipeline, pt_model=model, type="text")
+    # The registry looks up aliases first, and "translation_xx_to_yy" is one of the names that later releases removed
     registry.task_aliases = _TaskAliases(registry.task_aliases)
 
 
@@ -86,14 +88,15 @@ class _RegisterAfterImport(MetaPathFinder):
     """Call `_register` after each import of a module concerned, unless a model module is still being imported."""
 
     def __init__(self) -> None:
-        self.running: set[str] = set()  # model modules that are being imported, one by the other
+        # Model modules that are being imported, one by the other. Registering meanwhile would import a module that
+        # waits for the one that asked for it, and find it without its classes.
+        self.running: set[str] = set()
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname, path, target=None):
         of_model = fullname.startswith(_MODEL)
         if not of_model and fullname not in (_AUTO_CONFIG, _AUTO_MODEL, _PIPELINES):
             return None
+        # Not `importlib.util.find_spec`, which would ask this finder again
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return spec
@@ -104,7 +107,7 @@ class _RegisterAfterImport(MetaPathFinder):
                 self.running.add(fullname)
             try:
                 execute(module)
-            finally:
+            finally:  # a failed import may be tried again
                 self.running.discard(fullname)
             if not self.running:
                 _register()
@@ -115,5 +118,6 @@ class _RegisterAfterImport(MetaPathFinder):
 
 def register() -> None:
     """Register with what is already imported, and with the rest as soon as it is imported."""
+    # First, because the first finder that knows a module wins
     sys.meta_path.insert(0, _RegisterAfterImport())
     _register()

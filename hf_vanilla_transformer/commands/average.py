@@ -28,9 +28,11 @@ def run(args: AverageArguments) -> None:
         raise ValueError(f"{args.run} has no checkpoints: give the output folder of a training run.")
     if len(folders) < args.last:
         raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: pass a smaller --last.")
+
     chosen = folders[-args.last :]
     average_checkpoints(chosen, args.output_dir)
     record_average(args.run, args.output_dir, args.last)
     say(f"Wrote the average of {', '.join(folder.name for folder in chosen)} to {args.output_dir}")
+    # The weights of checkpoints are those that the optimizer updates; the moving average exists only beside them
     if (recorded_settings(args.run) or {}).get("ema_decay"):
         say(f"It is not the moving average of the run; that is the model in {args.run}.")
