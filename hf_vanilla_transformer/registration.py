@@ -56,22 +56,17 @@ def _register() -> None:
         auto.AutoModelForSeq2SeqLM.register(generative.config_class, generative, exist_ok=True)
 
     if pipelines := _imported(_PIPELINES, "PIPELINE_REGISTRY"):
-        _register_pipeline(pipelines)
+        # Before the check, because this import ends in another call of this function
+        from .model.pipeline_vanilla_transformer import TranslationPipeline
 
-
-def _register_pipeline(pipelines: ModuleType) -> None:
-    """Register the pipeline with `transformers.pipelines`."""
-    from .model.pipeline_vanilla_transformer import TranslationPipeline
-
-    if "translation" in pipelines.PIPELINE_REGISTRY.supported_tasks:
-        return
-    # Later releases reject the names of removed tasks before checking the registry
-    getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
-    model = import_module(_AUTO_MODEL).AutoModelForSeq2SeqLM
-    registry = pipelines.PIPELINE_REGISTRY
-    registry.register_pipeline("translation", TranslationPipeline, pt_model=model, type="text")
-    # The registry looks up aliases first, and "translation_xx_to_yy" is one of the names that later releases removed
-    registry.task_aliases = _TaskAliases(registry.task_aliases)
+        registry = pipelines.PIPELINE_REGISTRY
+        if "translation" not in registry.supported_tasks:
+            # Later releases reject the names of removed tasks before checking the registry
+            getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
+            model = import_module(_AUTO_MODEL).AutoModelForSeq2SeqLM
+            registry.register_pipeline("translation", TranslationPipeline, pt_model=model, type="text")
+            # The registry looks up aliases first, and "translation_xx_to_yy" is one of the removed names
+            registry.task_aliases = _TaskAliases(registry.task_aliases)
 
 
 class _TaskAliases(dict[str, str]):

@@ -24,10 +24,9 @@ def run(args: AverageArguments) -> None:
     from ..training.settings import recorded_settings
 
     folders = checkpoint_folders(args.run)
-    if not folders:
-        raise ValueError(f"{args.run} has no checkpoints: give the output folder of a training run.")
     if len(folders) < args.last:
-        raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: pass a smaller --last.")
+        advice = "pass a smaller --last" if folders else "give the output folder of a training run"
+        raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: {advice}.")
 
     chosen = folders[-args.last :]
     average_checkpoints(chosen, args.output_dir)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import sentencex
 
 _UNKNOWN = "en"  # sentencex uses general rules, those of English, for languages that it does not know
-# A sentence that is all white space matches the first group alone
-_PARTS = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
+# White space at the start, everything up to the last other character, white space at the end
+_PARTS = re.compile(r"^\s+|\S(?:.*\S)?|\s+$", re.DOTALL)
 
 
 class Document:
@@ -44,5 +44,4 @@ def _cut(line: str, language: str) -> Iterator[str]:
     if "".join(sentences) != line:
         sentences = [line]
     for sentence in sentences:
-        if match := _PARTS.fullmatch(sentence):
-            yield from filter(None, match.groups())
+        yield from _PARTS.findall(sentence)
