@@ -88,7 +88,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         unfinished = Path(scratch, "unfinished")
-        # Not the temporary folder itself: its permissions are for its owner alone, and its removal must find it
+        # Not the temporary folder itself, which only its owner may read
         yield unfinished
         unfinished.replace(target)
 

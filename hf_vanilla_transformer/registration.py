@@ -56,7 +56,7 @@ def _register() -> None:
         auto.AutoModelForSeq2SeqLM.register(generative.config_class, generative, exist_ok=True)
 
     if pipelines := _imported(_PIPELINES, "PIPELINE_REGISTRY"):
-        # Before the check, because this import ends in another call of this function
+        # Before the check, because this import may end in another call of this function
         from .model.pipeline_vanilla_transformer import TranslationPipeline
 
         registry = pipelines.PIPELINE_REGISTRY

@@ -52,7 +52,7 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
         raise UsageError("The built-in phrases are English and German: pass --test_file for other languages.")
 
     pairs = source.pairs()
-    # Parquet files can hold nulls; such a line is blank, and keeps its place
+    # Tables can hold nulls: such a line is blank, and keeps its place
     sources = [text or "" for text in pairs["source"]]
     references = [text or "" for text in pairs["target"]]
     return ReferenceText(name, sources, references, "-".join(direction), unseen)

@@ -37,7 +37,7 @@ def run(args: TranslateArguments) -> None:
     settings = {**direction(args), **decoding_settings(args), **sampling, "split_sentences": args.split_sentences}
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
-    # The terminal's encoding may lack characters; tests replace stdout with other kinds of streams
+    # The terminal's encoding may lack characters. A program that calls `main` may have replaced stdout
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
@@ -66,8 +66,8 @@ def _sampling(args: TranslateArguments) -> dict[str, Any]:
         return {}
     if args.backend != "torch":
         raise UsageError("--do_sample requires --backend torch.")
-    # Unless told otherwise, one beam and all tokens: sampling from the model's own distribution. transformers would
-    # sample within the beams of the model, from its 50 best tokens
+    # One beam and all tokens, to sample from the model's own distribution; `generate` would take the model's beams and
+    # only the 50 best tokens
     return {"do_sample": True, "num_beams": args.num_beams or 1, "top_k": args.top_k or 0}
 
 

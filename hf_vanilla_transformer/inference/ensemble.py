@@ -119,7 +119,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                 cache=part,
                 use_cache=part is not None,
             )
-            # In float32, because the probabilities of unlikely tokens underflow in half precision
+            # In float32, as the searches of transformers compute log-probabilities
             log_probs.append(outputs.logits.log_softmax(-1, dtype=torch.float32))
             start += depth
 

@@ -22,7 +22,7 @@ def avoid_cudnn_attention() -> None:
 def has_native_bfloat16(device: torch.device) -> bool:
     """Return whether a device multiplies bfloat16 matrices natively, which makes them faster than float32."""
     if device.type == "cuda":
-        # torch counts emulation by default, which computes in float32 and is slower than float32
+        # torch counts emulation by default, which is no faster than float32
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
         # torch has no public function for this

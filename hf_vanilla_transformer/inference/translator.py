@@ -181,7 +181,7 @@ class Translator:
         length limit.
 
         Args:
-            sources: the token ids of each sentence, as `encode` returns them.
+            sources: the token ids of each sentence, as `encode` returns them; no ids have no ids as their translation.
             nbest: number of hypotheses, at most the beam size unless tokens are sampled.
             scores: whether hypotheses have scores, even if there is only one of each sentence.
             max_tokens: the maximum number of source tokens per batch, padding included; a longer sentence forms a
@@ -192,10 +192,11 @@ class Translator:
         Raises:
             ValueError: if `nbest` exceeds the beam size.
         """
-        results = [Output([], [], self.problem(len(source))) for source in sources]
+        blank = Output([[]] * nbest, [0.0] * nbest)
+        results = [Output([], [], self.problem(len(source))) if source else blank for source in sources]
         # The others keep an output with their problem: training never reached their last positions, so a translation
         # would be wrong without anyone noticing
-        places = [i for i, result in enumerate(results) if result.problem is None]
+        places = [i for i, source in enumerate(sources) if source and results[i].problem is None]
         if progress is not None and len(places) < len(sources):
             progress(len(sources) - len(places))
         if not places:
@@ -276,18 +277,15 @@ class Translator:
             found = iter(self.translate(pieces, progress=progress, **settings))
             return [_join(document, [next(found) for _ in document.sentences], nbest) for document in documents]
 
-        results = [Translation([_EMPTY] * nbest) for _ in sentences]
-        # The model never sees blank text: it was trained without, and would invent a translation
-        places = [i for i, sentence in enumerate(sentences) if not is_blank(sentence)]
-        if progress is not None and len(places) < len(sentences):
-            progress(len(sentences) - len(places))
-
-        sources = self.encode([sentences[i] for i in places], source_lang, target_lang, tag)
-        for i, output in zip(places, self.translate_ids(sources, nbest, progress=progress, **search), strict=True):
+        encoded = self.encode(sentences, source_lang, target_lang, tag)
+        # A blank text has no tokens, not the `</s>` that a tokenizer makes of it: the model would invent a translation
+        sources = [[] if is_blank(text) else ids for text, ids in zip(sentences, encoded, strict=True)]
+        translations = []
+        for output in self.translate_ids(sources, nbest, progress=progress, **search):
             texts = self.decode(output.hypotheses)
             hypotheses = map(Hypothesis, texts, output.scores or [0.0] * len(texts))
-            results[i] = Translation(list(hypotheses), output.problem)
-        return results
+            translations.append(Translation(list(hypotheses), output.problem))
+        return translations
 
 
 def _load_in_torch(
