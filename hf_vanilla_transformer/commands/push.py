@@ -33,7 +33,7 @@ def run(args: PushArguments) -> None:
     if args.space:
         import_extra("gradio", "demo")
     details = CardDetails(license=args.license, scores=read_scores(args.scores) if args.scores else None)
-    # None leaves an existing repository as it is
+    # None and not False: an organisation may create private repositories by default
     print(push(args.model, args.repo_id, details, args.private or None))
     if args.space:
         print(push_space(args.repo_id, args.private or None))
