@@ -4,33 +4,39 @@ Importing this package registers the model with transformers' Auto classes under
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .registration import register
-from .version import __version__
+from .version import __version__ as __version__
 
+# For type checkers and editors, which do not follow `__getattr__`; `as` marks a name as public
 if TYPE_CHECKING:
-    from .data.batching import MaxTokensBatchSampler
-    from .data.tokenizer import train_tokenizer
-    from .inference.ensemble import Ensemble
-    from .inference.translator import Translator, translate
-    from .model.configuration_vanilla_transformer import VanillaTransformerConfig
-    from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
-    from .model.pipeline_vanilla_transformer import TranslationPipeline
-    from .sharing import convert
-    from .training.arguments import VanillaTransformerTrainingArguments
-    from .training.checkpoints import average_checkpoints
-    from .training.presets import paper_config
-    from .training.schedule import noam
-    from .training.trainer import VanillaTransformerTrainer
+    from .data.batching import MaxTokensBatchSampler as MaxTokensBatchSampler
+    from .data.tokenizer import train_tokenizer as train_tokenizer
+    from .inference.ensemble import Ensemble as Ensemble
+    from .inference.translator import Translator as Translator
+    from .inference.translator import translate as translate
+    from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
+    from .model.modeling_vanilla_transformer import (
+        VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
+    )
+    from .model.modeling_vanilla_transformer import VanillaTransformerModel as VanillaTransformerModel
+    from .model.pipeline_vanilla_transformer import TranslationPipeline as TranslationPipeline
+    from .sharing import convert as convert
+    from .training.arguments import VanillaTransformerTrainingArguments as VanillaTransformerTrainingArguments
+    from .training.checkpoints import average_checkpoints as average_checkpoints
+    from .training.presets import paper_config as paper_config
+    from .training.schedule import noam as noam
+    from .training.trainer import VanillaTransformerTrainer as VanillaTransformerTrainer
 
 register()
 
-# Imported on first use, because torch, the Trainer and datasets are slow to import
-_LAZY = {
+# The modules of the public names, imported on first use, because torch, the Trainer and datasets are slow to import
+_MODULES = {
     "Ensemble": "inference.ensemble",
     "MaxTokensBatchSampler": "data.batching",
     "TranslationPipeline": "model.pipeline_vanilla_transformer",
+    "Translator": "inference.translator",
     "VanillaTransformerConfig": "model.configuration_vanilla_transformer",
     "VanillaTransformerForConditionalGeneration": "model.modeling_vanilla_transformer",
     "VanillaTransformerModel": "model.modeling_vanilla_transformer",
@@ -40,33 +46,19 @@ _LAZY = {
     "noam": "training.schedule",
     "paper_config": "training.presets",
     "train_tokenizer": "data.tokenizer",
-    "Translator": "inference.translator",
     "translate": "inference.translator",
 }
 
-__all__ = [
-    "Ensemble",
-    "MaxTokensBatchSampler",
-    "TranslationPipeline",
-    "Translator",
-    "VanillaTransformerConfig",
-    "VanillaTransformerForConditionalGeneration",
-    "VanillaTransformerModel",
-    "VanillaTransformerTrainer",
-    "VanillaTransformerTrainingArguments",
-    "__version__",
-    "average_checkpoints",
-    "convert",
-    "noam",
-    "paper_config",
-    "train_tokenizer",
-    "translate",
-]
 
-
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    # A module is an attribute of its package only once something has imported it
     if name == "convert":
         return import_module(".sharing.convert", __name__)
-    if name in _LAZY:
-        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    if name in _MODULES:
+        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # Completion in a notebook shows what has not been imported yet
+    return sorted({*globals(), *_MODULES, "convert"})

@@ -21,12 +21,8 @@ STATE = "trainer_state.json"  # in the folders of the run and of each checkpoint
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several shards
 CORPUS_MANIFEST = "translation.json"  # in a folder of translations
-MODEL_FILES = (
-    "*config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "*_vanilla_transformer.py",
-)  # all other files that are needed to load the model
+# All other files that are needed to load the model
+MODEL_FILES = ("*config.json", "tokenizer*", "special_tokens_map.json", "*_vanilla_transformer.py")
 
 
 @contextmanager
@@ -39,13 +35,14 @@ def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
         shared: whether several processes may write the file at once, so that each needs its own temporary path. What
             a killed process leaves is then not replaced by the next one.
     """
+    # In the same folder, because a file can only be moved atomically inside one file system
     unfinished = Path(f"{file}.{secrets.token_hex(4)}.unfinished" if shared else f"{file}.unfinished")
     try:
         yield unfinished
         try:
             unfinished.replace(file)
         except FileNotFoundError:
-            # a process that has seen the whole job finished may remove what is left over
+            # A process that has seen the whole job finished may remove what is left over, and with it this file
             if not (shared and Path(file).exists()):
                 raise
     finally:
@@ -87,19 +84,21 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     target = Path(path)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} is in use: choose a new or empty folder.")
+    # Inside the parent, because a folder cannot be moved to another file system
     target.parent.mkdir(parents=True, exist_ok=True)
-    # beside it, because only a move within one file system is atomic
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         unfinished = Path(scratch, "unfinished")
+        # Not the temporary folder itself, which only its owner may read
         yield unfinished
         unfinished.replace(target)
 
 
 def checksum(file: Path) -> str:
     """Return the BLAKE2b digest of a file: 16 bytes in hexadecimal."""
+    # hashlib.file_digest is part of Python only since 3.11
     digest = hashlib.blake2b(digest_size=16)
-    # in blocks: shards and weights may be larger than memory
     with file.open("rb") as content:
+        # 1 MiB at a time: weights need not fit into memory
         while block := content.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

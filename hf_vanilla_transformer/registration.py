@@ -8,10 +8,9 @@ order.
 
 import re
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -40,15 +39,16 @@ def _imported(module: str, name: str) -> ModuleType | None:
 
 def _register() -> None:
     """Register with those modules of transformers that are completely imported."""
+    # The file of the model travels with saved models and must not import this package, so it is told from here
     if modeling := _imported(_MODELING, "VanillaTransformerPreTrainedModel"):
         modeling.VanillaTransformerPreTrainedModel.uploader = _upload
 
+    # exist_ok throughout, because this runs after each of the imports
     if auto := _imported(_AUTO_CONFIG, "AutoConfig"):
         from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 
         auto.AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
 
-    # exist_ok, since this is called after each import
     if auto := _imported(_AUTO_MODEL, "AutoModelForSeq2SeqLM"):
         modeling = import_module(_MODELING)
         generative = modeling.VanillaTransformerForConditionalGeneration
@@ -56,22 +56,17 @@ def _register() -> None:
         auto.AutoModelForSeq2SeqLM.register(generative.config_class, generative, exist_ok=True)
 
     if pipelines := _imported(_PIPELINES, "PIPELINE_REGISTRY"):
-        _register_pipeline(pipelines)
+        # Before the check, because this import may end in another call of this function
+        from .model.pipeline_vanilla_transformer import TranslationPipeline
 
-
-def _register_pipeline(pipelines: ModuleType) -> None:
-    """Register the pipeline with `transformers.pipelines`."""
-    from .model.pipeline_vanilla_transformer import TranslationPipeline
-
-    # transformers 5 may bring the task back, and another package may have registered it
-    if "translation" in pipelines.PIPELINE_REGISTRY.supported_tasks:
-        return
-    # later releases reject the names of removed tasks before checking the registry
-    getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
-    model = import_module(_AUTO_MODEL).AutoModelForSeq2SeqLM
-    registry = pipelines.PIPELINE_REGISTRY
-    registry.register_pipeline("translation", TranslationPipeline, pt_model=model, type="text")
-    registry.task_aliases = _TaskAliases(registry.task_aliases)
+        registry = pipelines.PIPELINE_REGISTRY
+        if "translation" not in registry.supported_tasks:
+            # Later releases reject the names of removed tasks before checking the registry
+            getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
+            model = import_module(_AUTO_MODEL).AutoModelForSeq2SeqLM
+            registry.register_pipeline("translation", TranslationPipeline, pt_model=model, type="text")
+            # The registry looks up aliases first, and "translation_xx_to_yy" is one of the removed names
+            registry.task_aliases = _TaskAliases(registry.task_aliases)
 
 
 class _TaskAliases(dict[str, str]):
@@ -88,19 +83,18 @@ class _RegisterAfterImport(MetaPathFinder):
     """Call `_register` after each import of a module concerned, unless a model module is still being imported."""
 
     def __init__(self) -> None:
-        # model modules that are being imported, one by the other
+        # Model modules that are being imported, one by the other. Registering meanwhile would import a module that
+        # waits for the one that asked for it, and find it without its classes.
         self.running: set[str] = set()
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname, path, target=None):
         of_model = fullname.startswith(_MODEL)
         if not of_model and fullname not in (_AUTO_CONFIG, _AUTO_MODEL, _PIPELINES):
             return None
+        # Not `importlib.util.find_spec`, which would ask this finder again
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             return spec
-        # Python has no event for "has been imported": the loader's method gets a call of `_register` at its end
         execute = spec.loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:
@@ -108,7 +102,7 @@ class _RegisterAfterImport(MetaPathFinder):
                 self.running.add(fullname)
             try:
                 execute(module)
-            finally:
+            finally:  # a failed import may be tried again
                 self.running.discard(fullname)
             if not self.running:
                 _register()
@@ -119,5 +113,6 @@ class _RegisterAfterImport(MetaPathFinder):
 
 def register() -> None:
     """Register with what is already imported, and with the rest as soon as it is imported."""
+    # First, because the first finder that knows a module wins
     sys.meta_path.insert(0, _RegisterAfterImport())
     _register()

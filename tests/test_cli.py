@@ -195,4 +195,4 @@ def test_a_file_that_is_not_text_is_named_in_one_line(tmp_path, capsys):
     (tmp_path / "keys").write_bytes(b"\x80\n")
     assert main(["serve", "nowhere", "--api_key_file", str(tmp_path / "keys")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "keys: not UTF-8 (invalid start byte at byte 0)" in line
+    assert "keys, line 1: not UTF-8 (invalid start byte at byte 0)" in line

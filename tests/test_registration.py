@@ -32,3 +32,9 @@ def test_auto_classes_build_the_model_for_any_import_order(imports):
     # with the uploader, push_to_hub writes this package's card
     code = f"model = {build}; print(type(model).__name__, model.uploader.__name__)"
     assert run_python(f"{imports}\n{code}") == "VanillaTransformerForConditionalGeneration _upload"
+
+
+def test_completion_shows_public_names_before_anything_slow_is_imported():
+    names = "{'convert', 'translate'} <= {*dir(package)}"
+    code = f"import sys, hf_vanilla_transformer as package; print({names}, 'torch' in sys.modules)"
+    assert run_python(code) == "True False"

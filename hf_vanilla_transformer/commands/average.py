@@ -24,14 +24,15 @@ def run(args: AverageArguments) -> None:
     from ..training.ema import AVERAGE
 
     folders = checkpoint_folders(args.run)
-    if not folders:
-        raise ValueError(f"{args.run} has no checkpoints: give the output folder of a training run.")
     if len(folders) < args.last:
-        raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: pass a smaller --last.")
+        advice = "pass a smaller --last" if folders else "give the output folder of a training run"
+        raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: {advice}.")
+
     chosen = folders[-args.last :]
     average_checkpoints(chosen, args.output_dir)
     moving_average = any((folder / AVERAGE).is_file() for folder in chosen)
     record_average(args.run, args.output_dir, args.last, moving_average)
     say(f"Wrote the average of {', '.join(folder.name for folder in chosen)} to {args.output_dir}")
+    # the weights of checkpoints are those that the optimizer updates; the moving average exists only beside them
     if moving_average:
         say(f"It is not the moving average of the run; that is the model in {args.run}.")

@@ -32,28 +32,32 @@ def run(args: CompareArguments) -> None:
     systems = (args.a, args.b)
     files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
     translators = {name: load_translator([name], dtype=args.dtype) for name in systems if name not in files}
+
     languages: tuple[str | None, str | None] = (args.source_lang, args.target_lang)
+    # If both are given, a model of one direction can be compared with one of several
     if not all(languages):
-        # otherwise models of one direction and of several can be compared
         check_same_directions({name: each.directions for name, each in translators.items()})
-    # with two models, both have these languages, or the flags name them
     for translator in translators.values():
         languages = resolve_languages(translator, args)
+
     text = read_text(args, args.test_file, languages)
+    # The comparison checks this too, but only after the slow translation
     for name, lines in files.items():
-        # checked before the slow translation
         if len(lines) != len(text.sources):
             raise ValueError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")
+
+    # With the side in its key, because a system can be compared with itself
     translations: dict[str, Sequence[str]] = {}
     untranslated: dict[str, int] = {}
-    # with their sides, since A and B may have the same name
     for side, name in zip("AB", systems, strict=True):
+        key = f"{side}: {name}"
         if name in files:
-            translations[f"{side}: {name}"] = files[name]
+            translations[key] = files[name]
             continue
         found = translate_sentences(translators[name], text.sources, args)
+        translations[key] = [translation.text for translation in found]
         if number := report_problems(found, name):
             untranslated[side] = number
-        translations[f"{side}: {name}"] = [translation.text for translation in found]
+
     result = compare_translations(text.sources, text.references, translations, args.bleu_tokenize)
     print(json.dumps({**result, "untranslated": untranslated} if untranslated else result, indent=2))

@@ -21,7 +21,7 @@ def run(args: DemoArguments) -> None:
     """Serve the page until Ctrl-C."""
     from ..serving.explorer import Explorer, build_page
 
-    # Gradio would try for most of a minute
+    # Gradio would only report a used port after it has tried for most of a minute, and after the model is loaded
     listen(args.host, args.port).close()
     page = build_page(Explorer.load(args.model, args.dtype or "float32"))
     host = args.host.strip("[]")
@@ -35,6 +35,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         OSError: if that is impossible; the message names the address.
     """
     try:
+        # Python's own error for this is an OverflowError
         if port and port > 65_535:
             raise OSError("the highest port is 65535")
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port or 0, type=socket.SOCK_STREAM)[0]

@@ -22,6 +22,7 @@ def load_translator(names: Sequence[str], backend: str = "torch", dtype: str | N
     """
     from ..inference.translator import Translator
 
+    # `Translator.load` checks this too, in the words of Python and not of the flags
     if backend != "torch" and len(names) > 1:
         raise UsageError("An ensemble requires --backend torch.")
     if backend != "torch" and dtype is not None:
@@ -37,6 +38,7 @@ def labels(names: Sequence[str]) -> list[str]:
 
 def decoding_settings(args: SearchFlags) -> Settings:
     """Return the beam search settings that were given as flags."""
+    # A setting that is None would override that of the model
     return {name: value for name, value in values_of(args, SearchFlags).items() if value is not None}
 
 

@@ -39,6 +39,7 @@ class Attention(ModelFlags, Plot):
         from ..serving.explorer import Explorer
         from ..study.plots import attention_heads
 
+        # Beam search with the paper's settings (section 6.1), whatever the model's own are
         explorer = Explorer.load(self.model)
         target = explorer.translate(self.sentence, 4, 0.6, self.target_lang)[0].ids
         return attention_heads(**explorer.attention(self.sentence, target, self.target_lang), layer=self.layer)
@@ -56,6 +57,7 @@ class Training(Plot):
         return training_curves({name: read_log(run) for name, run in zip(labels(self.runs), self.runs, strict=True)})
 
 
+# Only here, because a class cannot name its subclasses
 Plot.KINDS.update(attention=Attention, training=Training)
 
 

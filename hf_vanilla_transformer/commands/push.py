@@ -29,10 +29,11 @@ def run(args: PushArguments) -> None:
     from ..sharing.card import CardDetails, read_scores
     from ..sharing.hub import push, push_space
 
+    # The Space names the release of gradio that is installed; if there is none, nothing should be uploaded
     if args.space:
-        # before the model is uploaded
         import_extra("gradio", "demo")
     details = CardDetails(license=args.license, scores=read_scores(args.scores) if args.scores else None)
+    # None and not False: an organisation may create private repositories by default
     print(push(args.model, args.repo_id, details, args.private or None))
     if args.space:
         print(push_space(args.repo_id, args.private or None))

@@ -22,19 +22,18 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
 
     Args:
         test_file: one of the files given by the flags, or None.
-        languages: source and target language of the model, used if the flags do not name them.
+        languages: source and target language; None for one that is unknown.
 
     Raises:
         UsageError: if the languages are unknown, or the built-in phrases are not available in them.
         ValueError: if the text cannot be read.
     """
-    source_lang = args.source_lang or languages[0]
-    target_lang = args.target_lang or languages[1]
-    if source_lang is None or target_lang is None:
-        raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
     from ..data.phrases import splits
     from ..data.source import BuiltInPhrases, HubDataset, Text, TextFile
 
+    source_lang, target_lang = languages
+    if source_lang is None or target_lang is None:
+        raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
     direction = (source_lang, target_lang)
     unseen: list[int] = []
     if test_file:
@@ -42,6 +41,7 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
         name = Path(test_file).name
     elif args.dataset_name:
         source = HubDataset(direction, args.dataset_name, args.dataset_config_name, args.split)
+        # Results are published, so a local folder appears without its path, but a name on the Hub as it is
         folder = Path(args.dataset_name)
         name = f"{folder.name if folder.exists() else args.dataset_name}, {args.split}"
     elif {*direction} == {"de", "en"}:
@@ -50,6 +50,9 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
         unseen = [i for i, phrase in enumerate(splits()["test"]) if phrase.unseen]
     else:
         raise UsageError("The built-in phrases are English and German: pass --test_file for other languages.")
+
     pairs = source.pairs()
-    sources, references = ([text or "" for text in pairs[side]] for side in ("source", "target"))
+    # Tables can hold nulls: such a line is blank, and keeps its place
+    sources = [text or "" for text in pairs["source"]]
+    references = [text or "" for text in pairs["target"]]
     return ReferenceText(name, sources, references, "-".join(direction), unseen)

@@ -36,15 +36,12 @@ def run(args: ScoreArguments) -> None:
             **direction(args),
         )
     for log_probability, tokens in results:
-        row = {
-            "log_probability": log_probability,
-            "tokens": tokens,
-            "perplexity": perplexity(-log_probability / tokens),
-        }
-        print(json.dumps(row))
+        # At least one token: `</s>` counts
+        own = perplexity(-log_probability / tokens)
+        print(json.dumps({"log_probability": log_probability, "tokens": tokens, "perplexity": own}))
+
+    # Per token of the whole text, not the mean over pairs, in which short sentences would weigh too much
     total = sum(log_probability for log_probability, _ in results)
-    tokens = sum(count for _, count in results)
-    say(
-        f"{len(results):,} pairs, {tokens:,} tokens: log-probability {total:.2f} nats, perplexity "
-        f"{perplexity(-total / tokens):.4f} per token"
-    )
+    total_tokens = sum(tokens for _, tokens in results)
+    average = f"perplexity {perplexity(-total / total_tokens):.4f} per token"
+    say(f"{len(results):,} pairs, {total_tokens:,} tokens: log-probability {total:.2f} nats, {average}")

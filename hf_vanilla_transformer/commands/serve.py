@@ -41,7 +41,7 @@ class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlag
 
 def run(args: ServeArguments) -> None:
     """Serve until SIGTERM, after which requests that were accepted are still answered, or Ctrl-C."""
-    for module in ("fastapi", "prometheus_client", "uvicorn"):
+    for module in ("fastapi", "uvicorn"):
         import_extra(module, "serve")
     from ..serving.batcher import Batcher
     from ..serving.monitoring import Metrics
@@ -49,26 +49,30 @@ def run(args: ServeArguments) -> None:
     from ..serving.server import Server
     from ..serving.service import ServedModel, TranslationService
 
+    # Whatever may be wrong with the flags is found before models are loaded, which can take minutes
     keys = _read_keys(args.api_key_file) if args.api_key_file else []
-    # before the models are loaded, so that a port in use is reported at once
     sock = listen(args.host, args.port)
+
     metrics = Metrics()
     batcher = Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)
     metrics.watch_queue(batcher.queue_length)
     models = []
     names = list(dict.fromkeys(args.model))
     for name, label in zip(names, labels(names), strict=True):
-        # on the model thread, where the threads of torch (OpenMP) then belong
+        # On the thread that will run it: PyTorch's threads are slow as soon as a second thread of Python uses them
         translator = batcher.run(partial(load_translator, [name], args.backend, args.dtype))
-        # the name in messages to clients, to whom a path of this machine says nothing
+        # The clients see this name, but not the paths on this machine
         translator.name = label
         models.append(ServedModel(translator, decoding_settings(args), metrics))
     service = TranslationService(models, batcher)
-    server = Server(service, metrics, keys, args.max_characters, args.timeout)
-    app = server.app(args.cors_origin, page=args.page)
+    app = Server(service, metrics, keys, args.max_characters, args.timeout).app(args.cors_origin, page=args.page)
+
+    # The root logger stays at its level: other libraries would log every request that they make
     logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("hf_vanilla_transformer", "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)
+
+    # From the socket, because the flag may be a name
     host, port = sock.getsockname()[:2]
     directions = ", ".join(f"{source} to {target}" for source, target in service.directions)
     say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; press Ctrl-C to stop.")
@@ -81,15 +85,14 @@ def _read_keys(file: Path) -> list[str]:
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if there are none.
+        ValueError: if there are none, or the file is not UTF-8.
     """
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 ({error.reason} at byte {error.start}).") from None
-    keys = [line.strip() for line in text.splitlines() if line.strip()]
+    from ..data.formats import read_lines
+
+    keys = [line.strip() for line in read_lines(str(file)) if line.strip()]
     if not keys:
         raise ValueError(f"{file} is empty: write one API key per line into it.")
+    # By their number: an error must never show a key
     for number, key in enumerate(keys, 1):
         if len(key.split()) > 1:
             raise ValueError(f"{file}, key {number}: an API key is one word.")

@@ -62,38 +62,38 @@ class TranslateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, F
 
 def run(args: TranslateArguments) -> None:
     """Translate files into a folder if any are given; otherwise print one translation per line of stdin, in order."""
-    if args.input_files:
-        _translate_files(args, _sampling(args))
-    else:
-        _translate_standard_input(args)
-
-
-def _translate_standard_input(args: TranslateArguments) -> None:
     from tqdm import tqdm
     from transformers import set_seed
 
     from ..data.formats import decode_lines
 
+    sampling = _sampling(args)
+    if args.input_files:
+        _translate_files(args, sampling)
+        return
+    # Python has no stdin if it was closed, as by a service manager
     if sys.stdin is None:
         raise OSError("Standard input is closed: redirect the text to it with < FILE.")
-    sampling = _sampling(args)
+
     if args.do_sample:
         set_seed(args.seed)
     translator = load_translator(args.model, args.backend, args.dtype)
     settings = {**direction(args), **decoding_settings(args), **sampling, "split_sentences": args.split_sentences}
-    # before stdin is read
+    # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
-    lines_read = untranslated = 0
+    # The terminal's encoding may lack characters. A program that calls `main` may have replaced stdout
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # the terminal's encoding may lack characters
         sys.stdout.reconfigure(encoding="utf-8")
+
+    lines_read = 0
+    untranslated = 0
+    # No bar while someone types, which would be drawn over
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
         for lines in _chunks(decode_lines(_standard_input(), "standard input"), wait=args.do_sample):
             translations = translator.translate(lines, max_tokens=args.max_tokens, progress=bar.update, **settings)
             for translation in translations:
-                # one line of output per line of input
+                # One line of output per line of input: a model may generate a line break
                 print(" ".join(translation.text.splitlines()))
-            # whoever reads the other end of a pipe gets every translation at once
             sys.stdout.flush()
             untranslated += report_problems(translations, "standard input", lines_read + 1)
             lines_read += len(lines)
@@ -110,7 +110,8 @@ def _sampling(args: TranslateArguments) -> Settings:
         return {}
     if args.backend != "torch":
         raise UsageError("--do_sample requires --backend torch.")
-    # the beam size and top_k saved with a model are for search; 0 is all tokens
+    # One beam and all tokens, to sample from the model's own distribution; `generate` would take the model's beams and
+    # only the 50 best tokens
     return {"do_sample": True, "num_beams": args.num_beams or 1, "top_k": args.top_k or 0}
 
 
@@ -122,29 +123,31 @@ def _chunks(lines: Iterable[str], wait: bool) -> Iterator[list[str]]:
     """
     queue: Queue[str | BaseException | None] = Queue(MAX_LINES)
 
+    # In a thread, because reading blocks: only so can the lines that are there be told from those still to come
     def read() -> None:
         try:
             for line in lines:
                 queue.put(line)
             queue.put(None)
         except BaseException as error:
-            # raised again by the consumer
             queue.put(error)
 
+    # A daemon, so that a failure ends the process while the thread still waits for a line
     Thread(target=read, daemon=True).start()
-    item: str | BaseException | None = ""
-    while item is not None:
-        chunk: list[str] = []
-        item = queue.get()
-        while isinstance(item, str):
-            chunk.append(item)
+    last: str | BaseException | None = ""
+    while isinstance(last, str):
+        last = queue.get()
+        chunk = []
+        while isinstance(last, str):
+            chunk.append(last)
             if len(chunk) == MAX_LINES or (queue.empty() and not wait):
                 break
-            item = queue.get()
+            last = queue.get()
         if chunk:
             yield chunk
-        if isinstance(item, BaseException):
-            raise item
+    # An invalid line ends the text only after the lines before it are translated
+    if last is not None:
+        raise last
 
 
 def _standard_input() -> BinaryIO:
@@ -155,7 +158,7 @@ def _standard_input() -> BinaryIO:
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
     except io.UnsupportedOperation:
-        # stdin has no file descriptor, as in tests
+        # Tests replace stdin with one that has no file descriptor
         return sys.stdin.buffer
 
 

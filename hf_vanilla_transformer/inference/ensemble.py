@@ -23,6 +23,7 @@ class _EnsembleEncoder(nn.Module):
         super().__init__()
         self.encoders = nn.ModuleList(encoders)
 
+    # generate() also passes flags such as output_attentions, of which this encoder returns nothing
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **_: object):
         states = [encoder(input_ids, attention_mask).last_hidden_state for encoder in self.encoders]
         return BaseModelOutput(torch.cat(states, -1))
@@ -31,6 +32,7 @@ class _EnsembleEncoder(nn.Module):
 def _cache_slice(cache: EncoderDecoderCache, start: int, stop: int) -> EncoderDecoderCache:
     """Return the layers `start` to `stop` - 1 of a cache, which belong to one of the models; nothing is copied."""
     slices = []
+    # The layers are objects that the models update in place, so the whole cache sees every new key and value
     for full in (cache.self_attention_cache, cache.cross_attention_cache):
         part = DynamicCache()
         part.layers = full.layers[start:stop]
@@ -52,24 +54,23 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     """
 
     def __init__(self, models: Sequence[VanillaTransformerPreTrainedModel]):
-        first = models[0].config
-        for model in models[1:]:
-            for name in ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
-                expected = getattr(first, name)
-                found = getattr(model.config, name)
-                if found != expected:
-                    raise ValueError(
-                        f"The models of an ensemble must share one vocabulary: {name} is {expected} in the first "
-                        f"model, but {found} in another."
-                    )
-        # of the ensemble alone: the first model keeps its own
-        config = copy.deepcopy(first)
+        config = copy.deepcopy(models[0].config)
+        for name in ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
+            expected = getattr(config, name)
+            others = [getattr(model.config, name) for model in models]
+            if different := [other for other in others if other != expected]:
+                raise ValueError(
+                    f"The models of an ensemble must share one vocabulary: {name} is {expected} in the first model, "
+                    f"but {different[0]} in another."
+                )
         self._depths = [model.config.num_decoder_layers for model in models]
-        # transformers allocates the cache for this number of layers
+        # generate() allocates a cache with this number of layers, which `forward` distributes among the models
         config.num_decoder_layers = sum(self._depths)
+        # The constructor derives a generation config from `config`, which that of the first model replaces
         super().__init__(config)
-        self.models = nn.ModuleList(models)
         self.generation_config = copy.deepcopy(models[0].generation_config)
+        self.models = nn.ModuleList(models)
+        # Built once, because generate() asks for the encoder at each call
         self._encoder = _EnsembleEncoder([model.get_encoder() for model in models])
         self._widths = [model.config.d_model for model in models]
         self.eval()
@@ -78,9 +79,10 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         return self._encoder
 
     def _can_use_fast_search(self, *search: object) -> bool:
-        # the fast search supports only a single model
+        # It decodes with the layers of a single model
         return False
 
+    # With learned positions, a model has no state for tokens behind the end of its table
     def _max_output_tokens(self) -> int:
         return min(model._max_output_tokens() for model in self.models)  # type: ignore[operator]
 
@@ -103,9 +105,10 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             raise ValueError(f"An ensemble takes no {' or '.join(head_masks)}: mask the heads of its models instead.")
         if encoder_outputs is None:
             encoder_outputs = self._encoder(input_ids, attention_mask)
+
         log_probs = []
-        # the first layer of the model in the shared cache
-        start = 0
+        start = 0  # the first layer of the model in the shared cache
+        # Only by width: generate() has repeated the rows of the whole tensor for the beams
         states = encoder_outputs[0].split(self._widths, -1)
         for model, state, depth in zip(self.models, states, self._depths, strict=True):
             part = None if cache is None else _cache_slice(cache, start, start + depth)
@@ -116,9 +119,11 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                 cache=part,
                 use_cache=part is not None,
             )
+            # In float32, as the searches of transformers compute log-probabilities
             log_probs.append(outputs.logits.log_softmax(-1, dtype=torch.float32))
             start += depth
-        # log of the mean probability, computed from logarithms so that nothing underflows
+
+        # log((p_1 + ... + p_M) / M) from the logarithms, (M, B, T, vocab_size) to (B, T, vocab_size). As logits it
+        # changes nothing for generate(): the softmax of log-probabilities are the probabilities
         logits = torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
-        fields: dict = {"logits": logits, CACHE: cache}
-        return Seq2SeqLMOutput(**fields)
+        return Seq2SeqLMOutput(**{"logits": logits, CACHE: cache})  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ class Bleu(evaluate.Metric):
     name = "bleu"
 
     def __init__(self, **kwargs: object):
+        # Otherwise each process writes the texts to Arrow files in the cache folder, which all runs share
         super().__init__(keep_in_memory=True, **kwargs)
 
     def _info(self) -> evaluate.MetricInfo:
@@ -38,7 +39,7 @@ class Bleu(evaluate.Metric):
 
 def bleu(tokenize: str | None = None) -> sacrebleu.BLEU:
     """Return sacreBLEU's BLEU; None chooses its default tokenisation, "13a"."""
-    # force: do not warn that the text looks tokenised
+    # force: do not warn that the text looks tokenised, which with the tokenisation "none" it should be
     return sacrebleu.BLEU(tokenize=tokenize, force=True)
 
 
@@ -51,6 +52,7 @@ def check_tokenization(name: str) -> None:
     names = sorted(name for name in sacrebleu.BLEU.TOKENIZERS if name)
     if name not in names:
         raise ValueError(f"Unknown tokenisation {name!r} for BLEU; choose one of {', '.join(names)}.")
+    # Some tokenisations load a dictionary or download a model, only when they are first used
     try:
         bleu(name).corpus_score(["a"], [["a"]])
     except (RuntimeError, ImportError, OSError) as error:
@@ -74,17 +76,16 @@ def evaluate_translations(
     metrics: dict[str, Metric] = {
         "bleu": bleu(bleu_tokenize),
         "chrf": sacrebleu.CHRF(),
-        # also counts words and pairs of words
-        "chrf++": sacrebleu.CHRF(word_order=2),
-        # an error rate: lower is better
-        "ter": sacrebleu.TER(),
+        "chrf++": sacrebleu.CHRF(word_order=2),  # also counts words and pairs of words
+        "ter": sacrebleu.TER(),  # an error rate: lower is better
     }
     scores = {name: metric.corpus_score(predictions, [references]).score for name, metric in metrics.items()}
-    # signatures name the number of references, which is known only after scoring
+    # Signatures name the number of references, which is known only after scoring
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     return {**scores, "signatures": signatures}
 
 
 def perplexity(nats: float) -> float:
     """Return the perplexity for a cross-entropy in nats per token, capped so that it does not overflow."""
+    # exp(709.8) is the largest double, and an untrained model may exceed it
     return math.exp(min(nats, 700.0))

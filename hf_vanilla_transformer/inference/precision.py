@@ -7,6 +7,7 @@ DTYPES = ("float32", "bfloat16", "float16", "auto")
 
 def default_device() -> torch.device:
     """Return the accelerator, or the CPU if there is none."""
+    # check_available: without it, a build for CUDA names a GPU on machines that have none
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
@@ -21,8 +22,10 @@ def avoid_cudnn_attention() -> None:
 def has_native_bfloat16(device: torch.device) -> bool:
     """Return whether a device multiplies bfloat16 matrices natively, which makes them faster than float32."""
     if device.type == "cuda":
+        # torch counts emulation by default, which is no faster than float32
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
+        # torch has no public function for this
         return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return False
 

@@ -1,10 +1,13 @@
 """Cut a text into sentences and what lies between them, with sentencex, and join their translations."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 import sentencex
 
 _UNKNOWN = "en"  # sentencex uses general rules, those of English, for languages that it does not know
+# White space at the start, everything up to the last other character, white space at the end
+_PARTS = re.compile(r"^\s+|\S(?:.*\S)?|\s+$", re.DOTALL)
 
 
 class Document:
@@ -20,6 +23,7 @@ class Document:
     """
 
     def __init__(self, text: str, language: str | None):
+        # sentencex alone would take a title and the sentence on the next line for one sentence
         lines = text.splitlines(keepends=True)
         self.pieces = [piece for line in lines for piece in _cut(line, language or _UNKNOWN)]
         self._places = [i for i, piece in enumerate(self.pieces) if not piece.isspace()]
@@ -36,11 +40,8 @@ class Document:
 def _cut(line: str, language: str) -> Iterator[str]:
     """Yield the sentences of a line and the white space around them."""
     sentences = sentencex.segment(language, line)
+    # sentencex promises that nothing is lost; if it ever is, one long sentence is better
     if "".join(sentences) != line:
-        # sentencex promises this; losing text would be worse than one long sentence
         sentences = [line]
     for sentence in sentences:
-        start = len(sentence) - len(sentence.lstrip())
-        end = len(sentence.rstrip())
-        parts = (sentence,) if end <= start else (sentence[:start], sentence[start:end], sentence[end:])
-        yield from filter(None, parts)
+        yield from _PARTS.findall(sentence)

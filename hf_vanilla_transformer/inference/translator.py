@@ -8,10 +8,10 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, overload
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
 from ..data.tags import prefix_ids
@@ -19,17 +19,14 @@ from ..data.tokenizer import check_tokenizer
 from ..export.format import Runtime
 from ..export.registry import load_export, recognise
 from ..model.loading import load, load_model
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, is_blank, max_source_tokens
 from .ensemble import Ensemble
 from .precision import avoid_cudnn_attention, default_device, resolve_dtype
 from .segments import Document
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 MAX_TOKENS = 2048  # source tokens per batch, padding included
 Progress = Callable[[int], object]  # called after each batch with the number of sentences in it
-_Result = TypeVar("_Result")
 
 
 class Hypothesis(NamedTuple):
@@ -37,6 +34,9 @@ class Hypothesis(NamedTuple):
 
     text: str
     score: float
+
+
+_EMPTY = Hypothesis("", 0.0)  # the translation of blank text: certain, so its log-probability is 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Translator:
         max_source_tokens: the most tokens of a source that is translated, tags and `</s>` included.
     """
 
-    def __init__(self, model: Runtime, tokenizer: "PreTrainedTokenizerBase", name: str = "the model"):
+    def __init__(self, model: Runtime, tokenizer: PreTrainedTokenizerBase, name: str = "the model"):
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
@@ -114,17 +114,18 @@ class Translator:
             exported = load_export(name, backend)
             return cls(exported, exported.tokenizer, name)
 
-        loaded = {each: _load_in_torch(each, dtype or "float32") for each in names}
-        if len(names) == 1:
-            return cls(*loaded[name], name)
+        loaded = [_load_in_torch(each, dtype or "float32") for each in names]
+        model, tokenizer = loaded[0]
+        if len(loaded) == 1:
+            return cls(model, tokenizer, name)
 
-        # An ensemble averages probabilities token by token, so token 7 must be the same word in every model.
-        first = loaded[names[0]][1]
-        for other, (_, tokenizer) in loaded.items():
-            if tokenizer.get_vocab() != first.get_vocab():
-                raise ValueError(f"{names[0]} and {other} have different vocabularies; an ensemble must share one.")
-        check_same_directions({each: Directions(model.config) for each, (model, _) in loaded.items()})
-        return cls(Ensemble([loaded[each][0] for each in names]), first, name)
+        # Equal sizes are not enough: an ensemble would average the probabilities of different tokens
+        for other, (_, its_tokenizer) in zip(names, loaded, strict=True):
+            if its_tokenizer.get_vocab() != tokenizer.get_vocab():
+                raise ValueError(f"{names[0]} and {other} have different vocabularies: an ensemble must share one.")
+        models = [each for each, _ in loaded]
+        check_same_directions({each: Directions(model.config) for each, model in zip(names, models, strict=True)})
+        return cls(Ensemble(models), tokenizer, name)
 
     def num_hypotheses(self, num_beams: int | None = None) -> int:
         """Return how many hypotheses of a sentence a beam search can return.
@@ -151,17 +152,20 @@ class Translator:
         Raises:
             ValueError: for a language or tag that the model does not have.
         """
+        # Before the check for no sentences, so that wrong languages are errors even then
         prefix = prefix_ids(self.model.config, self.tokenizer, source_lang, target_lang, tag)
         if not sentences:
             return []
-        # not verbose: transformers would warn of long sentences, which are reported here
+        # Not verbose: transformers would log a warning for sentences longer than `model_max_length`. They are reported
+        # by `problem` instead, which also counts the tags.
         return [[*prefix, *ids] for ids in self.tokenizer(list(sentences), verbose=False)["input_ids"]]
 
     def decode(self, hypotheses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of generated ids."""
-        # one by one: some releases of transformers return one empty text for an empty list
-        return [str(self.tokenizer.decode(list(ids), skip_special_tokens=True)) for ids in hypotheses]
+        # The start token, `</s>` and the padding behind it are special tokens too
+        return self.tokenizer.batch_decode([list(ids) for ids in hypotheses], skip_special_tokens=True)
 
+    @torch.inference_mode()
     def translate_ids(
         self,
         sources: Sequence[Sequence[int]],
@@ -177,65 +181,67 @@ class Translator:
         length limit.
 
         Args:
-            sources: the token ids of each sentence, as `encode` returns them.
+            sources: the token ids of each sentence, as `encode` returns them; no ids have no ids as their translation.
+            nbest: number of hypotheses, at most the beam size unless tokens are sampled.
+            scores: whether hypotheses have scores, even if there is only one of each sentence.
+            max_tokens: the maximum number of source tokens per batch, padding included; a longer sentence forms a
+                batch of its own.
+            progress: called after each batch with the number of sentences in it.
+            generate_kwargs: passed to `model.generate`; defaults come from the generation config of the model.
 
-        The other arguments are those of `translate`.
+        Raises:
+            ValueError: if `nbest` exceeds the beam size.
         """
-        problems = [self.problem(len(source)) for source in sources]
-        results = [Output([], [], problem) for problem in problems]
-        places = [i for i, problem in enumerate(problems) if problem is None]
-        # sentences without a translation are done at once
+        blank = Output([[]] * nbest, [0.0] * nbest)
+        results = [Output([], [], self.problem(len(source))) if source else blank for source in sources]
+        # The others keep an output with their problem: training never reached their last positions, so a translation
+        # would be wrong without anyone noticing
+        places = [i for i, source in enumerate(sources) if source and results[i].problem is None]
         if progress is not None and len(places) < len(sources):
             progress(len(sources) - len(places))
+        if not places:
+            return results
 
-        def search(inputs: dict[str, torch.Tensor]) -> list[Output]:
-            if nbest == 1 and not scores:
-                # without scores, which exports may not have, and which cost one more pass with some settings
-                found = self.model.generate(**inputs, **generate_kwargs)
-                sequences = found if isinstance(found, torch.Tensor) else found.sequences
-                return [Output([ids], []) for ids in sequences.tolist()]
-            settings = {**generate_kwargs, "num_return_sequences": nbest, "output_sequence_scores": True}
-            found = self.model.generate(**inputs, **settings)
-            # (B n, T) -> (B, n, T), and the scores (B n,) -> (B, n)
-            hypotheses = found.sequences.unflatten(0, (-1, nbest)).tolist()
-            values = found.sequences_scores.unflatten(0, (-1, nbest)).tolist()
-            return [Output(*each) for each in zip(hypotheses, values, strict=True)]
-
-        outputs = self._in_batches([sources[i] for i in places], max_tokens, progress, search)
-        for i, output in zip(places, outputs, strict=True):
-            results[i] = output
-        return results
-
-    @torch.inference_mode()
-    def _in_batches(
-        self,
-        sources: Sequence[Sequence[int]],
-        max_tokens: int,
-        progress: Progress | None,
-        run: Callable[[dict[str, torch.Tensor]], Sequence[_Result]],
-    ) -> list[_Result]:
-        """Return what `run` returns for each source of a batch, in the order of `sources`."""
-        results: dict[int, _Result] = {}
-        model = self.model
-        pad_token_id = model.config.pad_token_id
-        # every model has one
-        assert pad_token_id is not None
-        # dropout would make translations random, as when a user translates with a model in training
-        was_training = model.training
-        model.eval()
-        lengths = [len(source) for source in sources]
-        # longest first, so that running out of memory fails immediately
-        for batch in reversed(batches_by_length(lengths, lengths, max_tokens) if sources else []):
-            # (B, S) each
-            inputs = {
-                "input_ids": pad([sources[i] for i in batch], pad_token_id).to(model.device),
-                "attention_mask": pad([[1] * lengths[i] for i in batch], 0).to(model.device),
-            }
-            results.update(zip(batch, run(inputs), strict=True))
+        was_training = self.model.training
+        self.model.eval()
+        lengths = [len(sources[i]) for i in places]
+        # Longest first, so that running out of memory happens in the first batch and not after an hour
+        for batch in reversed(batches_by_length(lengths, lengths, max_tokens)):
+            chosen = [places[i] for i in batch]
+            outputs = self._search([sources[i] for i in chosen], nbest, scores, generate_kwargs)
+            for i, output in zip(chosen, outputs, strict=True):
+                results[i] = output
             if progress is not None:
                 progress(len(batch))
-        model.train(was_training)
-        return [results[i] for i in range(len(sources))]
+        self.model.train(was_training)
+        return results
+
+    def _search(
+        self, sources: Sequence[Sequence[int]], nbest: int, scores: bool, settings: dict[str, object]
+    ) -> list[Output]:
+        """Return the output for each source of one batch."""
+        pad_token_id = self.model.config.pad_token_id
+        assert pad_token_id is not None  # every model has one
+        # Not `input_ids != pad_token_id`, which would also hide a padding token inside a source
+        inputs = {
+            "input_ids": pad(sources, pad_token_id).to(self.model.device),  # (batch, longest source)
+            "attention_mask": pad([[1] * len(source) for source in sources], 0).to(self.model.device),
+        }
+        if nbest == 1 and not scores:
+            found = self.model.generate(**inputs, **settings)
+            # `return_dict_in_generate` may be among the settings, or in the generation config of the model
+            sequences = found if isinstance(found, torch.Tensor) else found.sequences
+            return [Output([ids], []) for ids in sequences.tolist()]
+
+        # `output_sequence_scores` is this package's: unlike transformers' `output_scores`, it keeps the fast search,
+        # and does not store the (steps, batch * beams, vocabulary) logits of the whole search
+        found = self.model.generate(
+            **inputs, **{**settings, "num_return_sequences": nbest, "output_sequence_scores": True}
+        )
+        # generate() returns the hypotheses of a sentence in consecutive rows: (batch * nbest, longest output)
+        hypotheses = found.sequences.unflatten(0, (-1, nbest)).tolist()
+        values = found.sequences_scores.unflatten(0, (-1, nbest)).tolist()
+        return [Output(*each) for each in zip(hypotheses, values, strict=True)]
 
     def translate(
         self,
@@ -244,12 +250,10 @@ class Translator:
         source_lang: str | None = None,
         target_lang: str | None = None,
         tag: str | None = None,
-        nbest: int = 1,
-        scores: bool = False,
         split_sentences: bool = False,
-        max_tokens: int = MAX_TOKENS,
+        nbest: int = 1,
         progress: Progress | None = None,
-        **generate_kwargs: object,
+        **search: Any,
     ) -> list[Translation]:
         """Return the translation of each sentence, in the same order.
 
@@ -257,49 +261,36 @@ class Translator:
             sentences: the source sentences.
             source_lang, target_lang: the direction, for a model that has several.
             tag: a tag with which some of the training sources started, such as "<bt>".
-            nbest: number of hypotheses, at most the beam size unless tokens are sampled.
-            scores: whether hypotheses have scores, even if there is only one of each sentence; otherwise they are 0.
             split_sentences: whether to cut each text into sentences and to join their translations; its score is the
                 sum of theirs.
-            max_tokens: the maximum number of source tokens per batch, padding included; a longer sentence forms a
-                batch of its own.
-            progress: called after each batch with the number of sentences in it.
-            generate_kwargs: passed to `model.generate`; defaults come from the generation config of the model.
+            nbest, progress, search: as the arguments of `translate_ids`, where scores are 0 unless requested.
 
         Raises:
             ValueError: for a language or tag that the model does not have, or if `nbest` exceeds the beam size.
         """
-        direction: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
-        search: dict[str, Any] = {
-            "nbest": nbest,
-            "scores": scores,
-            "max_tokens": max_tokens,
-            "progress": progress,
-            **generate_kwargs,
-        }
         if split_sentences:
-            # the rules by which a text is cut are those of its language
             language, _ = self.directions.resolve(source_lang, target_lang)
             documents = [Document(text, language) for text in sentences]
+            # The sentences of all texts at once, because one text alone seldom fills a batch
             pieces = [sentence for document in documents for sentence in document.sentences]
-            # the sentences of all texts together, in batches of similar length
-            translated = iter(self.translate(pieces, **direction, **search))
-            return [_join(document, [next(translated) for _ in document.sentences], nbest) for document in documents]
+            settings = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag, "nbest": nbest, **search}
+            found = iter(self.translate(pieces, progress=progress, **settings))
+            return [_join(document, [next(found) for _ in document.sentences], nbest) for document in documents]
 
-        # a blank sentence never reaches the model, which would invent a translation
-        results = [Translation([Hypothesis("", 0.0)] * nbest) for _ in sentences]
-        places = [i for i, sentence in enumerate(sentences) if not is_blank(sentence)]
-        if progress is not None and len(places) < len(sentences):
-            progress(len(sentences) - len(places))
-        sources = self.encode([sentences[i] for i in places], **direction)
-        for i, output in zip(places, self.translate_ids(sources, **search), strict=True):
+        encoded = self.encode(sentences, source_lang, target_lang, tag)
+        # A blank text has no tokens, not the `</s>` that a tokenizer makes of it: the model would invent a translation
+        sources = [[] if is_blank(text) else ids for text, ids in zip(sentences, encoded, strict=True)]
+        translations = []
+        for output in self.translate_ids(sources, nbest, progress=progress, **search):
             texts = self.decode(output.hypotheses)
             hypotheses = map(Hypothesis, texts, output.scores or [0.0] * len(texts))
-            results[i] = Translation(list(hypotheses), output.problem)
-        return results
+            translations.append(Translation(list(hypotheses), output.problem))
+        return translations
 
 
-def _load_in_torch(name: str, dtype: str) -> tuple[Any, "PreTrainedTokenizerBase"]:
+def _load_in_torch(
+    name: str, dtype: str
+) -> tuple[VanillaTransformerForConditionalGeneration, PreTrainedTokenizerBase]:
     """Return a saved model, on the accelerator if there is one, and its tokenizer."""
     if export := recognise(name):
         raise ValueError(
@@ -309,10 +300,11 @@ def _load_in_torch(name: str, dtype: str) -> tuple[Any, "PreTrainedTokenizerBase
     device = default_device()
     if device.type == "cuda":
         avoid_cudnn_attention()
-    model: Any = load_model(name, dtype=resolve_dtype(dtype, device))
+    model = load_model(name, dtype=resolve_dtype(dtype, device))
     tokenizer = load(AutoTokenizer, name)
+    # Here, because a token id beyond the embedding fails deep in torch, and on a GPU at some later operation
     check_tokenizer(tokenizer, model.config)
-    return model.to(device), tokenizer
+    return model.to(device), tokenizer  # type: ignore[arg-type]
 
 
 def check_same_directions(directions: Mapping[str, Directions]) -> None:
@@ -329,34 +321,37 @@ def check_same_directions(directions: Mapping[str, Directions]) -> None:
 def _join(document: Document, translations: Sequence[Translation], nbest: int) -> Translation:
     """Return the translation of a text from those of its sentences; a sentence that has none is left out."""
     if not document.sentences:
-        return Translation([Hypothesis("", 0.0)] * nbest)
+        return Translation([_EMPTY] * nbest)  # not its white space, which `translate` does not return either
     hypotheses = []
     for rank in range(nbest):
-        chosen = [each.hypotheses[rank] if each.hypotheses else Hypothesis("", 0.0) for each in translations]
+        # Hypotheses of equal rank are joined: the best text of all is that of the best sentences, and searching for
+        # the next best combinations would be another search
+        chosen = [each.hypotheses[rank] if each.hypotheses else _EMPTY for each in translations]
         hypotheses.append(Hypothesis(document.join([text for text, _ in chosen]), sum(score for _, score in chosen)))
     problems = [f"sentence {i}: {each.problem}" for i, each in enumerate(translations, 1) if each.problem]
     return Translation(hypotheses, "; ".join(problems) or None)
 
 
+# A type checker learns from these that a string gives a string
 @overload
 def translate(
-    model: Runtime, tokenizer: "PreTrainedTokenizerBase", sentences: str, max_tokens: int = ..., **settings
+    model: Runtime, tokenizer: PreTrainedTokenizerBase, sentences: str, max_tokens: int = ..., **settings: Any
 ) -> str: ...
 
 
 @overload
 def translate(
     model: Runtime,
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: PreTrainedTokenizerBase,
     sentences: Iterable[str],
     max_tokens: int = ...,
-    **settings,
+    **settings: Any,
 ) -> list[str]: ...
 
 
 def translate(
     model: Any,
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: PreTrainedTokenizerBase,
     sentences: str | Iterable[str],
     max_tokens: int = MAX_TOKENS,
     progress: Progress | None = None,
@@ -366,7 +361,7 @@ def translate(
     target_lang: str | None = None,
     tag: str | None = None,
     split_sentences: bool = False,
-    **generate_kwargs,
+    **generate_kwargs: Any,
 ) -> str | list[str]:
     """Return the translation of a string, or one per string of an iterable, in the same order.
 
@@ -388,11 +383,19 @@ def translate(
     """
     if (generate_kwargs.get("num_return_sequences") or 1) > 1:
         raise ValueError("translate returns one translation per sentence; Translator.translate has nbest.")
-    texts = [sentences] if isinstance(sentences, str) else _check_sentences(sentences)
+    if not isinstance(sentences, Iterable):
+        raise TypeError(f"translate expects a string or an iterable of strings, got {type(sentences).__name__}.")
+    texts = [sentences] if isinstance(sentences, str) else list(sentences)
+    # Bytes are iterable too, and tokenizers report None with an internal error
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"translate expects strings, but sentence {i}, counted from 0, is {type(text).__name__}.")
     if dtype is not None:
-        # a copy, because the caller's model keeps its number format
+        # A copy, because `Module.to` would convert the weights of the caller's model
         model = copy.deepcopy(model).to(resolve_dtype(dtype, model.device))
-    translations = Translator(model, tokenizer).translate(
+
+    translator = Translator(model, tokenizer)
+    translations = translator.translate(
         texts,
         source_lang=source_lang,
         target_lang=target_lang,
@@ -402,21 +405,10 @@ def translate(
         progress=progress,
         **generate_kwargs,
     )
-    problems = {i: each.problem for i, each in enumerate(translations) if each.problem}
+    problems = [f"{i} ({each.problem})" for i, each in enumerate(translations) if each.problem]
     if problems:
-        listed = "; ".join(f"{i} ({problem})" for i, problem in problems.items())
         advice = "" if split_sentences else " split_sentences=True cuts texts into sentences."
-        warnings.warn(f"Not translated, counted from 0: {listed}.{advice}", stacklevel=2)
+        # One warning for all sentences, at the line of the caller
+        warnings.warn(f"Not translated, counted from 0: {'; '.join(problems)}.{advice}", stacklevel=2)
     results = [translation.text for translation in translations]
     return results[0] if isinstance(sentences, str) else results
-
-
-def _check_sentences(sentences: Iterable[str]) -> list[str]:
-    """Return sentences as a list, after checking that they are strings."""
-    if not isinstance(sentences, Iterable):
-        raise TypeError(f"translate expects a string or an iterable of strings, got {type(sentences).__name__}.")
-    texts = list(sentences)
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"translate expects strings, but sentence {i}, counted from 0, is {type(text).__name__}.")
-    return texts
