@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from ..flags import check_seed, option, positive
+from ..flags import numpy_seed, option, positive
 from .runner_flags import RunnerFlags
 from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
 
@@ -39,9 +39,5 @@ class TranslateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, F
 
     do_sample: bool = option("sample tokens instead of searching for the best", False)
     top_k: int | None = option("sample only from this many tokens (default: all)", None, parse=positive)
-    seed: int = option("seed of the sampling", 42)
+    seed: int = option("seed of the sampling", 42, parse=numpy_seed)
     split_sentences: bool = option("cut each line into sentences, for paragraphs and long lines", False)
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_seed(self.seed)

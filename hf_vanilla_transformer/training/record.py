@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -10,7 +9,7 @@ import transformers
 from ..files import JsonObject
 from ..sharing.card import hardware
 from ..version import __version__
-from .arguments import DataArguments, ModelArguments, meaning
+from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, meaning
 from .text import TokenizedText
 from .trainer import VanillaTransformerTrainer
 
@@ -28,7 +27,8 @@ def training_record(
     text: TokenizedText,
 ) -> JsonObject:
     """Return what the card says about a finished run; call it on every process, since all compute validation BLEU."""
-    args: Any = trainer.args
+    args = trainer.args
+    assert isinstance(args, VanillaTransformerTrainingArguments)
     state = trainer.state
     names = data.dataset_name or []
     base_model = model.model_name_or_path
@@ -68,14 +68,16 @@ def training_record(
 
 def _validation_rows(log: JsonObject) -> Iterator[JsonObject]:
     """Yield the scores in an entry of the log: one row for each validation text."""
-    for key, value in log.items():
+    for key, perplexity in log.items():
         if key.startswith("eval_") and key.endswith("perplexity"):
+            # Trainer writes eval_NAME_perplexity if there are several validation texts, else eval_perplexity
             prefix = key.removesuffix("perplexity")
-            row = {"updates": log["step"], "text": prefix[len("eval_") :].rstrip("_"), "perplexity": round(value, 2)}
+            name = prefix.removeprefix("eval_").rstrip("_")
             bleu = log.get(f"{prefix}bleu")
-            yield {name: value for name, value in row.items() if value != ""} | {
-                "bleu": None if bleu is None else round(bleu, 2)
-            }
+            row: JsonObject = {"updates": log["step"], "text": name} if name else {"updates": log["step"]}
+            row["perplexity"] = round(perplexity, 2)
+            row["bleu"] = None if bleu is None else round(bleu, 2)
+            yield row
 
 
 def example_sentence(data: DataArguments, text: TokenizedText) -> str:
