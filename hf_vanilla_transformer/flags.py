@@ -347,16 +347,13 @@ def choose(
     Args:
         version: what `--version` prints.
     """
-    if words and words[0] in names:
-        return words[0]
     parser = argparse.ArgumentParser(prog, description=description)
     if version:
         parser.add_argument("--version", action="version", version=version)
-    choices = parser.add_subparsers(required=True, metavar=metavar)
+    choices = parser.add_subparsers(dest="name", required=True, metavar=metavar)
     for name, help in names.items():
         choices.add_parser(name, help=help, add_help=False)
-    parser.parse_args(words[:1])
-    raise AssertionError("argparse exits if the first word is none of the names")
+    return parser.parse_args(words[:1]).name
 
 
 def parse(kind: type[_Flags], words: Sequence[str], *, prog: str, description: str) -> _Flags:

@@ -15,9 +15,7 @@ class FileFlags(RunnerFlags):
     TITLE: ClassVar[str] = "files instead of stdin, in tasks that resume and run in parallel"
 
     input_files: list[str] | None = option(
-        "files, or patterns such as 'corpus/*.jsonl.zst': text or .jsonl, also .gz and .zst; .parquet",
-        None,
-        metavar="FILE",
+        "files or patterns such as 'corpus/*.jsonl.zst': text, .jsonl (or .gz, .zst) or .parquet", None, metavar="FILE"
     )
     output_dir: str | None = option("folder for the translations, which train --train_file reads", None)
     output_format: str = option("jsonl for pairs, txt for translations only", "jsonl", choices=("jsonl", "txt"))

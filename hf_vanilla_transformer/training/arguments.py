@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
@@ -94,10 +94,6 @@ _GROUPS: tuple[tuple[Meaning, str], ...] = (
     (_refused("a translation may be 50 tokens longer than its source"), "generation_max_length"),
 )
 INHERITED: dict[str, Meaning] = {name: known for known, names in _GROUPS for name in names.split()}
-_DEFAULTS = {
-    field.name: field.default if field.default_factory is MISSING else field.default_factory()
-    for field in fields(Seq2SeqTrainingArguments)
-}
 
 
 def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
@@ -106,10 +102,12 @@ def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
     Raises:
         ValueError: if one has not, saying why it has no effect.
     """
-    for name, default in _DEFAULTS.items():
-        known = meaning(name)
-        if known.refused and known.refuser in refusers and getattr(args, name) != default:
-            raise ValueError(f"{name} has no effect here: {known.refused}.")
+    for flag in fields(Seq2SeqTrainingArguments):
+        known = meaning(flag.name)
+        # A flag whose default is an empty list has a factory in place of a default
+        changed = getattr(args, flag.name) not in (flag.default, [])
+        if changed and known.refused and known.refuser in refusers:
+            raise ValueError(f"{flag.name} has no effect here: {known.refused}.")
 
 
 def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArguments") -> None:
@@ -151,9 +149,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _LEARNING)
     adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _OPTIMIZER)
     adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9, _OPTIMIZER)
-    label_smoothing_factor: float = option(
-        "Label smoothing, the paper's epsilon_ls (section 5.4).", 0.1, _LEARNING, parse=_probability
-    )
+    label_smoothing_factor: float = option("The paper's epsilon_ls (section 5.4).", 0.1, _LEARNING, parse=_probability)
     r_drop_alpha: float = option(
         "Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0: off.", 0.0, _LEARNING, parse=_not_negative
     )
@@ -288,9 +284,7 @@ class DataArguments(CleaningFlags):
     validation_file: list[str] | None = option(
         "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION_TEXT
     )
-    dataset_name: list[str] | None = option(
-        "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT_NAME
-    )
+    dataset_name: list[str] | None = option("Hub datasets with a split 'train', maybe 'validation'.", None, _TEXT_NAME)
     dataset_config_name: list[str] | None = option("Configuration of each, such as 'de-en', or all.", None, _BATCHES)
     train_weights: list[float] | None = option(
         "How often each pair of each training text is used per epoch: 3 is three times, 0.5 is half of the pairs in "
@@ -309,9 +303,7 @@ class DataArguments(CleaningFlags):
         None,
         Meaning(Decides.BATCHES, replaces=("source_lang", "target_lang")),
     )
-    source_tag: list[str] | None = option(
-        "Tag at the start of each source of each training text, such as <bt>, or '' for none.", None, _BATCHES
-    )
+    source_tag: list[str] | None = option("Tag before each text's sources, as <bt>; '' for none.", None, _BATCHES)
     bpe_dropout: float = option(
         "Probability of leaving out a merge in training text (0.1 is usual).", 0.0, _BATCHES, parse=_probability
     )

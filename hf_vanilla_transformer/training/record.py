@@ -43,11 +43,11 @@ def training_record(
         public |= {"dataset_name": dataset_name}
     validation = [row for log in state.log_history for row in _validation_rows(log)]
     labels = [Path(file).resolve().name for file in data.train_file or []]
-    labels += [name if name in hub_datasets else Path(name).resolve().name for name in names]
+    labels += map(_public_name, names)
     record = {
         "data": ", ".join(dict.fromkeys(labels)) or "the built-in phrases",
         "dataset_name": dataset_name,
-        "base_model": base_model and (Path(base_model).resolve().name if _is_local(base_model) else base_model),
+        "base_model": base_model and _public_name(base_model),
         "pairs": text.num_pairs,
         "sources": text.sources,
         "updates": state.global_step,
@@ -92,3 +92,8 @@ def example_sentence(data: DataArguments, text: TokenizedText) -> str:
 def _is_local(name: str) -> bool:
     """Return whether a dataset or model is a folder on this machine."""
     return Path(name).exists()
+
+
+def _public_name(name: str) -> str:
+    """Return the name of a dataset or model on the Hub, or the last part of the path of a local one."""
+    return Path(name).resolve().name if _is_local(name) else name
