@@ -1,26 +1,63 @@
-"""`vanilla-transformer translate`: translate stdin to stdout, line by line, or files into a folder."""
+"""`vanilla-transformer translate`: translate stdin to stdout, line by line, or files into a folder, in many tasks."""
 
 import io
+import json
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
-from ..flags import Settings
-from . import translate_files
+from ..files import JsonObject
+from ..flags import Settings, numpy_seed, option, positive
 from .console import UsageError, say
 from .models import decoding_settings, direction, load_translator, report_problems, resolve_languages
-from .translate_flags import TranslateArguments
+from .runner_flags import RunnerFlags
+from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
 
 HELP = "translate stdin to stdout line by line, or files into a folder"
 MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 
+@dataclass(kw_only=True)
+class FileFlags(RunnerFlags):
+    """The flags of `translate` for files."""
+
+    TITLE: ClassVar[str] = "files instead of stdin, in tasks that resume and run in parallel"
+
+    input_files: list[str] | None = option(
+        "files or patterns such as 'corpus/*.jsonl.zst': text, .jsonl (or .gz, .zst) or .parquet", None, metavar="FILE"
+    )
+    output_dir: str | None = option("folder for the translations, which train --train_file reads", None)
+    output_format: str = option("jsonl for pairs, txt for translations only", "jsonl", choices=("jsonl", "txt"))
+    scores: bool = option("add the score of each translation to the pairs", False)
+    nbest: int = option("write this many translations of each line", 1, parse=positive)
+    shard_lines: int = option("lines per task", 10_000, parse=positive)
+
+    def __post_init__(self):
+        changed = [f"--{flag.name}" for flag in fields(FileFlags) if getattr(self, flag.name) != flag.default]
+        if changed and not self.input_files and not self.output_dir:
+            raise ValueError(f"{', '.join(sorted(changed))} can only be used with --input_files.")
+        if bool(self.input_files) != bool(self.output_dir):
+            raise ValueError("--input_files and --output_dir belong together; without them, stdin is translated.")
+
+
+@dataclass(kw_only=True)
+class TranslateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, FileFlags):
+    """The flags of `translate`."""
+
+    do_sample: bool = option("sample tokens instead of searching for the best", False)
+    top_k: int | None = option("sample only from this many tokens (default: all)", None, parse=positive)
+    seed: int = option("seed of the sampling", 42, parse=numpy_seed)
+    split_sentences: bool = option("cut each line into sentences, for paragraphs and long lines", False)
+
+
 def run(args: TranslateArguments) -> None:
     """Translate files into a folder if any are given; otherwise print one translation per line of stdin, in order."""
     if args.input_files:
-        translate_files.run(args, _sampling(args))
+        _translate_files(args, _sampling(args))
     else:
         _translate_standard_input(args)
 
@@ -114,3 +151,73 @@ def _standard_input() -> BinaryIO:
     except io.UnsupportedOperation:
         # stdin has no file descriptor, as in tests
         return sys.stdin.buffer
+
+
+def _translate_files(args: TranslateArguments, sampling: Settings) -> None:
+    """Translate files into a folder, and print a summary as JSON."""
+    from tqdm import tqdm
+
+    from ..corpus.corpus_translation import CorpusJob, CorpusTranslation
+    from ..corpus.spans import find_files
+    from ..export.registry import find_format
+    from ..inference.precision import default_device, resolve_dtype
+
+    runner = args.make_runner(use_gpus=args.backend == "torch" or find_format(args.backend).uses_gpus)
+    if args.scores and args.output_format == "txt":
+        raise UsageError("--scores requires --output_format jsonl.")
+    assert args.input_files
+    assert args.output_dir  # checked by the flags
+    files = find_files(args.input_files)
+    models = [str(Path(name).resolve()) if Path(name).is_dir() else name for name in args.model]
+    # to check it before any task starts
+    translator = load_translator(models, args.backend, args.dtype)
+    if not translator.model.returns_scores and (args.scores or args.nbest > 1):
+        raise UsageError(f"--backend {args.backend} has neither --scores nor --nbest.")
+    source_lang, target_lang = resolve_languages(translator, args)
+    if not (source_lang and target_lang):
+        raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
+    languages = {**direction(args), "source_lang": source_lang, "target_lang": target_lang}
+    # checks the tag
+    translator.encode([""], **languages)
+    beams = translator.num_hypotheses(args.num_beams or (1 if args.do_sample else None))
+    if args.nbest > beams and not (args.do_sample and beams == 1):
+        # without beams, samples are independent
+        raise UsageError(f"--nbest {args.nbest} exceeds the beam size, {beams}: raise --num_beams.")
+    translation = CorpusTranslation(
+        tuple(models),
+        args.backend,
+        # all workers resolve "auto" alike
+        str(resolve_dtype(args.dtype, default_device())).removeprefix("torch.") if args.dtype else None,
+        (source_lang, target_lang),
+        args.output_format,
+        args.nbest,
+        args.scores,
+        args.seed if args.do_sample else None,
+        {
+            **languages,
+            "max_tokens": args.max_tokens,
+            **({"split_sentences": True} if args.split_sentences else {}),
+            **decoding_settings(args),
+            **sampling,
+        },
+    )
+    # each worker loads its own
+    del translator
+    job = CorpusJob(translation, files, args.output_dir, args.shard_lines)
+    missing = runner.missing(job.tasks, job.is_done)
+    lines = sum(task.span.lines for task in missing)
+    say(f"{lines:,} lines in {len(missing):,} tasks to translate, {runner.describe()}")
+    with tqdm(total=lines, desc="Translating", unit=" sentences", file=sys.stderr) as bar:
+        for finished in job.run(runner):
+            bar.update(finished)
+    _report(job.finish(), args.output_dir)
+
+
+def _report(manifest: JsonObject, output_dir: str) -> None:
+    if not manifest["whole"]:
+        say(f"This element of the job array is done; {output_dir} is finished when the others are.")
+        return
+    if manifest["unusable_lines"]:
+        say(f"Unusable lines, left blank: {manifest['unusable_lines']:,}; the first: {manifest['problems'][0]}")
+    summary = {name: manifest[name] for name in ("lines", "unusable_lines", "problems")}
+    print(json.dumps({**summary, "files": len(manifest["parts"])}, indent=2, ensure_ascii=False))

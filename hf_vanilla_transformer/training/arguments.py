@@ -72,10 +72,7 @@ _GROUPS: tuple[tuple[Meaning, str], ...] = (
     (_refused("batches are sized by max_tokens", Refuser.TRAINER), "per_device_train_batch_size"),
     (_refused("batches are sized by max_tokens"), "per_device_eval_batch_size"),
     (_refused("every epoch uses every pair", Refuser.ARGUMENTS), "dataloader_drop_last"),
-    (
-        _refused("no run can resume from a checkpoint without its optimizer", Refuser.ARGUMENTS),
-        "save_only_model",
-    ),
+    (_refused("no run can resume from a checkpoint without its optimizer", Refuser.ARGUMENTS), "save_only_model"),
     (
         _refused("batches always hold pairs of similar length", Refuser.ARGUMENTS),
         "length_column_name sortish_sampler train_sampling_strategy",
@@ -119,6 +116,8 @@ def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArgument
         ValueError: for a flag without effect, or a `metric_for_best_model` that validation does not report.
     """
     reject_changes(args, Refuser.TRAINER, Refuser.VALIDATION, Refuser.COMMAND_LINE)
+
+    # With several validation texts, Trainer puts the name of each before its metrics
     metrics = args.metrics()
     metric = str(args.metric_for_best_model).removeprefix("eval_")
     several = any(len(names or []) > 1 for names in (data.validation_file, data.dataset_name, data.language_pairs))
@@ -201,7 +200,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if self.eval_bleu:
             from ..inference.metrics import check_tokenization  # slow to import
 
-            # Now, not at the first validation
+            # Now, not at the first validation, which may be hours away
             check_tokenization(self.bleu_tokenize)
         if self.greater_is_better is None:
             self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))
