@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeVar, Union, g
 
 Settings = dict[str, Any]  # flags by name, with values as a recipe holds them: text, numbers or lists of these
 
+_Number = TypeVar("_Number", int, float)
+
 
 class Decides(Enum):
     """What a flag decides in a training run, and so when it may change.
@@ -95,49 +97,44 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def positive(text: str) -> int:
-    """Parse an integer of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
+def number(
+    kind: type[_Number], rule: str, low: float = -math.inf, below: float = math.inf
+) -> Callable[[str], _Number]:
+    """Return a parser of finite numbers from `low` to just below `below`; `rule` says so in its errors."""
+
+    def parse_number(text: str) -> _Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            expected = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"must be {expected}, got {text!r}") from None
+        # A comparison with NaN is false, so it would pass a test for what is out of range
+        if not (math.isfinite(value) and low <= value < below):
+            raise argparse.ArgumentTypeError(f"must be {rule}, got {text}")
+        return value
+
+    return parse_number
 
 
-def finite(text: str) -> float:
-    """Parse a number that is neither infinite nor NaN."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"must be a finite number, got {number}")
-    return number
+positive = number(int, "at least 1", low=1)
+finite = number(float, "a finite number")
+# math.ulp(0.0) is the smallest number above 0
+positive_number = number(float, "a finite number above 0", low=math.ulp(0.0))
+# NumPy takes no other seeds, and transformers seeds it too
+numpy_seed = number(int, f"from 0 to {2**32 - 1}", low=0, below=2**32)
 
-
-def positive_number(text: str) -> float:
-    """Parse a finite number above 0."""
-    number = finite(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"must be above 0, got {number}")
-    return number
+# The spellings that transformers' HfArgumentParser accepts, which recipes may use too
+_BOOLEANS = dict.fromkeys(("true", "yes", "t", "y", "1"), True) | dict.fromkeys(("false", "no", "f", "n", "0"), False)
 
 
 def _boolean(text: str) -> bool:
-    values = {"true": True, "yes": True, "t": True, "y": True, "1": True}
-    values |= {"false": False, "no": False, "f": False, "n": False, "0": False}
-    if text.lower() not in values:
+    if text.lower() not in _BOOLEANS:
         raise argparse.ArgumentTypeError(f"must be true or false, got {text!r}")
-    return values[text.lower()]
+    return _BOOLEANS[text.lower()]
 
 
 def _boolean_or_text(text: str) -> bool | str:
-    try:
-        return _boolean(text)
-    except argparse.ArgumentTypeError:
-        return text
+    return _BOOLEANS.get(text.lower(), text)
 
 
 def _mapping(text: str) -> dict[str, object]:
@@ -321,46 +318,25 @@ def values_of(flags: Flags, kind: type[Flags]) -> dict[str, Any]:
     return {flag.name: getattr(flags, flag.name) for flag in fields(kind)}
 
 
-def check_positive(name: str, value: int | None) -> None:
-    """Check that a flag is at least 1, if it is given.
+def check_values(flags: Flags) -> None:
+    """Check values by the `choices` and the parsers of their flags, since in Python no command line has done so.
 
     Raises:
-        ValueError: if it is not.
-    """
-    if value is not None and value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}.")
-
-
-def check_share(name: str, value: float) -> None:
-    """Check that a flag is at least 0 and below 1.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {value}.")
-
-
-def check_seed(seed: int) -> None:
-    """Check that a seed suits NumPy.
-
-    Raises:
-        ValueError: if it does not.
-    """
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"A seed must be from 0 to {2**32 - 1}, got {seed}.")
-
-
-def check_choices(flags: Flags) -> None:
-    """Check that each flag with `choices` has one of them.
-
-    Raises:
-        ValueError: if one has not.
+        ValueError: if one is not allowed.
     """
     for flag in fields(flags):
-        choices = flag.metadata.get("choices")
-        if choices and getattr(flags, flag.name) not in choices:
-            raise ValueError(f"{flag.name} must be one of {', '.join(choices)}, got {getattr(flags, flag.name)!r}.")
+        value = getattr(flags, flag.name)
+        if value is None:  # not given
+            continue
+        choices = flag.metadata.get("choices", [value])
+        if value not in choices:
+            raise ValueError(f"{flag.name} must be one of {', '.join(choices)}, got {value!r}.")
+        parse = flag.metadata.get("parse", str)
+        for item in value if isinstance(value, list) else [value]:
+            try:
+                parse(str(item))
+            except argparse.ArgumentTypeError as error:
+                raise ValueError(f"{flag.name} {error}.") from None
 
 
 def choose(
@@ -371,16 +347,13 @@ def choose(
     Args:
         version: what `--version` prints.
     """
-    if words and words[0] in names:
-        return words[0]
     parser = argparse.ArgumentParser(prog, description=description)
     if version:
         parser.add_argument("--version", action="version", version=version)
-    choices = parser.add_subparsers(required=True, metavar=metavar)
+    choices = parser.add_subparsers(dest="name", required=True, metavar=metavar)
     for name, help in names.items():
         choices.add_parser(name, help=help, add_help=False)
-    parser.parse_args(words[:1])
-    raise AssertionError("argparse exits if the first word is none of the names")
+    return parser.parse_args(words[:1]).name
 
 
 def parse(kind: type[_Flags], words: Sequence[str], *, prog: str, description: str) -> _Flags:

@@ -21,9 +21,7 @@ class RunnerFlags:
     ray: str | None = option(
         "run on this Ray cluster instead, such as 10.0.0.1:6379 or auto (extra: cluster)", None, metavar="ADDRESS"
     )
-    task: int | None = option(
-        "run only every N-th task, from task I on, as element I of a job array", None, metavar="I"
-    )
+    task: int | None = option("run every N-th task from task I on: element I of a job array", None, metavar="I")
     tasks: int | None = option("number of elements of the job array", None, parse=positive, metavar="N")
 
     def make_runner(self, use_gpus: bool = False) -> "Runner":
@@ -39,11 +37,10 @@ class RunnerFlags:
 
         if self.ray and (self.workers or self.tasks):
             raise UsageError("--ray cannot be combined with --workers, --task or --tasks.")
-        share = (0, 1)
-        if self.task is not None and self.tasks is not None:
-            share = (self.task, self.tasks)
-        elif self.task is not None or self.tasks is not None:
+        if (self.task is None) != (self.tasks is None):
             raise UsageError("--task and --tasks belong together: --task I --tasks N, with I from 0 to N - 1.")
-        if not 0 <= share[0] < share[1]:
-            raise UsageError(f"--task must be from 0 to {share[1] - 1} with --tasks {share[1]}, got {share[0]}.")
-        return Runner(self.workers, self.threads, use_gpus, self.ray, share)
+        task = self.task or 0
+        tasks = self.tasks or 1
+        if not 0 <= task < tasks:
+            raise UsageError(f"--task must be from 0 to {tasks - 1} with --tasks {tasks}, got {task}.")
+        return Runner(self.workers, self.threads, use_gpus, self.ray, (task, tasks))

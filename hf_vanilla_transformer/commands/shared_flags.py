@@ -18,9 +18,7 @@ class ModelsFlags:
     """One model, or several that form an ensemble."""
 
     model: list[str] = option(
-        "folder of a trained model, or its name on the Hub; several models form an ensemble",
-        metavar="MODEL",
-        positional=True,
+        "folder of a trained model or its name on the Hub; several: an ensemble", metavar="MODEL", positional=True
     )
 
 
@@ -55,11 +53,9 @@ class BatchFlags:
 class SearchFlags:
     """Beam search."""
 
-    num_beams: int | None = option(
-        "beam size (default: the value saved with the model; 4 in the paper)", None, parse=positive
-    )
+    num_beams: int | None = option("beam size (default: that of the model; 4 in the paper)", None, parse=positive)
     length_penalty: float | None = option(
-        "alpha of the length penalty (default: the value saved with the model; 0.6 in the paper)", None, parse=finite
+        "alpha of the length penalty (default: that of the model; 0.6 in the paper)", None, parse=finite
     )
 
 

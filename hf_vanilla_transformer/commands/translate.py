@@ -11,7 +11,7 @@ from threading import Thread
 from typing import BinaryIO, ClassVar
 
 from ..files import JsonObject
-from ..flags import Settings, check_seed, option, positive
+from ..flags import Settings, numpy_seed, option, positive
 from .console import UsageError, say
 from .models import decoding_settings, direction, load_translator, report_problems, resolve_languages
 from .runner_flags import RunnerFlags
@@ -28,9 +28,7 @@ class FileFlags(RunnerFlags):
     TITLE: ClassVar[str] = "files instead of stdin, in tasks that resume and run in parallel"
 
     input_files: list[str] | None = option(
-        "files, or patterns such as 'corpus/*.jsonl.zst': text or .jsonl, also .gz and .zst; .parquet",
-        None,
-        metavar="FILE",
+        "files or patterns such as 'corpus/*.jsonl.zst': text, .jsonl (or .gz, .zst) or .parquet", None, metavar="FILE"
     )
     output_dir: str | None = option("folder for the translations, which train --train_file reads", None)
     output_format: str = option("jsonl for pairs, txt for translations only", "jsonl", choices=("jsonl", "txt"))
@@ -52,12 +50,8 @@ class TranslateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, F
 
     do_sample: bool = option("sample tokens instead of searching for the best", False)
     top_k: int | None = option("sample only from this many tokens (default: all)", None, parse=positive)
-    seed: int = option("seed of the sampling", 42)
+    seed: int = option("seed of the sampling", 42, parse=numpy_seed)
     split_sentences: bool = option("cut each line into sentences, for paragraphs and long lines", False)
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_seed(self.seed)
 
 
 def run(args: TranslateArguments) -> None:

@@ -16,14 +16,9 @@ class VocabularyFlags:
     """The vocabulary to learn, unless a tokenizer is given."""
 
     vocab_size: int | None = option("Size of the joint vocabulary.", None, Meaning(Decides.SIZES, Part.CONFIG))
-    tokenizer_model: str = option(
-        "Kind of vocabulary to learn: 'bpe' or 'unigram'.", "bpe", _VOCABULARY, choices=("bpe", "unigram")
-    )
+    tokenizer_model: str = option("Kind of vocabulary to learn.", "bpe", _VOCABULARY, choices=("bpe", "unigram"))
     normalization: str = option(
-        "Unicode normalisation of the text before it is tokenised: 'none' or 'nfkc'.",
-        "none",
-        _VOCABULARY,
-        choices=("none", "nfkc"),
+        "Unicode normalisation of the text before it is tokenised.", "none", _VOCABULARY, choices=("none", "nfkc")
     )
 
 
@@ -31,14 +26,10 @@ class VocabularyFlags:
 class CleaningFlags:
     """Which pairs are dropped from the training text."""
 
-    clean: bool = option(
-        "Drop training pairs that are long, uneven or duplicate, or that contain markup.", True, _TEXT
-    )
+    clean: bool = option("Drop training pairs that are long, uneven or duplicate, or contain markup.", True, _TEXT)
     filter_language: bool = option("Drop training pairs that are in other languages (extra: clean).", False, _TEXT)
     max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256, _TEXT)
-    max_length_ratio: float = option(
-        "Maximum ratio of the longer side of a training pair to the shorter, in tokens.", 4.0, _TEXT
-    )
+    max_length_ratio: float = option("Maximum ratio of the lengths of a training pair, in tokens.", 4.0, _TEXT)
 
     def __post_init__(self):
         from .cleaning import Cleaning  # slow to import

@@ -10,7 +10,7 @@ from transformers import set_seed
 
 from ..data.batching import Seq2SeqCollator
 from ..data.tokenizer import follow_tokenizer
-from ..flags import check_choices, check_positive, option
+from ..flags import check_values, option
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 from ..training.settings import resolve_config, run_settings
@@ -37,8 +37,9 @@ class TuneArguments:
     minutes: float | None = option("Start no new trial after this many minutes.", None)
 
     def __post_init__(self):
-        check_choices(self)
-        check_positive("trials", self.trials)
+        check_values(self)
+        if self.trials < 1:
+            raise ValueError(f"trials must be at least 1, got {self.trials}.")
 
 
 class TuningTrainer(VanillaTransformerTrainer):

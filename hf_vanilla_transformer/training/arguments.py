@@ -2,25 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.debug_utils import DebugOption
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
-from ..flags import (
-    Decides,
-    Meaning,
-    Part,
-    Refuser,
-    Settings,
-    check_choices,
-    check_positive,
-    check_seed,
-    check_share,
-    option,
-)
+from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
 
 NOAM = "noam"
 _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
@@ -28,82 +17,94 @@ _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent o
 # What a flag may mean; a value that may hold a local path is private, and stays out of cards
 _BATCHES = Meaning(Decides.BATCHES)
 _TEXT_NAME = Meaning(Decides.BATCHES, private=True)
-_ORIGIN = Meaning(Decides.LEARNING, private=True)
 _OPTIMIZER = Meaning(Decides.OPTIMIZER)
+# The learning rate of a recipe or preset is meant for its own schedule
+_SCHEDULE = Meaning(Decides.OPTIMIZER, replaces=("learning_rate",))
 _SIZE = Meaning(Decides.SIZES, Part.CONFIG)
 _DROPOUT = Meaning(Decides.LEARNING, Part.CONFIG)
 _LEARNING = Meaning(Decides.LEARNING)
+_ORIGIN = Meaning(Decides.LEARNING, private=True)
 _LENGTH = Meaning(Decides.LENGTH)
 _SCORES = Meaning(Decides.SCORES)
+_VALIDATION_TEXT = Meaning(Decides.SCORES, private=True)
 _SEARCH = Meaning(Decides.SCORES, Part.GENERATION_CONFIG)
 _NOTHING = Meaning(Decides.NOTHING)
 _PRIVATE = Meaning(Decides.NOTHING, private=True)
 _ONE_LAUNCH = Meaning(Decides.NOTHING, private=True, recorded=False)
+
+_not_negative = number(float, "at least 0", low=0)
+_at_least_1 = number(float, "at least 1", low=1)
+_probability = number(float, "at least 0 and below 1", low=0, below=1)
+_positive_each = number(float, "positive numbers", low=math.ulp(0.0))
 
 
 def _refused(reason: str, refuser: Refuser = Refuser.COMMAND_LINE) -> Meaning:
     return Meaning(Decides.NOTHING, recorded=False, refused=reason, refuser=refuser)
 
 
-_SIZED_BY_TOKENS = "batches are sized by max_tokens"
-_SIMILAR_LENGTHS = _refused("batches always hold pairs of similar length", Refuser.ARGUMENTS)
 _METRICS = "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU"
-_ONLY_SUMS = _refused("validation stores only sums and translations")
-_ONE_PRECISION = _refused("validation computes the loss as in training, and BLEU in float32", Refuser.VALIDATION)
 
 # The flags of Seq2SeqTrainingArguments, whose fields cannot hold a meaning of ours. A name that ends in "_" stands for
-# all flags that start with it and are not named themselves.
-INHERITED: dict[str, Meaning] = {
-    **dict.fromkeys(("seed", "data_seed"), _BATCHES),
-    **dict.fromkeys(("optim", "optim_args", "optim_target_modules", "weight_decay", "adam_beta1"), _OPTIMIZER),
-    **dict.fromkeys(("lr_scheduler_kwargs", "average_tokens_across_devices", "neftune_noise_alpha"), _LEARNING),
-    # numbers differ in their last bits, so that a resumed run would no longer be the same run
-    **dict.fromkeys(("bf16", "fp16", "tf32", "full_determinism", "use_liger_kernel", "use_cache"), _LEARNING),
-    **dict.fromkeys(("liger_kernel_config", "torch_compile", "torch_compile_", "activation_"), _LEARNING),
-    **dict.fromkeys(("gradient_", "fsdp", "fsdp_", "parallelism_", "accelerator_"), _LEARNING),
-    **dict.fromkeys(("ignore_data_skip", "remove_unused_columns"), _LEARNING),
-    # the path of its configuration
-    "deepspeed": _ORIGIN,
-    "num_train_epochs": _LENGTH,
-    "generation_num_beams": _SCORES,
-    "generation_config": replace(_SCORES, private=True),
-    **dict.fromkeys(("eval_", "logging_", "log_", "save_", "dataloader_", "ddp_", "include_num_"), _NOTHING),
-    **dict.fromkeys(("load_best_model_at_end", "greater_is_better", "predict_with_generate"), _NOTHING),
-    **dict.fromkeys(("use_cpu", "do_train", "do_eval", "local_rank", "torch_empty_cache_steps"), _NOTHING),
-    **dict.fromkeys(("skip_memory_metrics", "enable_jit_checkpoint", "restore_callback_"), _NOTHING),
-    **dict.fromkeys(("hub_", "push_to_hub", "run_name", "disable_tqdm", "project", "trackio_"), _PRIVATE),
-    **dict.fromkeys(("resume_from_checkpoint", "hub_token"), _ONE_LAUNCH),
-    "auto_find_batch_size": _refused(_SIZED_BY_TOKENS, Refuser.ARGUMENTS),
-    "dataloader_drop_last": _refused("every epoch uses every pair", Refuser.ARGUMENTS),
-    "save_only_model": _refused(
-        "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead", Refuser.ARGUMENTS
+# all flags that start with it and are not named themselves. These are pairs, because in a dictionary a second group
+# with the same meaning would silently replace the first.
+_GROUPS: tuple[tuple[Meaning, str], ...] = (
+    (_OPTIMIZER, "optim optim_args optim_target_modules weight_decay adam_beta1"),
+    # With most of these, numbers differ in their last bits, so that a resumed run would no longer be the same run
+    (
+        _LEARNING,
+        "lr_scheduler_kwargs average_tokens_across_devices neftune_noise_alpha bf16 fp16 tf32 full_determinism "
+        "use_liger_kernel liger_kernel_config use_cache torch_compile torch_compile_ activation_ gradient_ "
+        "fsdp fsdp_ parallelism_ accelerator_ ignore_data_skip remove_unused_columns",
     ),
-    **dict.fromkeys(("length_column_name", "sortish_sampler", "train_sampling_strategy"), _SIMILAR_LENGTHS),
-    "per_device_train_batch_size": _refused(_SIZED_BY_TOKENS, Refuser.TRAINER),
-    "per_device_eval_batch_size": _refused(_SIZED_BY_TOKENS),
-    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), _ONE_PRECISION),
-    **dict.fromkeys(("batch_eval_metrics", "include_for_metrics"), _refused(_METRICS, Refuser.VALIDATION)),
-    **dict.fromkeys(("label_names", "prediction_loss_only"), _refused(_METRICS)),
-    **dict.fromkeys(("eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"), _ONLY_SUMS),
-    "do_predict": _refused("`vanilla-transformer evaluate` scores a test text"),
-    "generation_max_length": _refused("a translation may be 50 tokens longer than its source"),
-}
-_DEFAULTS = {
-    field.name: field.default if field.default_factory is MISSING else field.default_factory()
-    for field in fields(Seq2SeqTrainingArguments)
-}
+    # The path of its configuration
+    (_ORIGIN, "deepspeed"),
+    (_LENGTH, "num_train_epochs"),
+    (_VALIDATION_TEXT, "generation_config"),
+    (
+        _NOTHING,
+        "eval_ logging_ log_ save_ dataloader_ ddp_ include_num_ load_best_model_at_end greater_is_better "
+        "predict_with_generate use_cpu do_train do_eval local_rank torch_empty_cache_steps skip_memory_metrics "
+        "enable_jit_checkpoint restore_callback_",
+    ),
+    (_PRIVATE, "hub_ push_to_hub run_name disable_tqdm project trackio_"),
+    (_ONE_LAUNCH, "resume_from_checkpoint hub_token"),
+    (_refused("batches are sized by max_tokens", Refuser.ARGUMENTS), "auto_find_batch_size"),
+    (_refused("batches are sized by max_tokens", Refuser.TRAINER), "per_device_train_batch_size"),
+    (_refused("batches are sized by max_tokens"), "per_device_eval_batch_size"),
+    (_refused("every epoch uses every pair", Refuser.ARGUMENTS), "dataloader_drop_last"),
+    (_refused("no run can resume from a checkpoint without its optimizer", Refuser.ARGUMENTS), "save_only_model"),
+    (
+        _refused("batches always hold pairs of similar length", Refuser.ARGUMENTS),
+        "length_column_name sortish_sampler train_sampling_strategy",
+    ),
+    (
+        _refused("validation computes the loss as in training, and BLEU in float32", Refuser.VALIDATION),
+        "bf16_full_eval fp16_full_eval",
+    ),
+    (_refused(_METRICS, Refuser.VALIDATION), "batch_eval_metrics include_for_metrics"),
+    (_refused(_METRICS), "label_names prediction_loss_only"),
+    (
+        _refused("validation stores only sums and translations"),
+        "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object",
+    ),
+    (_refused("`vanilla-transformer evaluate` scores a test text"), "do_predict"),
+    (_refused("a translation may be 50 tokens longer than its source"), "generation_max_length"),
+)
+INHERITED: dict[str, Meaning] = {name: known for known, names in _GROUPS for name in names.split()}
 
 
 def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
-    """Check that the flags without effect have their defaults, as far as it is for these parts to refuse them.
+    """Check that the flags that these refuse have their defaults.
 
     Raises:
-        ValueError: if one has not.
+        ValueError: if one has not, saying why it has no effect.
     """
-    for name, default in _DEFAULTS.items():
-        known = meaning(name)
-        if known.refused and known.refuser in refusers and getattr(args, name) != default:
-            raise ValueError(f"{name} has no effect here: {known.refused}.")
+    for flag in fields(Seq2SeqTrainingArguments):
+        known = meaning(flag.name)
+        # A flag whose default is an empty list has a factory in place of a default
+        changed = getattr(args, flag.name) not in (flag.default, [])
+        if changed and known.refused and known.refuser in refusers:
+            raise ValueError(f"{flag.name} has no effect here: {known.refused}.")
 
 
 def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArguments") -> None:
@@ -115,14 +116,16 @@ def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArgument
         ValueError: for a flag without effect, or a `metric_for_best_model` that validation does not report.
     """
     reject_changes(args, Refuser.TRAINER, Refuser.VALIDATION, Refuser.COMMAND_LINE)
+
+    # With several validation texts, Trainer puts the name of each before its metrics
+    metrics = args.metrics()
     metric = str(args.metric_for_best_model).removeprefix("eval_")
     several = any(len(names or []) > 1 for names in (data.validation_file, data.dataset_name, data.language_pairs))
-    if metric not in args.metrics() and not (several and metric.endswith(tuple(f"_{m}" for m in args.metrics()))):
-        raise ValueError(
-            f"metric_for_best_model must be one of {', '.join(args.metrics())}"
-            f"{', or NAME_bleu and so on for one of the validation texts' if several else ''}, got "
-            f"{args.metric_for_best_model!r}."
-        )
+    named = several and metric.endswith(tuple(f"_{name}" for name in metrics))
+    if metric not in metrics and not named:
+        also = ", or NAME_bleu and so on for one of the validation texts" if several else ""
+        known = f"{', '.join(metrics)}{also}"
+        raise ValueError(f"metric_for_best_model must be one of {known}, got {args.metric_for_best_model!r}.")
 
 
 @dataclass
@@ -132,77 +135,58 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     TITLE: ClassVar[str] = "training: this package's flags, and all of transformers' Seq2SeqTrainingArguments"
 
     output_dir: str | None = option(
-        "Folder for the run and its model; the same command resumes the run in it.", None, _PRIVATE, required=True
+        "Folder for the run and the model; the same command resumes the run in it.", None, _PRIVATE, required=True
     )
     max_tokens: int = option(
-        "Maximum tokens of a batch's source, and of its target, with padding (section 5.1).", 25_000, _BATCHES
+        "Maximum tokens of a batch's source and of its target, padded (section 5.1).", 25_000, _BATCHES, parse=positive
     )
     max_steps: int = option("Number of updates; -1 to train for --num_train_epochs instead.", 100_000, _LENGTH)
-    # the learning rate of a recipe or preset is meant for its own schedule
-    lr_scheduler_type: str = option(
-        "'noam' (section 5.3), or a schedule of transformers.", NOAM, replace(_OPTIMIZER, replaces=("learning_rate",))
-    )
+    lr_scheduler_type: str = option("The paper's 'noam' (section 5.3) or one of transformers.", NOAM, _SCHEDULE)
     learning_rate: float | None = option(  # type: ignore[assignment]
-        "With 'noam', a factor on the schedule (default: 1.0); otherwise the peak learning rate (default: 5e-5).",
-        None,
-        _OPTIMIZER,
+        "A factor on 'noam' (default: 1.0), or the peak of another schedule (default: 5e-5).", None, _OPTIMIZER
     )
     warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _LEARNING)
     adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _OPTIMIZER)
     adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9, _OPTIMIZER)
-    label_smoothing_factor: float = option("Label smoothing, the paper's epsilon_ls (section 5.4).", 0.1, _LEARNING)
+    label_smoothing_factor: float = option("The paper's epsilon_ls (section 5.4).", 0.1, _LEARNING, parse=_probability)
     r_drop_alpha: float = option(
-        "Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0 to disable.", 0.0, _LEARNING
+        "Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0: off.", 0.0, _LEARNING, parse=_not_negative
     )
     ema_decay: float = option(
-        "Validate and save a moving average of the weights, with a decay such as 0.999; 0 to disable.", 0.0, _LEARNING
+        "Validate and save a moving average of weights with this decay; 0: off.", 0.0, _LEARNING, parse=_probability
     )
     max_grad_norm: float = option("Clip gradients to this norm; 0, as in the paper, to disable.", 0.0, _LEARNING)
     gradient_accumulation_steps: int = option("Batches of max_tokens per update, in each process.", 1, _BATCHES)
-    save_steps: float = option(
-        "Updates between checkpoints; a value below 1 is a fraction of all updates.", 1500, _NOTHING
-    )
-    save_total_limit: int | None = option("Checkpoints to keep besides the best; the paper averages 5.", 5, _NOTHING)
+    save_steps: float = option("Updates between checkpoints; below 1, a fraction of all updates.", 1500, _NOTHING)
+    save_total_limit: int | None = option("Newest checkpoints to keep besides the best (5 in the paper).", 5, _NOTHING)
     eval_steps: float | None = option("Updates between evaluations (default: save_steps).", None, _NOTHING)
-    metric_for_best_model: str | None = option(
-        "Best by this: bleu, loss or perplexity (default: bleu if computed).", None, _NOTHING
-    )
+    metric_for_best_model: str | None = option("bleu, loss or perplexity (default: bleu if computed).", None, _NOTHING)
     eval_bleu: bool = option("Translate the validation text at each evaluation and report BLEU.", True, _NOTHING)
-    bleu_tokenize: str = option(
-        "sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.", "13a", _SCORES
-    )
+    bleu_tokenize: str = option("sacreBLEU's tokenisation for validation BLEU; 'none' if done.", "13a", _SCORES)
+    generation_num_beams: int | None = option("Beam size of validation BLEU.", None, _SCORES, parse=positive)
     # Every parameter has a gradient in every step, and the only buffer is the constant table of sinusoids, so DDP need
-    # not look for unused parameters or send buffers.
+    # not look for unused parameters or send buffers
     ddp_find_unused_parameters: bool | None = option("Let DDP look for unused parameters.", False, _NOTHING)
     ddp_broadcast_buffers: bool | None = option("Let DDP send buffers, here constants, at each step.", False, _NOTHING)
     # transformers' filter would synchronise host and device at every update
     logging_nan_inf_filter: bool = option(
         "Check each loss on the host; the logged mean needs no check.", False, _NOTHING
     )
-    hub_strategy: str = option("Only 'end' is supported: upload the finished model with its card.", "end", _PRIVATE)
+    # transformers would upload checkpoints, which contain pickles
+    hub_strategy: str = option("Upload the finished model and its card.", "end", _PRIVATE, choices=("end",))
     early_stopping_patience: int | None = option(
-        "Stop after this many evaluations without a better metric_for_best_model; keep the best model.", None, _NOTHING
+        "Stop after this many evaluations without a better model, and keep the best.", None, _NOTHING, parse=positive
     )
-    report_to: str | list[str] | None = option("Where to report: 'tensorboard', 'wandb', 'all', ...", "none", _NOTHING)
-    # bare, it is the flag of every verb; with a value, that of transformers
+    report_to: str | list[str] | None = option("'tensorboard', 'wandb', 'all', or several.", "none", _NOTHING)
+    # Bare, it is the flag of every verb; with a value, that of transformers
     debug: str | list[DebugOption] = option(
-        "Show the traceback behind an error; underflow_overflow: find the first non-finite number.",
-        [],
-        _NOTHING,
-        nargs="*",
+        "Show tracebacks; with underflow_overflow, find the first non-finite number.", [], _NOTHING, nargs="*"
     )
+    seed: int = option("Seed of the model, its dropout and the batches.", 42, _BATCHES, parse=numpy_seed)
+    data_seed: int | None = option("Seed of the batches (default: --seed).", None, _BATCHES, parse=numpy_seed)
 
     def __post_init__(self):
-        if not self.r_drop_alpha >= 0:
-            # so that NaN is refused too
-            raise ValueError(f"r_drop_alpha must not be negative, got {self.r_drop_alpha}.")
-        check_share("ema_decay", self.ema_decay)
-        check_share("label_smoothing_factor", self.label_smoothing_factor)
-        check_positive("max_tokens", self.max_tokens)
-        check_positive("generation_num_beams", self.generation_num_beams)
-        for seed in (self.seed, self.data_seed):
-            if seed is not None:
-                check_seed(seed)
+        check_values(self)
         reject_changes(self, Refuser.ARGUMENTS)
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:
@@ -216,13 +200,13 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if self.eval_bleu:
             from ..inference.metrics import check_tokenization  # slow to import
 
-            # now, not at the first validation
+            # Now, not at the first validation, which may be hours away
             check_tokenization(self.bleu_tokenize)
         if self.greater_is_better is None:
             self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))
         if self.early_stopping_patience is not None:
-            if self.early_stopping_patience < 1 or self.eval_strategy == "no":
-                raise ValueError("Early stopping needs validation text and a patience of at least 1.")
+            if self.eval_strategy == "no":
+                raise ValueError("Early stopping needs validation text.")
             self.load_best_model_at_end = True
         by_steps = self.eval_strategy == "steps" and self.save_strategy == "steps"
         if self.load_best_model_at_end and by_steps and self.eval_steps != self.save_steps:
@@ -235,8 +219,6 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"The noam schedule needs at least one step of warm-up, got {self.warmup_steps}.")
             # transformers accepts only the names of its own schedules here; this one has the same shape
             self.lr_scheduler_type = "inverse_sqrt"
-        if self.push_to_hub and self.hub_strategy != "end":
-            raise ValueError(f"hub_strategy must be 'end', got {self.hub_strategy!r}: checkpoints contain pickles.")
         super().__post_init__()
         if noam:
             self.lr_scheduler_type = NOAM
@@ -252,16 +234,12 @@ class ModelArguments(VocabularyFlags):
 
     TITLE: ClassVar[str] = "the model"
 
-    # decides nothing by itself: the settings that it stands for are recorded one by one
+    # It decides nothing by itself: the settings that it stands for are recorded one by one
     preset: str = option(
         "Settings: tiny, base, big or a row of the paper's Table 3; the defaults shown are base's.", "base", _NOTHING
     )
-    model_name_or_path: str | None = option(
-        "Trained model to start from, with its tokenizer; by default, train from scratch.", None, _ORIGIN
-    )
-    tokenizer_name: str | None = option(
-        "Tokenizer to use; by default, learn one from the training text.", None, _ORIGIN
-    )
+    model_name_or_path: str | None = option("Trained model to start from, with its tokenizer.", None, _ORIGIN)
+    tokenizer_name: str | None = option("Tokenizer to use; by default, learn one from the text.", None, _ORIGIN)
     d_model: int | None = option("Width of the model.", None, _SIZE)
     num_encoder_layers: int | None = option("Number of encoder layers.", None, _SIZE)
     num_decoder_layers: int | None = option("Number of decoder layers.", None, _SIZE)
@@ -273,20 +251,17 @@ class ModelArguments(VocabularyFlags):
     attention_dropout: float | None = option("Dropout on attention weights.", None, _DROPOUT)
     activation_dropout: float | None = option("Dropout inside the feed-forward sub-layers.", None, _DROPOUT)
     position_embedding: str | None = option("'sinusoidal' or 'learned'.", None, _SIZE)
-    initializer_range: float | None = option(
-        "Standard deviation of initial matrices; by default, that of tensor2tensor.", None, _SIZE
+    initializer_range: float | None = option("Deviation of initial matrices (default: tensor2tensor's).", None, _SIZE)
+    num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SEARCH, parse=positive)
+    length_penalty: float | None = option(
+        "Length penalty alpha saved with the model (0.6 in the paper).", None, _SEARCH, parse=finite
     )
-    num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SEARCH)
-    length_penalty: float | None = option("Length penalty alpha saved with the model (0.6: paper).", None, _SEARCH)
     license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.", None, _PRIVATE)
 
     def __post_init__(self):
-        check_choices(self)
-        check_positive("num_beams", self.num_beams)
-        if self.length_penalty is not None and not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty must be a finite number, got {self.length_penalty}.")
+        check_values(self)
 
-    def overrides(self, part: Part) -> Settings:
+    def overrides(self, part: Part) -> dict[str, object]:
         """Return the given fields that belong to a part of the saved model, by name."""
         names = [flag.name for flag in fields(self) if flag.metadata["meaning"].part is part]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -300,44 +275,39 @@ class DataArguments(CleaningFlags):
 
     train_file: list[str] | None = option(
         "Training texts: .jsonl, .tsv, .csv or .parquet files, prefixes P of Moses files P.en and P.de, or folders "
-        "made by `prepare` or `translate`.",
+        "made by `prepare` or by `translate --output_dir`.",
         None,
         _TEXT_NAME,
     )
     streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False, _BATCHES)
     validation_file: list[str] | None = option(
-        "Validation texts, as --train_file but not prepared: one for each training text, or one for all.",
-        None,
-        replace(_SCORES, private=True),
+        "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION_TEXT
     )
-    dataset_name: list[str] | None = option(
-        "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT_NAME
-    )
-    dataset_config_name: list[str] | None = option("Configuration of each dataset, or of all.", None, _BATCHES)
+    dataset_name: list[str] | None = option("Hub datasets with a split 'train', maybe 'validation'.", None, _TEXT_NAME)
+    dataset_config_name: list[str] | None = option("Configuration of each, such as 'de-en', or all.", None, _BATCHES)
     train_weights: list[float] | None = option(
         "How often each pair of each training text is used per epoch: 3 is three times, 0.5 is half of the pairs in "
         "one epoch and the others in the next (default: once).",
         None,
         _BATCHES,
+        parse=_positive_each,
     )
     sampling_temperature: float | None = option(
-        "Instead of weights: use each text in proportion to its size ** (1 / this), the largest once.", None, _BATCHES
+        "Use each text in proportion to its size ** (1 / this), the largest once.", None, _BATCHES, parse=_at_least_1
     )
     language_pairs: list[str] | None = option(
         "Direction of each training text, or of all, such as en-de de-en; with several, the source starts with a "
         "tag of the target language. Lines of .jsonl may have 'source', 'target', 'source_lang' and 'target_lang' "
         "instead.",
         None,
-        replace(_BATCHES, replaces=("source_lang", "target_lang")),
+        Meaning(Decides.BATCHES, replaces=("source_lang", "target_lang")),
     )
-    source_tag: list[str] | None = option(
-        "Tag at the start of every source of each text, such as <bt> for synthetic text; '' for none.", None, _BATCHES
-    )
+    source_tag: list[str] | None = option("Tag before each text's sources, as <bt>; '' for none.", None, _BATCHES)
     bpe_dropout: float = option(
-        "Probability with which a merge is left out, for training (0.1: usual).", 0.0, _BATCHES
+        "Probability of leaving out a merge in training text (0.1 is usual).", 0.0, _BATCHES, parse=_probability
     )
-    source_lang: str | None = option("Source language, as in the text (default: the model's, or en).", None, _BATCHES)
-    target_lang: str | None = option("Target language, as in the text (default: the model's, or de).", None, _BATCHES)
+    source_lang: str | None = option("Source language of the text (default: the model's or 'en').", None, _BATCHES)
+    target_lang: str | None = option("Target language of the text (default: the model's or 'de').", None, _BATCHES)
 
     def __post_init__(self):
         super().__post_init__()
@@ -348,24 +318,19 @@ class DataArguments(CleaningFlags):
             raise ValueError("Give either --language_pairs or --source_lang and --target_lang.")
         if self.train_weights and self.sampling_temperature:
             raise ValueError("Give either --train_weights or --sampling_temperature.")
-        for weight in self.train_weights or ():
-            if not 0.0 < weight < math.inf:
-                raise ValueError(f"--train_weights must be positive numbers, got {weight}.")
-        if self.sampling_temperature is not None and not 1.0 <= self.sampling_temperature < math.inf:
-            raise ValueError(f"sampling_temperature must be at least 1, got {self.sampling_temperature}.")
-        check_share("bpe_dropout", self.bpe_dropout)
+        check_values(self)
 
 
 RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
-_OWN: dict[str, Meaning] = {
+_MEANINGS = INHERITED | {
     flag.name: flag.metadata["meaning"] for kind in RUN_FLAGS for flag in fields(kind) if "meaning" in flag.metadata
 }
 
 
 def known_meaning(name: str) -> Meaning | None:
     """Return the meaning of a flag of `train`, or None if nobody has decided on one."""
-    prefixes = (prefix for prefix in INHERITED if prefix.endswith("_") and name.startswith(prefix))
-    return _OWN.get(name) or INHERITED.get(name) or INHERITED.get(max(prefixes, key=len, default=""))
+    prefixes = [prefix for prefix in INHERITED if prefix.endswith("_") and name.startswith(prefix)]
+    return _MEANINGS.get(name) or INHERITED.get(max(prefixes, key=len, default=""))
 
 
 def meaning(name: str) -> Meaning:
@@ -376,10 +341,11 @@ def meaning(name: str) -> Meaning:
 def decided_by(name: str, settings: Mapping[str, object]) -> Decides:
     """Return what a flag of `train` decides in a run with these settings."""
     schedule = settings.get("lr_scheduler_type")
+    # Each worker of a stream builds its own batches
     if name == "dataloader_num_workers" and settings.get("streaming"):
-        # each worker builds its own batches
         return Decides.BATCHES
+    # A run may have recorded them although the noam schedule has none
     if name == "lr_scheduler_kwargs" and schedule == NOAM:
-        return Decides.NOTHING  # it has none
+        return Decides.NOTHING
     decides = meaning(name).decides
     return Decides.LEARNING if decides is Decides.LENGTH and schedule not in _ENDLESS_SCHEDULES else decides

@@ -130,7 +130,7 @@ def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
     return flags
 
 
-def _read_mapping(path: str) -> list[tuple[Any, Any]]:
+def _read_mapping(path: str) -> list[tuple[yaml.Node, yaml.Node]]:
     """Return the keys and values of a YAML mapping as nodes, which hold their line numbers."""
     try:
         root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -10,7 +9,7 @@ import transformers
 from ..files import JsonObject
 from ..sharing.card import hardware
 from ..version import __version__
-from .arguments import DataArguments, ModelArguments, meaning
+from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, meaning
 from .text import TokenizedText
 from .trainer import VanillaTransformerTrainer
 
@@ -28,7 +27,8 @@ def training_record(
     text: TokenizedText,
 ) -> JsonObject:
     """Return what the card says about a finished run; call it on every process, since all compute validation BLEU."""
-    args: Any = trainer.args
+    args = trainer.args
+    assert isinstance(args, VanillaTransformerTrainingArguments)
     state = trainer.state
     names = data.dataset_name or []
     base_model = model.model_name_or_path
@@ -43,11 +43,11 @@ def training_record(
         public |= {"dataset_name": dataset_name}
     validation = [row for log in state.log_history for row in _validation_rows(log)]
     labels = [Path(file).resolve().name for file in data.train_file or []]
-    labels += [name if name in hub_datasets else Path(name).resolve().name for name in names]
+    labels += map(_public_name, names)
     record = {
         "data": ", ".join(dict.fromkeys(labels)) or "the built-in phrases",
         "dataset_name": dataset_name,
-        "base_model": base_model and (Path(base_model).resolve().name if _is_local(base_model) else base_model),
+        "base_model": base_model and _public_name(base_model),
         "pairs": text.num_pairs,
         "sources": text.sources,
         "updates": state.global_step,
@@ -68,14 +68,16 @@ def training_record(
 
 def _validation_rows(log: JsonObject) -> Iterator[JsonObject]:
     """Yield the scores in an entry of the log: one row for each validation text."""
-    for key, value in log.items():
+    for key, perplexity in log.items():
         if key.startswith("eval_") and key.endswith("perplexity"):
+            # Trainer writes eval_NAME_perplexity if there are several validation texts, else eval_perplexity
             prefix = key.removesuffix("perplexity")
-            row = {"updates": log["step"], "text": prefix[len("eval_") :].rstrip("_"), "perplexity": round(value, 2)}
+            name = prefix.removeprefix("eval_").rstrip("_")
             bleu = log.get(f"{prefix}bleu")
-            yield {name: value for name, value in row.items() if value != ""} | {
-                "bleu": None if bleu is None else round(bleu, 2)
-            }
+            row: JsonObject = {"updates": log["step"], "text": name} if name else {"updates": log["step"]}
+            row["perplexity"] = round(perplexity, 2)
+            row["bleu"] = None if bleu is None else round(bleu, 2)
+            yield row
 
 
 def example_sentence(data: DataArguments, text: TokenizedText) -> str:
@@ -90,3 +92,8 @@ def example_sentence(data: DataArguments, text: TokenizedText) -> str:
 def _is_local(name: str) -> bool:
     """Return whether a dataset or model is a folder on this machine."""
     return Path(name).exists()
+
+
+def _public_name(name: str) -> str:
+    """Return the name of a dataset or model on the Hub, or the last part of the path of a local one."""
+    return Path(name).resolve().name if _is_local(name) else name

@@ -2,9 +2,8 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments
 
 from ..files import JsonObject
 
@@ -42,7 +41,9 @@ class ResumedState(TrainerCallback):
             self._early_stopping.early_stopping_patience_counter = worse
             state.stateful_callbacks.setdefault("EarlyStoppingCallback", self._early_stopping.state())
 
-    def _find_best(self, validations: list[JsonObject], metric: str, args: Any, state: TrainerState) -> None:
+    def _find_best(
+        self, validations: list[JsonObject], metric: str, args: TrainingArguments, state: TrainerState
+    ) -> None:
         """Set the best metric of a state, and the checkpoint of the update that reached it."""
         folder = Path(str(args.output_dir))
         if args.load_best_model_at_end:

@@ -58,7 +58,9 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[VanillaT
     own = f"{config.source_lang}-{config.target_lang}" if known else pairs and pairs[0]
     if len(pairs) > 1 or config.language_pairs or (base and pairs and pairs != [own]):
         config.language_pairs = pairs
-        sources, targets = ({parse_language_pair(pair)[side] for pair in pairs} for side in (0, 1))
+        directions = [parse_language_pair(pair) for pair in pairs]
+        sources = {source for source, _ in directions}
+        targets = {target for _, target in directions}
         config.source_lang = sources.pop() if len(sources) == 1 else None
         config.target_lang = targets.pop() if len(targets) == 1 else None
         return config, replace(data, language_pairs=given)
@@ -79,16 +81,17 @@ def run_settings(
     """Return the settings of a run: all of this package's, and those of transformers that are not its defaults."""
     # creating arguments sets up the distributed processes again: those of a run on the CPU must stay there
     defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=args.use_cpu)) | {"use_cpu": False}
-    own = set(vars(VanillaTransformerTrainingArguments)["__annotations__"])
+    # Ours are recorded even with their defaults, which another version may change
+    for name in vars(VanillaTransformerTrainingArguments)["__annotations__"]:
+        defaults.pop(name, None)
     settings: Settings = {}
     for group in (model, data, args):
         for field in fields(group):
             value = getattr(group, field.name)
-            inherited = field.name in defaults and field.name not in own
             if isinstance(group, DataArguments) and isinstance(value, list) and len(value) == 1:
                 # as recorded when these flags took only one value
                 value = value[0]
-            unset = value in (None, []) or (inherited and value == defaults[field.name])
+            unset = value in (None, []) or (field.name in defaults and value == defaults[field.name])
             if field.init and meaning(field.name).recorded and not unset:
                 settings[field.name] = _to_plain(value)
 
@@ -173,10 +176,11 @@ def recorded_settings(folder: str | Path) -> Settings | None:
     if not file.is_file():
         return None
     try:
-        settings = dict(yaml.safe_load(file.read_text("utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError):
-        settings = {None: None}
-    if not all(isinstance(name, str) for name in settings):
+        settings = yaml.safe_load(file.read_text("utf-8"))
+    except (yaml.YAMLError, ValueError):
+        # a ValueError is raised for bytes that are not UTF-8, and by YAML for impossible dates
+        settings = None
+    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
         raise ValueError(f"{file} is damaged; choose another --output_dir, or restore the file.")
     return settings
 
