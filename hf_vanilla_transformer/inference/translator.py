@@ -163,7 +163,8 @@ class Translator:
     def decode(self, hypotheses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of generated ids."""
         # The start token, `</s>` and the padding behind it are special tokens too
-        return self.tokenizer.batch_decode([list(ids) for ids in hypotheses], skip_special_tokens=True)
+        # One by one: some releases of transformers return one empty text for an empty list
+        return [str(self.tokenizer.decode(list(ids), skip_special_tokens=True)) for ids in hypotheses]
 
     @torch.inference_mode()
     def translate_ids(
@@ -193,10 +194,10 @@ class Translator:
             ValueError: if `nbest` exceeds the beam size.
         """
         blank = Output([[]] * nbest, [0.0] * nbest)
-        results = [Output([], [], self.problem(len(source))) if source else blank for source in sources]
+        results = [Output([], [], self.problem(len(source))) if len(source) else blank for source in sources]
         # The others keep an output with their problem: training never reached their last positions, so a translation
         # would be wrong without anyone noticing
-        places = [i for i, source in enumerate(sources) if source and results[i].problem is None]
+        places = [i for i, source in enumerate(sources) if len(source) and results[i].problem is None]
         if progress is not None and len(places) < len(sources):
             progress(len(sources) - len(places))
         if not places:
@@ -383,13 +384,7 @@ def translate(
     """
     if (generate_kwargs.get("num_return_sequences") or 1) > 1:
         raise ValueError("translate returns one translation per sentence; Translator.translate has nbest.")
-    if not isinstance(sentences, Iterable):
-        raise TypeError(f"translate expects a string or an iterable of strings, got {type(sentences).__name__}.")
-    texts = [sentences] if isinstance(sentences, str) else list(sentences)
-    # Bytes are iterable too, and tokenizers report None with an internal error
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"translate expects strings, but sentence {i}, counted from 0, is {type(text).__name__}.")
+    texts = [sentences] if isinstance(sentences, str) else _check_sentences(sentences)
     if dtype is not None:
         # A copy, because `Module.to` would convert the weights of the caller's model
         model = copy.deepcopy(model).to(resolve_dtype(dtype, model.device))
@@ -412,3 +407,15 @@ def translate(
         warnings.warn(f"Not translated, counted from 0: {'; '.join(problems)}.{advice}", stacklevel=2)
     results = [translation.text for translation in translations]
     return results[0] if isinstance(sentences, str) else results
+
+
+def _check_sentences(sentences: Iterable[str]) -> list[str]:
+    """Return sentences as a list, after checking that they are strings."""
+    if not isinstance(sentences, Iterable):
+        raise TypeError(f"translate expects a string or an iterable of strings, got {type(sentences).__name__}.")
+    texts = list(sentences)
+    # Bytes are iterable too, and tokenizers report None with an internal error
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"translate expects strings, but sentence {i}, counted from 0, is {type(text).__name__}.")
+    return texts
