@@ -50,6 +50,9 @@ _MODULES = {
 }
 
 
+__all__ = [*_MODULES, "__version__", "convert"]
+
+
 def __getattr__(name: str) -> object:
     # A module is an attribute of its package only once something has imported it
     if name == "convert":

@@ -221,6 +221,8 @@ def _report(manifest: JsonObject, output_dir: str) -> None:
         say(f"This element of the job array is done; {output_dir} is finished when the others are.")
         return
     if manifest["unusable_lines"]:
-        say(f"Unusable lines, left blank: {manifest['unusable_lines']:,}; the first: {manifest['problems'][0]}")
+        for problem in manifest["problems"]:
+            say(f"Left blank: {problem}")
+        say(f"Unusable lines, left blank: {manifest['unusable_lines']:,}")
     summary = {name: manifest[name] for name in ("lines", "unusable_lines", "problems")}
     print(json.dumps({**summary, "files": len(manifest["parts"])}, indent=2, ensure_ascii=False))

@@ -124,6 +124,6 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             start += depth
 
         # log((p_1 + ... + p_M) / M) from the logarithms, (M, B, T, vocab_size) to (B, T, vocab_size). As logits it
-        # changes nothing for generate(): the softmax of log-probabilities are the probabilities
+        # changes nothing for generate(): the softmax of log-probabilities is the probabilities
         logits = torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
         return Seq2SeqLMOutput(**{"logits": logits, CACHE: cache})  # type: ignore[arg-type]

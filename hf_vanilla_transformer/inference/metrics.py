@@ -87,5 +87,5 @@ def evaluate_translations(
 
 def perplexity(nats: float) -> float:
     """Return the perplexity for a cross-entropy in nats per token, capped so that it does not overflow."""
-    # exp(709.8) is the largest double, and an untrained model may exceed it
+    # exp() of more than 709 overflows, and the loss of a model that diverges may be anything
     return math.exp(min(nats, 700.0))

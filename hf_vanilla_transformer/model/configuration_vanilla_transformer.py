@@ -129,8 +129,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             kwargs.pop(name, None)
         if __name__.startswith("transformers_modules"):
             # Set only in the copy that travels with a saved model: transformers requires trust_remote_code for a
-            # config with custom_pipelines, and the installed package does not need it.
-            # transformers modifies the dictionary
+            # config with custom_pipelines, and the installed package does not need it. A copy, because transformers
+            # changes the dictionary.
             kwargs["custom_pipelines"] = deepcopy(_CUSTOM_PIPELINES)
         super().__post_init__(auto_map=dict(_AUTO_MAP), **kwargs)
 

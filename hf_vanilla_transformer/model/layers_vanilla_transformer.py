@@ -47,7 +47,7 @@ def init_weights(module: nn.Module, config: VanillaTransformerConfig):
         if module.bias is not None:
             init.zeros_(module.bias)
     elif isinstance(module, nn.Embedding):
-        # times sqrt(d_model), the embeddings have unit variance (section 3.4), as much as logits of the shared matrix
+        # so that the embeddings, times sqrt(d_model), have unit variance (section 3.4)
         init.normal_(module.weight, mean=0.0, std=std or config.d_model**-0.5)
     elif isinstance(module, nn.LayerNorm):
         init.ones_(module.weight)

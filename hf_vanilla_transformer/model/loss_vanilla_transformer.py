@@ -115,7 +115,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 gradients[0][chunk] = gradient @ matrix
             if gradients[1] is not None:
                 gradients[1] += gradient.t() @ part
-        # not save_for_backward(), which is for inputs and outputs
+        # not save_for_backward(), since nothing else can change them before backward() scales them
         ctx.gradients = gradients
         ctx.dtypes = [None if value is None else value.dtype for value in (states, weight, bias)]
         return loss

@@ -67,11 +67,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         `__init__` does not share the module: `from_pretrained` overlooks missing weights of shared modules.
         """
         super().tie_weights(*args, **kwargs)
-        base = self.base_model
+        # not always a model of this package: torch.compile wraps it
+        base: Any = self.base_model
         shared = getattr(base, "shared", None)
         if shared is None:  # untied, or only one of the stacks
             return
-        assert isinstance(base, VanillaTransformerModel)
         # transformers leaves weights untied while loading, and if a file has different ones
         if all(stack.embed_tokens.weight is shared.weight for stack in (base.encoder, base.decoder)):
             base.shared = shared
@@ -208,8 +208,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         cross_mask = padding_mask(self.config, embeddings, encoder_attention_mask, encoder_hidden_states)
         hidden_states = self.add_positions(embeddings, cache)
         for layer, *layer_head_masks in zip(self.layers, head_masks, cross_head_masks, strict=True):
-            # Tensors are passed by position, because gradient checkpointing only tracks positional arguments.
-            # No final layer norm: in post-norm layers, each output is normalised already.
+            # tensors are passed by position, because gradient checkpointing only tracks positional arguments
             hidden_states = layer(
                 hidden_states,
                 causal_mask,
@@ -219,6 +218,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 **{CACHE: cache},
                 **kwargs,
             )
+        # no final layer norm: the last step of a post-norm layer is its own
         fields: dict = {"last_hidden_state": hidden_states, CACHE: cache}
         return BaseModelOutputWithPastAndCrossAttentions(**fields)
 

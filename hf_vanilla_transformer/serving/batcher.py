@@ -11,8 +11,7 @@ from concurrent.futures import Future
 from threading import Condition, Thread
 from typing import Any, NamedTuple, TypeVar
 
-# In seconds: longer, and a queue that has emptied meanwhile would stay empty.
-MAX_RETRY_AFTER = 60
+MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
 Translate = Callable[[list[list[int]], int], list[list[str]]]
 _Result = TypeVar("_Result")
 

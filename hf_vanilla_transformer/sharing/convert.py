@@ -125,7 +125,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     if source.position_embedding != "sinusoidal":
         raise ValueError("Cannot convert: this model has learned positions, but Marian supports only sinusoidal ones.")
     if {source.d_k, source.d_v} != {source.d_model / source.num_heads}:
-        heads = f"d_k {source.d_k} and d_v {source.d_v}"
+        heads = f"d_k {source.d_k} and d_v {source.d_v}, with d_model {source.d_model} and {source.num_heads} heads"
         raise ValueError(f"Cannot convert: Marian's heads are d_model / num_heads wide, but this model has {heads}.")
 
     config = MarianConfig(
@@ -154,8 +154,10 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     marian: Any = MarianMTModel(config)
     marian.to(dtype=model.dtype, device=model.device)
     # What the paper's model lacks keeps its initial value: the biases of attention and of the output are zero, and the
-    # table of positions is Marian's own.
-    marian.load_state_dict(marian.state_dict() | weights)
+    # table of positions is Marian's own. Anything else that is missing is an error.
+    lacking = ("_proj.bias", "final_logits_bias", _POSITION_TABLE)
+    initial = {name: tensor for name, tensor in marian.state_dict().items() if name.endswith(lacking)}
+    marian.load_state_dict(initial | weights)
     for module in marian.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = source.layer_norm_eps
@@ -222,7 +224,7 @@ def _check_layers(transformer: nn.Transformer) -> None:
     for stack, layer_class in stacks:
         if stack.norm is not None:
             raise ValueError(
-                "Cannot convert: a layer norm after each stack; train with encoder.norm = decoder.norm = None"
+                "Cannot convert: a layer norm after each stack; train with encoder.norm = decoder.norm = None."
             )
         for layer in stack.layers:
             # Not `isinstance`: a subclass may compute anything.

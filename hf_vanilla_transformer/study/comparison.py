@@ -158,8 +158,7 @@ def score_translations(
         logits = model(
             input_ids=source, attention_mask=mask, decoder_input_ids=shift_right(labels, pad_id, start_id)
         ).logits
-        # in float32, because a sum of many log-probabilities in half precision loses digits
-        # (batch, target length)
+        # (batch, target length), in float32: a sum of many log-probabilities in half precision loses digits
         log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
         totals = log_probs.masked_fill(labels == pad_id, 0.0).sum(1).tolist()
         for i, total in zip(batch, totals, strict=True):

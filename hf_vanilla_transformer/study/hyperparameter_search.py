@@ -11,8 +11,7 @@ import torch
 
 from ..data.batching import by_name, check_fits
 from ..files import JsonObject, import_extra, write_whole
-from ..flags import Decides, Settings
-from ..training.arguments import meaning
+from ..flags import Settings
 from ..training.settings import PROCESSES, differences, write_settings
 from . import plots
 from .experiment import Experiment, TuneArguments, TuningTrainer
@@ -113,11 +112,10 @@ def _open_study(
     """
     args = experiment.args
     study = optuna.create_study(direction=direction, load_if_exists=True, **storage)
-    # A study may be moved, and watched in another way.
-    launch = {
-        name for name in experiment.settings if meaning(name).private and meaning(name).decides is Decides.NOTHING
+    # a study may be moved, and its recipes are for other folders
+    settings = {
+        name: value for name, value in experiment.settings.items() if name not in ("output_dir", "disable_tqdm")
     }
-    settings = {name: value for name, value in experiment.settings.items() if name not in launch}
     changed = differences(study.user_attrs.get("settings", settings), settings)
     if changed:
         changes = "; ".join(changed.values())

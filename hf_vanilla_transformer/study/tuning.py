@@ -48,16 +48,17 @@ def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerT
     Raises:
         ValueError: if it does not, with the reason.
     """
-    faults = {
-        "runs in a single process: start it without a distributed launcher": args.world_size > 1,
-        "trains from scratch: remove --model_name_or_path": model.model_name_or_path,
-        "trains from scratch: remove --resume_from_checkpoint": args.resume_from_checkpoint,
-        "supports only the noam schedule: remove --lr_scheduler_type": args.lr_scheduler_type != NOAM,
-        # a prepared stream has batches of one size
-        "tries several batch sizes, so it cannot stream the text: remove --streaming": data.streaming,
-        # trials of equal length can be compared, and the schedule of a trial is known in advance
-        "needs a fixed number of updates per training run: pass --max_steps": args.max_steps < 1,
-    }
-    for fault, present in faults.items():
-        if present:
-            raise ValueError(f"tune {fault}.")
+    if args.world_size > 1:
+        raise ValueError("tune runs in a single process: start it without a distributed launcher.")
+    if model.model_name_or_path:
+        raise ValueError("tune trains from scratch: remove --model_name_or_path.")
+    if args.lr_scheduler_type != NOAM:
+        raise ValueError("tune supports only the noam schedule: remove --lr_scheduler_type.")
+    if args.resume_from_checkpoint:
+        raise ValueError("tune trains from scratch: remove --resume_from_checkpoint.")
+    # a prepared stream has batches of one size
+    if data.streaming:
+        raise ValueError("tune tries several batch sizes, so it cannot stream the text: remove --streaming.")
+    # trials of equal length can be compared
+    if args.max_steps < 1:
+        raise ValueError("tune needs a fixed number of updates per training run: pass --max_steps.")

@@ -72,7 +72,13 @@ _GROUPS: tuple[tuple[Meaning, str], ...] = (
     (_refused("batches are sized by max_tokens", Refuser.TRAINER), "per_device_train_batch_size"),
     (_refused("batches are sized by max_tokens"), "per_device_eval_batch_size"),
     (_refused("every epoch uses every pair", Refuser.ARGUMENTS), "dataloader_drop_last"),
-    (_refused("no run can resume from a checkpoint without its optimizer", Refuser.ARGUMENTS), "save_only_model"),
+    (
+        _refused(
+            "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead",
+            Refuser.ARGUMENTS,
+        ),
+        "save_only_model",
+    ),
     (
         _refused("batches always hold pairs of similar length", Refuser.ARGUMENTS),
         "length_column_name sortish_sampler train_sampling_strategy",
@@ -160,9 +166,13 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     save_steps: float = option("Updates between checkpoints; below 1, a fraction of all updates.", 1500, _NOTHING)
     save_total_limit: int | None = option("Newest checkpoints to keep besides the best (5 in the paper).", 5, _NOTHING)
     eval_steps: float | None = option("Updates between evaluations (default: save_steps).", None, _NOTHING)
-    metric_for_best_model: str | None = option("bleu, loss or perplexity (default: bleu if computed).", None, _NOTHING)
+    metric_for_best_model: str | None = option(
+        "Metric of the best model: bleu, loss or perplexity (default: bleu, if it is computed).", None, _NOTHING
+    )
     eval_bleu: bool = option("Translate the validation text at each evaluation and report BLEU.", True, _NOTHING)
-    bleu_tokenize: str = option("sacreBLEU's tokenisation for validation BLEU; 'none' if done.", "13a", _SCORES)
+    bleu_tokenize: str = option(
+        "sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.", "13a", _SCORES
+    )
     generation_num_beams: int | None = option("Beam size of validation BLEU.", None, _SCORES, parse=positive)
     # Every parameter has a gradient in every step, and the only buffer is the constant table of sinusoids, so DDP need
     # not look for unused parameters or send buffers
@@ -170,14 +180,18 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     ddp_broadcast_buffers: bool | None = option("Let DDP send buffers, here constants, at each step.", False, _NOTHING)
     # transformers' filter would synchronise host and device at every update
     logging_nan_inf_filter: bool = option(
-        "Check each loss on the host; the logged mean needs no check.", False, _NOTHING
+        "Check each loss on the host; the logged mean leaves out non-finite losses anyway.", False, _NOTHING
     )
     # transformers would upload checkpoints, which contain pickles
-    hub_strategy: str = option("Upload the finished model and its card.", "end", _PRIVATE, choices=("end",))
+    hub_strategy: str = option(
+        "Upload the finished model and its card; checkpoints contain pickles.", "end", _PRIVATE, choices=("end",)
+    )
     early_stopping_patience: int | None = option(
         "Stop after this many evaluations without a better model, and keep the best.", None, _NOTHING, parse=positive
     )
-    report_to: str | list[str] | None = option("'tensorboard', 'wandb', 'all', or several.", "none", _NOTHING)
+    report_to: str | list[str] | None = option(
+        "Where to report metrics: 'tensorboard', 'wandb', 'all', or several of these.", "none", _NOTHING
+    )
     # Bare, it is the flag of every verb; with a value, that of transformers
     debug: str | list[DebugOption] = option(
         "Show tracebacks; with underflow_overflow, find the first non-finite number.", [], _NOTHING, nargs="*"
@@ -251,7 +265,9 @@ class ModelArguments(VocabularyFlags):
     attention_dropout: float | None = option("Dropout on attention weights.", None, _DROPOUT)
     activation_dropout: float | None = option("Dropout inside the feed-forward sub-layers.", None, _DROPOUT)
     position_embedding: str | None = option("'sinusoidal' or 'learned'.", None, _SIZE)
-    initializer_range: float | None = option("Deviation of initial matrices (default: tensor2tensor's).", None, _SIZE)
+    initializer_range: float | None = option(
+        "Standard deviation of initial matrices (default: as in tensor2tensor).", None, _SIZE
+    )
     num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SEARCH, parse=positive)
     length_penalty: float | None = option(
         "Length penalty alpha saved with the model (0.6 in the paper).", None, _SEARCH, parse=finite
@@ -283,7 +299,9 @@ class DataArguments(CleaningFlags):
     validation_file: list[str] | None = option(
         "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION_TEXT
     )
-    dataset_name: list[str] | None = option("Hub datasets with a split 'train', maybe 'validation'.", None, _TEXT_NAME)
+    dataset_name: list[str] | None = option(
+        "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT_NAME
+    )
     dataset_config_name: list[str] | None = option("Configuration of each, such as 'de-en', or all.", None, _BATCHES)
     train_weights: list[float] | None = option(
         "How often each pair of each training text is used per epoch: 3 is three times, 0.5 is half of the pairs in "
@@ -302,7 +320,9 @@ class DataArguments(CleaningFlags):
         None,
         Meaning(Decides.BATCHES, replaces=("source_lang", "target_lang")),
     )
-    source_tag: list[str] | None = option("Tag before each text's sources, as <bt>; '' for none.", None, _BATCHES)
+    source_tag: list[str] | None = option(
+        "Tag at the start of every source of each text, such as <bt> for synthetic text; '' for none.", None, _BATCHES
+    )
     bpe_dropout: float = option(
         "Probability of leaving out a merge in training text (0.1 is usual).", 0.0, _BATCHES, parse=_probability
     )

@@ -37,13 +37,15 @@ def find_fault(folder: Path) -> str | None:
     if not folder.is_dir():
         return "there is no such folder"
     try:
-        # Written last, so a checkpoint without checksums is not whole; that is an OSError
         sums = json.loads((folder / CHECKSUMS).read_text("utf-8"))
         for name, expected in sums.items():
             if not (folder / name).is_file():
                 return f"{name} is missing"
             if checksum(folder / name) != expected:
                 return f"{name} is corrupt"
+    except FileNotFoundError:
+        # written last
+        return f"it has no {CHECKSUMS}, so it was not finished"
     except (OSError, ValueError, AttributeError) as error:
         # AttributeError: JSON, but not an object
         return f"it cannot be read ({error})"
@@ -106,7 +108,7 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
     for pattern in MODEL_FILES:
         for file in Path(folders[-1]).glob(pattern):
             shutil.copy2(file, output)
-    # `weights` are those of the last folder, and all have the same dtypes
+    # `weights` are those of the last folder, in whose dtypes the mean is saved
     mean = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
 
     # The weights come last and whole, so that nothing takes a folder in which they are unfinished for a model

@@ -31,10 +31,24 @@ def _layers(number: int) -> Settings:
 PRESETS: dict[str, Preset] = {
     # A size that suits Multi30k (Wu et al. 2021, "Transformer-Tiny"): about 20 minutes on two cores
     "tiny": Preset(
-        _layers(4)
-        | {"vocab_size": 5000, "d_model": 128, "num_heads": 4, "d_ff": 256, "dropout": 0.3, "initializer_range": 0.02},
-        {"max_tokens": 1024, "learning_rate": 0.7, "warmup_steps": 1500, "max_steps": 7500}
-        | {"save_steps": 500, "logging_steps": 100},
+        {
+            "vocab_size": 5000,
+            "d_model": 128,
+            "num_encoder_layers": 4,
+            "num_decoder_layers": 4,
+            "num_heads": 4,
+            "d_ff": 256,
+            "dropout": 0.3,
+            "initializer_range": 0.02,
+        },
+        {
+            "max_tokens": 1024,
+            "learning_rate": 0.7,
+            "warmup_steps": 1500,
+            "max_steps": 7500,
+            "save_steps": 500,
+            "logging_steps": 100,
+        },
     ),
     "base": Preset(),
     "big": Preset(

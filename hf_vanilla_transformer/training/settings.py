@@ -131,7 +131,7 @@ def differences(before: Settings, settings: Settings) -> dict[str, str]:
     if PAIRS not in settings:
         # the text has not been read yet
         old.pop(PAIRS, None)
-    # Neither is a flag, so an earlier version that did not record it had no other value.
+    # Neither is a flag with a default; an earlier version that did not record them is taken to have had the same.
     defaults = {name: settings[name] for name in (PROCESSES, PAIRS) if name in settings}
     defaults |= {field.name: field.default for group in RUN_FLAGS for field in fields(group)}
     old = {**{name: defaults[name] for name in settings if name in defaults}, **old}

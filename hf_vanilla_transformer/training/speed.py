@@ -38,7 +38,7 @@ class TrainingSpeed(TrainerCallback):
     def _restart_clock(self, args, state, control, **kwargs):
         self._last_reading = time.perf_counter()
 
-    # transformers logs, validates and saves after on_step_end, so what these took is not counted in the next step
+    # transformers validates and saves after on_step_end, so what these took is not counted in the next step
     on_evaluate = on_save = _restart_clock
 
     def on_train_begin(self, args, state, control, **kwargs):

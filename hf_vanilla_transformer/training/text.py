@@ -211,7 +211,7 @@ def tokenize_text(
         if args.process_index == 0 and not tokenizer_path:
             tokenizer = _learn_tokenizer(training.parts, model, config, tags, report)
             tokenizer.save_pretrained(str(args.output_dir))
-    # Process 0, which saves the tokenizer, may be on another machine, and main_process_first waits for each machine's
+    # Process 0 has saved the tokenizer, perhaps on another machine, but main_process_first waits only within a machine
     args.distributed_state.wait_for_everyone()
     with args.main_process_first(desc="tokenising the text"):
         tokenizer = _load_tokenizer(tokenizer_path or str(args.output_dir), config, tags)

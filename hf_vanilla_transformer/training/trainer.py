@@ -3,6 +3,7 @@
 import copy
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -139,9 +140,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         return args
 
     def call_model_init(self, trial=None):
-        model = super().call_model_init(trial)
-        # not a module of torch alone
-        assert isinstance(model, PreTrainedModel)
+        # a model of transformers, or an adapter around one
+        model: Any = super().call_model_init(trial)
         _choose_attention(model, self.args)
         return model
 

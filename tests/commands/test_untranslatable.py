@@ -63,7 +63,8 @@ def test_files_leave_the_line_blank_and_name_it(saved, capsys):
     assert main(["translate", saved.path, *where, "--workers", "1", "--output_format", "txt", "--num_beams", "1"]) == 0
     assert (saved.folder / "out" / "part-00000.txt").read_text().split("\n")[1] == ""
     captured = capsys.readouterr()
-    assert "Unusable lines, left blank: 1; the first: in.txt, line 2: " in captured.err
+    assert "Left blank: in.txt, line 2: " in captured.err
+    assert "Unusable lines, left blank: 1" in captured.err
     assert json.loads(captured.out)["unusable_lines"] == 1
 
 

@@ -162,3 +162,13 @@ def test_input_gradients_flow_through_a_frozen_model(small_model, tie):
     assert model(**batch).loss.requires_grad
     model.disable_input_require_grads()
     assert not model(**batch).loss.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_compiled_inner_model_can_be_tied_and_resized(small_model):
+    model = small_model()
+    model.model = torch.compile(model.model)
+    model.tie_weights()
+    model.resize_token_embeddings(60)
+    assert model.get_input_embeddings().weight.shape == (60, 32)
+    assert model.lm_head.weight is model.get_input_embeddings().weight

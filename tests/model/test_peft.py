@@ -7,7 +7,11 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer import (
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+)
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 
 ROWS = [{"input_ids": [5, 6, 7, 2], "labels": [8, 9, 2]}, {"input_ids": [6, 5, 2], "labels": [9, 8, 7, 2]}] * 4
@@ -130,3 +134,14 @@ def test_an_older_untied_model_with_an_unused_matrix_loads(small_model, tmp_path
     again = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
     assert "shared" not in capfd.readouterr().err
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_a_trainer_may_build_an_adapter_for_each_run(small_model, tmp_path):
+    args = VanillaTransformerTrainingArguments(
+        str(tmp_path), max_steps=2, max_tokens=32, use_cpu=True, disable_tqdm=True, eval_bleu=False, save_strategy="no"
+    )
+    trainer = VanillaTransformerTrainer(
+        None, args, Seq2SeqCollator(0, 1), model_init=lambda: lora(small_model()), train_dataset=ROWS
+    )
+    assert trainer.train().global_step == 2

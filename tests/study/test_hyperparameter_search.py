@@ -95,6 +95,15 @@ def test_trials_that_run_out_of_memory_fail_without_ending_the_search(tune, flag
     assert "No trial finished: try a lower --learning_rate" in capsys.readouterr().err
 
 
+def test_a_study_resumes_whatever_it_records_besides_its_settings(tune, flags, tmp_path):
+    more = ("--max_steps", "4", "--license", "mit")
+    assert tune(flags, tmp_path / "study", *more, "--trials", "1") == 0
+    study = optuna.load_study(study_name="vanilla-transformer", storage=f"sqlite:///{tmp_path / 'study' / 'study.db'}")
+    assert study.user_attrs["settings"]["license"] == "mit"  # as studies always recorded it
+    assert tune(flags, tmp_path / "study", *more, "--trials", "2") == 0
+    assert yaml.safe_load((tmp_path / "study" / "best.yaml").read_text())["license"] == "mit"
+
+
 def test_a_study_with_a_different_vocabulary_is_refused(tune, flags, without_validation, tmp_path, capsys):
     more = ["--max_steps", "8", "--trials", "1"]
     assert tune([*without_validation, *more], tmp_path / "study") == 1
