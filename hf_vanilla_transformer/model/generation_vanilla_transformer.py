@@ -7,7 +7,6 @@ scores or attentions, a forced prefix and so on). Plain greedy and beam search r
 """
 
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -43,30 +42,12 @@ OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its sourc
 _current_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
 
 
-@dataclass
-class _SearchRecord:
-    """What `generate(output_sequence_scores=True)` needs to know about the search that it runs.
-
-    Attributes:
-        scores: (N,) scores of the sequences, if the fast beam search has found them.
-        prefix_length: number of tokens with which every output starts: the start token and a given prefix.
-    """
-
-    scores: torch.Tensor | None = None
-    prefix_length: int = 1
-
-
-_current_record: ContextVar[_SearchRecord | None] = ContextVar("vanilla_transformer_record", default=None)
+# receives the scores (N,) that the fast beam search has found, during `generate(output_sequence_scores=True)`
+_found_scores: ContextVar[list[torch.Tensor] | None] = ContextVar("vanilla_transformer_scores", default=None)
 
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 # Unlike `head_mask`, which the encoder has applied by then, these change the decoder, or expect each token at once
-_UNKNOWN_TO_FAST_SEARCH = (
-    "decoder_attention_mask",
-    "decoder_inputs_embeds",
-    "decoder_head_mask",
-    "cross_attn_head_mask",
-    "streamer",
-)
+_UNKNOWN_TO_FAST_SEARCH = ("decoder_attention_mask", "decoder_inputs_embeds", *HEAD_MASKS[1:], "streamer")
 
 _PLAIN_MODULES: set[type[nn.Module]] = {
     *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
@@ -201,26 +182,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _generate_with_scores(self, inputs, generation_config, *args, **kwargs) -> GenerateBeamEncoderDecoderOutput:
         """Return the sequences and the scores that the fast beam search finds, or those of one more pass."""
-        record = _SearchRecord()
-        token = _current_record.set(record)
+        found: list[torch.Tensor] = []
+        token = _found_scores.set(found)
         try:
             sequences: Any = self.generate(inputs, generation_config, *args, **kwargs)
         finally:
-            _current_record.reset(token)
+            _found_scores.reset(token)
         # a model output with `return_dict_in_generate`
         sequences = getattr(sequences, "sequences", sequences)
-        scores = record.scores
-        if scores is None:
-            settings = self._given_settings(inputs, generation_config, kwargs)
-            scores = self._score_sequences(sequences, record.prefix_length, settings)
-        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores)
-
-    def _prepare_decoder_input_ids_for_generation(self, *args, **kwargs):
-        """Note the length of the prefix, which transformers may extend by a start token."""
-        input_ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(*args, **kwargs)  # type: ignore[misc]
-        if (record := _current_record.get()) is not None:
-            record.prefix_length = input_ids.shape[1]
-        return input_ids, model_kwargs
+        if not found:
+            found = [self._score_sequences(sequences, self._given_settings(inputs, generation_config, kwargs))]
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=found[0])
 
     def _expand_inputs_for_generation(self, *args, **model_kwargs):
         """Repeat the inputs for every beam as transformers does, but not the head masks, which have no batch."""
@@ -239,8 +211,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return limits.clamp(max=self.config.max_position_embeddings) if learned else limits
 
     @torch.no_grad()
-    def _score_sequences(self, sequences: torch.Tensor, prefix_length: int, settings: dict) -> torch.Tensor:
+    def _score_sequences(self, sequences: torch.Tensor, settings: dict) -> torch.Tensor:
         """Return the scores (N,) of generated sequences (N, T), from one pass of the model."""
+        prefix = settings.get("decoder_input_ids", sequences[:, :1])
+        # transformers puts a start token before a prefix that has none
+        prefix_length = prefix.shape[1] + int(prefix[0, 0] != sequences[0, 0])
         arguments = self._scoring_arguments(sequences, prefix_length, settings)
         # (N, T - 1, V): position i predicts token i + 1
         logits = self(**arguments, decoder_input_ids=sequences[:, :-1]).logits  # type: ignore[operator]
@@ -391,8 +366,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         input_ids = input_ids[:: generation_config.num_beams]
         limits = self._length_limits(stopping_criteria, input_ids)
         sequences, scores = beam_search(self, input_ids, limits, generation_config, model_kwargs)
-        if (record := _current_record.get()) is not None:
-            record.scores = scores
+        if (found := _found_scores.get()) is not None:
+            found.append(scores)
         return sequences
 
     def _length_limits(self, stopping_criteria, input_ids: torch.Tensor) -> torch.Tensor:

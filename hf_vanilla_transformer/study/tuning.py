@@ -26,28 +26,6 @@ def tune(
         ImportError: if matplotlib, or for a search Optuna, is not installed.
         ValueError: if `tune` does not support the settings.
     """
-    _check(model, data, args)
-    assert args.output_dir is not None
-    folder = Path(args.output_dir)
-    # fail before hours of training if matplotlib is missing
-    import_extra("matplotlib.figure", "plots")
-    with one_run(folder), explain_failures():
-        experiment = Experiment(model, data, args, report)
-        with redirect_stdout(sys.stderr):
-            # the Trainer prints its log to stdout
-            if tuning.method == "range":
-                table = range_test(experiment, folder)
-            else:
-                table = hyperparameter_search(experiment, folder, tuning)
-    print(table)
-
-
-def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments) -> None:
-    """Check that `tune` supports the settings.
-
-    Raises:
-        ValueError: if it does not, with the reason.
-    """
     faults = {
         "runs in a single process: start it without a distributed launcher": args.world_size > 1,
         "trains from scratch: remove --model_name_or_path": model.model_name_or_path,
@@ -61,3 +39,16 @@ def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerT
     for fault, present in faults.items():
         if present:
             raise ValueError(f"tune {fault}.")
+    assert args.output_dir is not None
+    folder = Path(args.output_dir)
+    # fail before hours of training if matplotlib is missing
+    import_extra("matplotlib.figure", "plots")
+    with one_run(folder), explain_failures():
+        experiment = Experiment(model, data, args, report)
+        with redirect_stdout(sys.stderr):
+            # the Trainer prints its log to stdout
+            if tuning.method == "range":
+                table = range_test(experiment, folder)
+            else:
+                table = hyperparameter_search(experiment, folder, tuning)
+    print(table)
