@@ -299,7 +299,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     generate_batch = init_continuous_batching
     continuous_batching_context_manager = init_continuous_batching
 
-    def _update_finished_beams(self, **search):
+    def _update_finished_beams(self, **search):  # type: ignore[override]
         """Score finished hypotheses with the GNMT penalty; a length penalty of 0 disables transformers' own."""
         if self.config.length_normalization == "gnmt":
             # cur_len counts the start token but not the token that has just ended a hypothesis, so it equals |Y|
@@ -307,7 +307,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             search |= {"topk_log_probs": search["topk_log_probs"] / penalty, "length_penalty": 0.0}
         return super()._update_finished_beams(**search)
 
-    def _check_early_stop_heuristic(self, **search):
+    def _check_early_stop_heuristic(self, **search):  # type: ignore[override]
         """Return whether running hypotheses can still beat finished ones, under their penalty and own limits."""
         limits = _current_limits.get()
         if limits is None or isinstance(search["max_length"], torch.Tensor):
@@ -351,14 +351,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and (mask is None or bool(mask.any(-1).all()))
         )
 
-    def _sample(self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+    def _sample(  # type: ignore[override]
+        self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
+    ):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
         if not self._can_use_fast_search(*search, model_kwargs):
             return super()._sample(*search, **model_kwargs)  # type: ignore[misc]
         limits = self._length_limits(stopping_criteria, input_ids)
         return greedy_search(self, input_ids, limits, generation_config, model_kwargs)
 
-    def _beam_search(self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+    def _beam_search(  # type: ignore[override]
+        self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
+    ):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
         if not self._can_use_fast_search(*search, model_kwargs):
             return super()._beam_search(*search, **model_kwargs)  # type: ignore[misc]
