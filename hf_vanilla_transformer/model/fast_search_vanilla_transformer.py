@@ -89,20 +89,20 @@ def _split_when_worthwhile(done: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 def greedy_search(
-    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, generation_config: Any, model_kwargs: dict
+    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, settings: Any, model_kwargs: dict
 ) -> torch.Tensor:
     """Decode with the most likely token at every step. *Shape:* (B, 1) to (B, T).
 
     Args:
         input_ids: (B, 1) start tokens.
         limits: (B, 1) maximum number of tokens after the start token, per sentence.
-        generation_config: the generation config as prepared by `generate()`.
+        settings: the generation config as prepared by `generate()`.
         model_kwargs: the decoder's keyword arguments as prepared by `generate()`.
     """
     decoder = IncrementalDecoder(model, model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask"), 1)
-    padding = int(generation_config._pad_token_tensor)
+    padding = int(settings._pad_token_tensor)
     # (B, max_length), cut to the longest output at the end
-    output = input_ids.new_full((len(input_ids), generation_config.max_length), padding)
+    output = input_ids.new_full((len(input_ids), settings.max_length), padding)
     output[:, :1] = input_ids
     rows = torch.arange(len(input_ids), device=input_ids.device)
     state = _SearchState(rows=rows, tokens=input_ids, limits=limits, done=torch.zeros_like(rows, dtype=torch.bool))
@@ -120,12 +120,12 @@ def greedy_search(
         state.tokens = torch.cat([most_likely_token(block) for block in logits])[:, None]
         # sentences that are done may stay in the batch for some steps
         output[state.rows, length] = state.tokens[:, 0].masked_fill(state.done, padding)
-        state.done |= (torch.isin(state.tokens, generation_config._eos_token_tensor) | (length >= state.limits))[:, 0]
+        state.done |= (torch.isin(state.tokens, settings._eos_token_tensor) | (length >= state.limits))[:, 0]
     return output[:, : length + 1]
 
 
 def beam_search(
-    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, generation_config: Any, model_kwargs: dict
+    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, settings: Any, model_kwargs: dict
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the same beam search as transformers, step by step.
 
@@ -136,12 +136,12 @@ def beam_search(
         The num_return_sequences best hypotheses of each sentence, best first (B num_return_sequences, T), and their
         scores (B num_return_sequences,).
     """
-    beams = generation_config.num_beams
+    beams = settings.num_beams
     mask = model_kwargs.get("attention_mask")
     # generate() has repeated them for every beam; here the beams of a sentence share them
     encoder_states = model_kwargs["encoder_outputs"][0][::beams]
     decoder = IncrementalDecoder(model, encoder_states, None if mask is None else mask[::beams], beams)
-    state = _initial_state(input_ids, limits, generation_config)
+    state = _initial_state(input_ids, limits, settings)
     output = state.running.clone()
     lengths = state.lengths.clone()
     scores = state.scores.clone()
@@ -159,79 +159,74 @@ def beam_search(
             state.keep(kept)
         logits = decoder.logits(decoder.step(state.running[:, :, length], state.parents))
         length += 1
-        candidates = _candidates(logits, state.running_scores, generation_config)
-        _advance(model, state, candidates, length, generation_config)
-    returned = generation_config.num_return_sequences
+        _advance(model, state, logits, length, settings)
+    returned = settings.num_return_sequences
     longest = 1 + int(lengths[:, :returned].max())
     return output[:, :returned, :longest].flatten(0, 1), scores[:, :returned].flatten()
 
 
-def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, generation_config: Any) -> _SearchState:
+def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, settings: Any) -> _SearchState:
     """Return the state before the first step, for start tokens (B, 1) and limits (B, 1)."""
-    batch_size = len(input_ids)
-    beams = generation_config.num_beams
+    shape = (len(input_ids), settings.num_beams)
     # as transformers fills its sequences
-    fill = int(generation_config._pad_token_tensor) or int(generation_config._eos_token_tensor[0])
+    fill = int(settings._pad_token_tensor) or int(settings._eos_token_tensor[0])
     # (B, K, T)
-    sequences = input_ids.new_full((batch_size, beams, generation_config.max_length), fill)
+    sequences = input_ids.new_full((*shape, settings.max_length), fill)
     sequences[:, :, 0] = input_ids
     # transformers' value for beams that do not exist: below any log-probability, and finite
-    scores = torch.full((batch_size, beams), -1e9, device=input_ids.device)
+    scores = torch.full(shape, -1e9, device=input_ids.device)
     return _SearchState(
         # indices into the output
-        rows=torch.arange(batch_size, device=input_ids.device),
+        rows=torch.arange(len(input_ids), device=input_ids.device),
         limits=limits,
         running=sequences,
         # all beams are identical at first, so only one of them may be continued
         running_scores=scores.index_fill(1, limits.new_zeros(1), 0.0),
-        parents=input_ids.new_zeros(batch_size, beams),
+        parents=input_ids.new_zeros(shape),
         finished=sequences,
         scores=scores,
         is_finished=torch.zeros_like(scores, dtype=torch.bool),
-        lengths=input_ids.new_zeros(batch_size, beams, 1),
+        lengths=input_ids.new_zeros(*shape, 1),
         can_improve=torch.ones_like(limits, dtype=torch.bool),
         done=torch.zeros_like(limits[:, 0], dtype=torch.bool),
     )
 
 
-def _candidates(
-    logits: Iterable[torch.Tensor], running_scores: torch.Tensor, generation_config: Any
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _candidates(logits: Iterable[torch.Tensor], state: _SearchState, settings: Any) -> tuple[torch.Tensor, ...]:
     """Return the log-probabilities, beams and tokens of each sentence's best continuations, each (B, candidates).
 
     Args:
         logits: of all B K beams, in blocks (N, V).
-        running_scores: (B, K) log-probabilities of the beams.
+        state: with `running_scores`, the log-probabilities (B, K) of the beams.
     """
-    beams = generation_config.num_beams
+    beams = settings.num_beams
     # enough candidates to continue all beams even if others end
-    count = max(2, 1 + len(generation_config._eos_token_tensor)) * beams
+    count = max(2, 1 + len(settings._eos_token_tensor)) * beams
     blocks = [top_tokens(block.float().log_softmax(-1), count) for block in logits]
     tokens = torch.cat([tokens for _, tokens in blocks])
     # (B K, count) -> (B, K, count)
-    log_probs = torch.cat([values for values, _ in blocks]).unflatten(0, (-1, beams)) + running_scores[..., None]
+    log_probs = torch.cat([values for values, _ in blocks]).unflatten(0, (-1, beams)) + state.running_scores[..., None]
     # the beam of each candidate (B, K count)
     origins = torch.arange(beams, device=tokens.device)[:, None].expand_as(log_probs).flatten(1)
     best, chosen = log_probs.flatten(1).topk(count)
     return best, origins.gather(1, chosen), tokens.reshape(len(best), -1).gather(1, chosen)
 
 
-def _advance(
-    model: Any,
-    state: _SearchState,
-    candidates: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    length: int,
-    generation_config: Any,
-) -> None:
+def _advance(model: Any, state: _SearchState, logits: Iterable[torch.Tensor], length: int, settings: Any) -> None:
     """Extend the beams with the best continuations and move those that end to the finished hypotheses."""
-    best, origins, tokens = candidates
-    beams = generation_config.num_beams
-    alpha = generation_config.length_penalty
-    early_stopping = generation_config.early_stopping
+    best, origins, tokens = _candidates(logits, state, settings)
+    beams = settings.num_beams
+    # arguments of both methods of the model
+    search = {
+        "is_early_stop_heuristic_unsatisfied": state.can_improve,
+        "decoder_prompt_len": 1,
+        "length_penalty": settings.length_penalty,
+        "early_stopping": settings.early_stopping,
+    }
     # (B, candidates, T)
     extended = model._gather_beams(state.running, origins)
     extended[:, :, length] = tokens
-    ended = torch.isin(tokens, generation_config._eos_token_tensor) | (length >= state.limits)
+    ended = torch.isin(tokens, settings._eos_token_tensor) | (length >= state.limits)
     state.finished, state.scores, state.lengths, state.is_finished = model._update_finished_beams(
         sequences=state.finished,
         topk_running_sequences=extended,
@@ -240,31 +235,25 @@ def _advance(
         # transformers stores the beam of each token here; only their number is needed
         beam_indices=state.lengths,
         topk_running_beam_indices=torch.full_like(tokens, length)[..., None],
-        is_early_stop_heuristic_unsatisfied=state.can_improve,
         is_sent_finished=state.is_finished,
         next_token_hits_stopping_criteria=ended,
         top_num_beam_mask=torch.arange(tokens.shape[1], device=tokens.device) < beams,
         num_beams=beams,
         cur_len=length,
-        decoder_prompt_len=1,
-        length_penalty=alpha,
-        early_stopping=early_stopping,
+        **search,
     )
     # the best candidates that have not ended
     state.running_scores, chosen = (best - 1e9 * ended).topk(beams)
     state.running = model._gather_beams(extended, chosen)
     state.parents = origins.gather(1, chosen)
     state.can_improve = model._check_early_stop_heuristic(
-        is_early_stop_heuristic_unsatisfied=state.can_improve,
         running_beam_scores=state.running_scores,
         beam_scores=state.scores,
         is_sent_finished=state.is_finished,
         cur_len=length + 1,
         max_length=state.limits + 1,
-        decoder_prompt_len=1,
-        early_stopping=early_stopping,
-        length_penalty=alpha,
+        **search,
     )
     state.done |= ~state.can_improve[:, 0] | ended.all(-1)
-    if early_stopping is True:
+    if settings.early_stopping is True:
         state.done |= state.is_finished.all(-1)

@@ -7,7 +7,6 @@ scores or attentions, a forced prefix and so on). Plain greedy and beam search r
 """
 
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -18,7 +17,6 @@ from transformers.generation import (
     EosTokenCriteria,
     GenerationConfig,
     GenerationMixin,
-    LogitsProcessorList,
     MaxLengthCriteria,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -44,29 +42,12 @@ OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its sourc
 _current_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
 
 
-@dataclass
-class _SearchRecord:
-    """What `generate(output_sequence_scores=True)` needs to know about the search that it runs.
-
-    Attributes:
-        scores: (N,) scores of the sequences, if the fast beam search has found them.
-        prefix_length: number of tokens with which every output starts: the start token and a given prefix.
-    """
-
-    scores: torch.Tensor | None = None
-    prefix_length: int = 1
-
-
-_current_record: ContextVar[_SearchRecord | None] = ContextVar("vanilla_transformer_record", default=None)
+# receives the scores (N,) that the fast beam search has found, during `generate(output_sequence_scores=True)`
+_found_scores: ContextVar[list[torch.Tensor] | None] = ContextVar("vanilla_transformer_scores", default=None)
 
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
-# Unlike `head_mask`, which the encoder has applied by then, these change the decoder
-_UNKNOWN_TO_FAST_SEARCH = (
-    "decoder_attention_mask",
-    "decoder_inputs_embeds",
-    "decoder_head_mask",
-    "cross_attn_head_mask",
-)
+# Unlike `head_mask`, which the encoder has applied by then, these change the decoder, or expect each token at once
+_UNKNOWN_TO_FAST_SEARCH = ("decoder_attention_mask", "decoder_inputs_embeds", *HEAD_MASKS[1:], "streamer")
 
 _PLAIN_MODULES: set[type[nn.Module]] = {
     *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
@@ -168,7 +149,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             ValueError: If there is no source.
         """
         if output_sequence_scores:
-            return self._generate_with_scores(inputs, generation_config, logits_processor, stopping_criteria, kwargs)
+            return self._generate_with_scores(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         if "cache" in kwargs:
             # releases of transformers before 5.24 only know its former name
             kwargs[CACHE] = kwargs.pop("cache")
@@ -176,9 +157,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if isinstance(encoded := kwargs.get("encoder_outputs"), ModelOutput):
             # transformers repeats its tensors in place for beams
             kwargs["encoder_outputs"] = type(encoded)(**encoded)
-        limits = None
-        if not self._has_length_limit(generation_config, kwargs):
-            limits = self._default_limits(inputs, kwargs)
+        limits = self._default_limits(self._given_settings(inputs, generation_config, kwargs))
+        if limits is not None:
             # for the longest sentence, with the start token; each has its own limit as a stopping criterion
             kwargs["max_length"] = 1 + int(limits.max())
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), SentenceLimits(limits)])
@@ -200,34 +180,19 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if 0 < cache.get_seq_length() < prefix.shape[1]:
             kwargs["decoder_attention_mask"] = torch.ones_like(prefix)
 
-    def _generate_with_scores(
-        self,
-        inputs: torch.Tensor | None,
-        generation_config: GenerationConfig | None,
-        processors: LogitsProcessorList | None,
-        criteria: StoppingCriteriaList | None,
-        kwargs: dict,
-    ) -> GenerateBeamEncoderDecoderOutput:
+    def _generate_with_scores(self, inputs, generation_config, *args, **kwargs) -> GenerateBeamEncoderDecoderOutput:
         """Return the sequences and the scores that the fast beam search finds, or those of one more pass."""
-        record = _SearchRecord()
-        token = _current_record.set(record)
+        found: list[torch.Tensor] = []
+        token = _found_scores.set(found)
         try:
-            sequences: Any = self.generate(inputs, generation_config, processors, criteria, **kwargs)
+            sequences: Any = self.generate(inputs, generation_config, *args, **kwargs)
         finally:
-            _current_record.reset(token)
+            _found_scores.reset(token)
         # a model output with `return_dict_in_generate`
         sequences = getattr(sequences, "sequences", sequences)
-        scores = record.scores
-        if scores is None:
-            scores = self._score_sequences(sequences, record.prefix_length, inputs, generation_config, kwargs)
-        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores)
-
-    def _prepare_decoder_input_ids_for_generation(self, *args, **kwargs):
-        """Note the length of the prefix, which transformers may extend by a start token."""
-        input_ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(*args, **kwargs)  # type: ignore[misc]
-        if (record := _current_record.get()) is not None:
-            record.prefix_length = input_ids.shape[1]
-        return input_ids, model_kwargs
+        if not found:
+            found = [self._score_sequences(sequences, self._given_settings(inputs, generation_config, kwargs))]
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=found[0])
 
     def _expand_inputs_for_generation(self, *args, **model_kwargs):
         """Repeat the inputs for every beam as transformers does, but not the head masks, which have no batch."""
@@ -235,36 +200,35 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         input_ids, model_kwargs = super()._expand_inputs_for_generation(*args, **model_kwargs)  # type: ignore[misc]
         return input_ids, {**model_kwargs, **masks}
 
-    def _default_limits(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
-        """Return the maximum number of tokens after the start token (B,): 50 more than the source (section 6.1)."""
-        return (self._source_lengths(inputs, kwargs) + OUTPUT_MARGIN).clamp(max=self._max_output_tokens())
+    def _default_limits(self, settings: dict) -> torch.Tensor | None:
+        """Return the maximum number of tokens after the start token (B,), or None if the settings limit the output."""
+        if "max_length" in settings or "max_new_tokens" in settings:
+            return None
+        # section 6.1
+        limits = self._source_lengths(settings) + OUTPUT_MARGIN
+        # the table of sinusoids grows, that of learned positions does not
+        learned = self.config.position_embedding == "learned"
+        return limits.clamp(max=self.config.max_position_embeddings) if learned else limits
 
     @torch.no_grad()
-    def _score_sequences(
-        self,
-        sequences: torch.Tensor,
-        prefix_length: int,
-        inputs: torch.Tensor | None,
-        generation_config: GenerationConfig | None,
-        kwargs: dict,
-    ) -> torch.Tensor:
+    def _score_sequences(self, sequences: torch.Tensor, settings: dict) -> torch.Tensor:
         """Return the scores (N,) of generated sequences (N, T), from one pass of the model."""
-        arguments = self._scoring_arguments(sequences, prefix_length, inputs, kwargs)
+        prefix = settings.get("decoder_input_ids", sequences[:, :1])
+        # transformers puts a start token before a prefix that has none
+        prefix_length = prefix.shape[1] + int(prefix[0, 0] != sequences[0, 0])
+        arguments = self._scoring_arguments(sequences, prefix_length, settings)
         # (N, T - 1, V): position i predicts token i + 1
         logits = self(**arguments, decoder_input_ids=sequences[:, :-1]).logits  # type: ignore[operator]
         generated = slice(prefix_length - 1, None)
         labels = sequences[:, 1:][:, generated]
 
-        settings = self._given_settings(generation_config, kwargs)
-        end = settings.get("eos_token_id")
-        is_end = torch.isin(labels, torch.tensor([] if end is None else end, device=labels.device))
+        is_end = torch.isin(labels, torch.tensor(settings.get("eos_token_id", []), device=labels.device))
         # the padding after the last other token; padding in between was generated
         fill = (labels == self.config.pad_token_id).long().flip(1).cumprod(1).flip(1).bool()
         # tokens up to the first end, itself included
         counts = (is_end.cumsum(1) - is_end.long() == 0) & ~fill
-        if not self._has_length_limit(generation_config, kwargs):
+        if (limits := self._default_limits(settings)) is not None:
             # beyond its limit, a sequence is only filled up
-            limits = self._default_limits(inputs, kwargs)
             limits = limits.repeat_interleave(len(sequences) // len(limits))
             positions = torch.arange(prefix_length - 1, sequences.shape[1] - 1, device=labels.device)
             counts &= positions < limits[:, None]
@@ -278,17 +242,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return log_prob / gnmt_length_penalty(prefix_length - 1 + length, alpha)
         return log_prob / length**alpha
 
-    def _scoring_arguments(
-        self, sequences: torch.Tensor, prefix_length: int, inputs: torch.Tensor | None, kwargs: dict
-    ) -> dict:
+    def _scoring_arguments(self, sequences: torch.Tensor, prefix_length: int, settings: dict) -> dict:
         """Return the arguments of `forward` for the sources and masks that `generate` got, repeated per sequence."""
         count, length = sequences.shape
         names = ("input_ids", "inputs_embeds", "attention_mask", "decoder_attention_mask")
-        tensors = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
-        if inputs is not None:
-            tensors["input_ids"] = inputs
-        if (encoded := kwargs.get("encoder_outputs")) is not None:
-            tensors["encoder_outputs"] = encoded[0]
+        tensors = {name: settings[name] for name in names if name in settings}
+        if "encoder_outputs" in settings:
+            tensors["encoder_outputs"] = settings["encoder_outputs"][0]
         arguments: dict = {name: tensor.repeat_interleave(count // len(tensor), 0) for name, tensor in tensors.items()}
 
         if "encoder_outputs" in arguments:
@@ -298,40 +258,31 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             start = prefix_length - prefix_mask.shape[1]
             padding = (start, length - 1 - prefix_length)
             arguments["decoder_attention_mask"] = nn.functional.pad(prefix_mask, padding, value=1)
-        return arguments | {name: kwargs[name] for name in HEAD_MASKS if name in kwargs}
+        return arguments | {name: settings[name] for name in HEAD_MASKS if name in settings}
 
-    def _given_settings(self, generation_config: GenerationConfig | None, kwargs: dict) -> dict:
-        """Return the settings that the arguments, `generation_config` or else the model's own set to a value."""
+    def _given_settings(self, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, kwargs: dict):
+        """Return all arguments of `generate` with a value, and what they leave open from the generation configs."""
+        own = vars(self.generation_config)
+        given = {} if generation_config is None else vars(generation_config)
         settings: dict = {}
         # later ones override earlier ones
-        for config in (self.generation_config, generation_config):
-            if config is not None:
-                settings |= {name: value for name, value in vars(config).items() if value is not None}
-        return settings | {name: value for name, value in kwargs.items() if value is not None}
+        for layer in (own, given, kwargs, {"input_ids": inputs}):
+            settings |= {name: value for name, value in layer.items() if value is not None}
+        return settings
 
-    def _has_length_limit(self, generation_config: GenerationConfig | None, kwargs: dict) -> bool:
-        """Return whether the arguments or a generation config limit the length of the output."""
-        return not self._given_settings(generation_config, kwargs).keys().isdisjoint(("max_length", "max_new_tokens"))
-
-    def _max_output_tokens(self) -> int:
-        """Return the number of tokens for which the model has positions."""
-        learned = self.config.position_embedding == "learned"
-        # the table of sinusoids grows
-        return self.config.max_position_embeddings if learned else torch.iinfo(torch.long).max
-
-    def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict) -> torch.Tensor:
+    def _source_lengths(self, settings: dict) -> torch.Tensor:
         """Return the number of tokens in each source (B,), from the mask, token ids, embeddings or encoder outputs."""
-        if kwargs.get("attention_mask") is not None:
+        if "attention_mask" in settings:
             # an integer for a mask of any dtype
-            return kwargs["attention_mask"].ne(0).sum(-1)
-        input_ids = inputs if inputs is not None else kwargs.get("input_ids")
-        if input_ids is not None:
-            return input_ids.ne(self.config.pad_token_id).sum(-1)
-        states = kwargs.get("inputs_embeds")
-        if states is None and kwargs.get("encoder_outputs") is None:
+            return settings["attention_mask"].ne(0).sum(-1)
+        if "input_ids" in settings:
+            return settings["input_ids"].ne(self.config.pad_token_id).sum(-1)
+        if "inputs_embeds" in settings:
+            states = settings["inputs_embeds"]
+        elif "encoder_outputs" in settings:
+            states = settings["encoder_outputs"][0]
+        else:
             raise ValueError("There is no source to translate; pass input_ids, inputs_embeds or encoder_outputs.")
-        if states is None:
-            states = kwargs["encoder_outputs"][0]
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
 
     def init_continuous_batching(self, *args, **kwargs) -> NoReturn:
@@ -348,45 +299,31 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     generate_batch = init_continuous_batching
     continuous_batching_context_manager = init_continuous_batching
 
-    def _update_finished_beams(  # type: ignore[override]
-        self, *, topk_log_probs, cur_len, decoder_prompt_len, length_penalty, **kwargs
-    ):
+    def _update_finished_beams(self, **search):  # type: ignore[override]
         """Score finished hypotheses with the GNMT penalty; a length penalty of 0 disables transformers' own."""
         if self.config.length_normalization == "gnmt":
             # cur_len counts the start token but not the token that has just ended a hypothesis, so it equals |Y|
-            topk_log_probs = topk_log_probs / gnmt_length_penalty(cur_len, length_penalty)
-            length_penalty = 0.0
-        return super()._update_finished_beams(
-            topk_log_probs=topk_log_probs,
-            cur_len=cur_len,
-            decoder_prompt_len=decoder_prompt_len,
-            length_penalty=length_penalty,
-            **kwargs,
-        )
+            penalty = gnmt_length_penalty(search["cur_len"], search["length_penalty"])
+            search |= {"topk_log_probs": search["topk_log_probs"] / penalty, "length_penalty": 0.0}
+        return super()._update_finished_beams(**search)
 
-    def _check_early_stop_heuristic(  # type: ignore[override]
-        self, *, running_beam_scores, cur_len, max_length, decoder_prompt_len, early_stopping, length_penalty, **kwargs
-    ):
+    def _check_early_stop_heuristic(self, **search):  # type: ignore[override]
         """Return whether running hypotheses can still beat finished ones, under their penalty and own limits."""
         limits = _current_limits.get()
-        longest = max_length - 1 if limits is None else limits
+        if limits is None or isinstance(search["max_length"], torch.Tensor):
+            # the fast loop passes a limit per sentence, because it removes finished sentences from the batch
+            longest = search["max_length"] - 1
+        else:
+            longest = limits
+            search["max_length"] = limits + search["decoder_prompt_len"]
         if self.config.length_normalization == "gnmt":
             # a log-probability only falls, so the best score that a beam can reach is that of its longest continuation
             # or, with transformers' heuristic, that of its present length
-            reachable = longest if early_stopping == "never" and length_penalty > 0.0 else cur_len - 1
-            running_beam_scores = running_beam_scores / gnmt_length_penalty(reachable, length_penalty)
-            length_penalty = 0.0
-        elif limits is not None:
-            max_length = longest + decoder_prompt_len
-        return super()._check_early_stop_heuristic(
-            running_beam_scores=running_beam_scores,
-            cur_len=cur_len,
-            max_length=max_length,
-            decoder_prompt_len=decoder_prompt_len,
-            early_stopping=early_stopping,
-            length_penalty=length_penalty,
-            **kwargs,
-        )
+            alpha = search["length_penalty"]
+            reachable = longest if search["early_stopping"] == "never" and alpha > 0.0 else search["cur_len"] - 1
+            penalty = gnmt_length_penalty(reachable, alpha)
+            search |= {"running_beam_scores": search["running_beam_scores"] / penalty, "length_penalty": 0.0}
+        return super()._check_early_stop_heuristic(**search)
 
     def _can_use_fast_search(
         self, input_ids, logits_processor, stopping_criteria, settings, model_kwargs: dict
@@ -397,6 +334,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return (
             # a given prefix would have to be decoded first
             input_ids.shape[1] == 1
+            # processes that shard a model run all steps together
+            and not model_kwargs.get("synced_gpus")
             and settings.num_beams <= MAX_FAST_BEAMS
             and not logits_processor
             and all(type(criteria) in known for criteria in stopping_criteria)
@@ -412,47 +351,35 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and (mask is None or bool(mask.any(-1).all()))
         )
 
-    def _sample(
-        self,
-        input_ids,
-        logits_processor,
-        stopping_criteria,
-        generation_config,
-        synced_gpus=False,
-        streamer=None,
-        **model_kwargs,
+    def _sample(  # type: ignore[override]
+        self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
     ):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if synced_gpus or streamer is not None or not self._can_use_fast_search(*search, model_kwargs):
-            return super()._sample(*search, synced_gpus, streamer, **model_kwargs)  # type: ignore[misc]
-        limits = self._length_limits(stopping_criteria, len(input_ids), input_ids.device)
+        if not self._can_use_fast_search(*search, model_kwargs):
+            return super()._sample(*search, **model_kwargs)  # type: ignore[misc]
+        limits = self._length_limits(stopping_criteria, input_ids)
         return greedy_search(self, input_ids, limits, generation_config, model_kwargs)
 
-    def _beam_search(
-        self, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus=False, **model_kwargs
+    def _beam_search(  # type: ignore[override]
+        self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
     ):
         search = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if synced_gpus or not self._can_use_fast_search(*search, model_kwargs):
-            return super()._beam_search(*search, synced_gpus, **model_kwargs)  # type: ignore[misc]
+        if not self._can_use_fast_search(*search, model_kwargs):
+            return super()._beam_search(*search, **model_kwargs)  # type: ignore[misc]
         # generate() has repeated each sentence for every beam
         input_ids = input_ids[:: generation_config.num_beams]
-        limits = self._length_limits(stopping_criteria, len(input_ids), input_ids.device)
-        # the fast loop passes the limits as an argument, because it removes finished sentences from them
-        token = _current_limits.set(None)
-        try:
-            sequences, scores = beam_search(self, input_ids, limits, generation_config, model_kwargs)
-        finally:
-            _current_limits.reset(token)
-        if (record := _current_record.get()) is not None:
-            record.scores = scores
+        limits = self._length_limits(stopping_criteria, input_ids)
+        sequences, scores = beam_search(self, input_ids, limits, generation_config, model_kwargs)
+        if (found := _found_scores.get()) is not None:
+            found.append(scores)
         return sequences
 
-    def _length_limits(self, stopping_criteria, batch_size: int, device: torch.device) -> torch.Tensor:
+    def _length_limits(self, stopping_criteria, input_ids: torch.Tensor) -> torch.Tensor:
         """Return the maximum number of tokens after the start token, per sentence (B, 1)."""
-        limits = torch.full((batch_size, 1), torch.iinfo(torch.long).max, device=device)
+        limits = torch.full_like(input_ids, torch.iinfo(torch.long).max)
         for criteria in stopping_criteria:
             if isinstance(criteria, MaxLengthCriteria):
                 limits = limits.clamp(max=criteria.max_length - 1)
             elif isinstance(criteria, SentenceLimits):
-                limits = limits.minimum(criteria.limits[:, None].to(device))
+                limits = limits.minimum(criteria.limits[:, None].to(limits.device))
         return limits

@@ -138,18 +138,15 @@ class _CachedLayer:
         self.key = nn.functional.pad(self.key, (0, 0, 0, rows))
         self.value = nn.functional.pad(self.value, (0, 0, 0, rows))
 
-    def _append(self, cache: torch.Tensor, states: torch.Tensor, used: int):
-        """Write `states` (B, h, K, d) after the `used` rows of a cache (B h, capacity, d)."""
-        cache.unflatten(0, (-1, self.num_heads))[:, :, used : used + self.num_beams] = states
-
     def step(self, x: torch.Tensor, used: int, mask: torch.Tensor, cross_mask: torch.Tensor | None) -> torch.Tensor:
         """Run the layer on the next position, after `used` cached rows. *Shape:* (B K, d_model) to (B K, d_model)."""
         layer = self.layer
         # self-attention: each (B, h, K, d)
         states = self._split_heads(self.query_key_value(x))
         query, key, value = states.split([self.d_k, self.d_k, self.value.shape[2]], -1)
-        self._append(self.key, key, used)
-        self._append(self.value, value, used)
+        for cache, new in ((self.key, key), (self.value, value)):
+            # (B h, capacity, d) -> (B, h, capacity, d)
+            cache.unflatten(0, (-1, self.num_heads))[:, :, used : used + self.num_beams] = new
         output = self.out(self._attend(query, self.key, self.value, mask))
         x = layer.self_attn_layer_norm(x + output)
 
@@ -199,19 +196,15 @@ class IncrementalDecoder:
             # not -inf, so that a row of only padding stays finite
             lowest = torch.finfo(encoder_states.dtype).min
             mask = encoder_states.new_zeros(attention_mask.shape).masked_fill(attention_mask == 0, lowest)
-            self.cross_mask = self._repeat_for_heads(mask[:, None])  # (B h, 1, S)
-
-    def _repeat_for_heads(self, mask: torch.Tensor) -> torch.Tensor:
-        """Repeat a mask for every head. *Shape:* (B, K, S) to (B h, K, S)."""
-        return mask.repeat_interleave(self.num_heads, dim=0)
+            # (B, S) -> (B h, 1, S)
+            self.cross_mask = mask[:, None].repeat_interleave(self.num_heads, dim=0)
 
     def step(self, tokens: torch.Tensor, parents: torch.Tensor | None = None) -> torch.Tensor:
         """Return the decoder's output (B K, d_model) for the next position.
 
         Args:
             tokens: (B, K) latest token of each beam.
-            parents: (B, K) beam of the previous step that each beam continues. Ignored at the first step, and with
-                one beam.
+            parents: (B, K) beam of the previous step that each beam continues; None if each continues itself.
         """
         decoder = self.decoder
         beams = self.num_beams
@@ -220,12 +213,12 @@ class IncrementalDecoder:
             self.self_mask = nn.functional.pad(self.self_mask, (0, CACHE_BLOCK * beams), value=float("-inf"))
             for layer in self.layers:
                 layer.grow(CACHE_BLOCK * beams)
-        if beams > 1 and used > 0:
-            assert parents is not None
+        if parents is not None:
             # a beam inherits the past of its parent
             self.self_mask = self.self_mask.gather(1, parents[..., None].expand_as(self.self_mask))
         self.self_mask[:, :, used : used + beams] = self.step_mask
-        mask = self._repeat_for_heads(self.self_mask)
+        # (B, K, capacity) -> (B h, K, capacity)
+        mask = self.self_mask.repeat_interleave(self.num_heads, dim=0)
         # (B K, d_model)
         x = decoder.embed_tokens(tokens.flatten()) * decoder.embed_scale
         x = x + decoder.embed_positions(self.position, 1).to(x)

@@ -53,8 +53,7 @@ def compare_translations(
     scores: JsonObject = {}
     # sacreBLEU calls a measure by its own name, such as "chrF2"; both lists are in the same order
     for measure, name in zip(signatures, metrics, strict=True):
-        first = cast(Result, results[measure][0])
-        second = cast(Result, results[measure][1])
+        first, second = cast(list[Result], results[measure])
         difference = float(second.score - first.score)
         scores[name] = {
             "a": _with_interval(first),
@@ -111,8 +110,8 @@ def _most_different(
     rows: list[JsonObject] = []
     for number, (source, reference, a, b) in enumerate(zip(sources, references, lines_a, lines_b, strict=True), 1):
         gain = chrf.sentence_score(b, [reference]).score - chrf.sentence_score(a, [reference]).score
-        texts = {"source": source, "reference": reference, "a": a, "b": b}
-        rows.append({"line": number, "chrf_difference": gain, **texts})
+        row = {"line": number, "chrf_difference": gain, "source": source, "reference": reference, "a": a, "b": b}
+        rows.append(row)
     rows.sort(key=lambda row: row["chrf_difference"])
     return {
         "b_better": [row for row in reversed(rows[-EXAMPLES:]) if row["chrf_difference"] > 0],
@@ -127,10 +126,7 @@ def score_translations(
     targets: Sequence[str],
     max_tokens: int = 2048,
     progress: Callable[[int], object] | None = None,
-    *,
-    source_lang: str | None = None,
-    target_lang: str | None = None,
-    tag: str | None = None,
+    **languages: str | None,
 ) -> list[tuple[float, int]]:
     """Score given translations with a model or an ensemble.
 
@@ -138,13 +134,13 @@ def score_translations(
         translator: of models in torch, since exports only generate.
         max_tokens: maximum tokens per batch on each side, including padding; a longer pair forms a batch of its own.
         progress: called after each batch with its number of pairs.
-        source_lang, target_lang, tag: as in `translate`.
+        languages: `source_lang`, `target_lang` and `tag`, as in `translate`.
 
     Returns:
         For each pair, in order: log P(target | source) in nats, and the number of target tokens including `</s>`.
     """
     model = cast(VanillaTransformerForConditionalGeneration | Ensemble, translator.model)
-    encoded = translator.encode(sources, source_lang, target_lang, tag)
+    encoded = translator.encode(sources, **languages)
     sides = [encoded, translator.tokenizer(list(targets), verbose=False)["input_ids"] if targets else []]
     lengths = [[len(ids) for ids in side] for side in sides]
     pad_id = model.config.pad_token_id
@@ -155,9 +151,8 @@ def score_translations(
     for batch in batches_by_length(lengths[0], lengths[1], max_tokens):
         source, labels = (pad([side[i] for i in batch], pad_id).to(model.device) for side in sides)
         mask = pad([[1] * lengths[0][i] for i in batch], 0).to(model.device)
-        logits = model(
-            input_ids=source, attention_mask=mask, decoder_input_ids=shift_right(labels, pad_id, start_id)
-        ).logits
+        target = shift_right(labels, pad_id, start_id)
+        logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
         # (batch, target length), in float32: a sum of many log-probabilities in half precision loses digits
         log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
         totals = log_probs.masked_fill(labels == pad_id, 0.0).sum(1).tolist()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -76,7 +77,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
         trainer.tokens = args.max_tokens * args.max_steps
         try:
             trainer.hyperparameter_search(
-                hp_space=_SearchSpace(experiment),
+                hp_space=_search_space(experiment),
                 compute_objective=lambda metrics: metrics[f"eval_{metric}"],
                 n_trials=tuning.trials - len(done),
                 direction=direction,
@@ -138,34 +139,31 @@ def _open_study(
     return study
 
 
-class _SearchSpace:
-    """The search space around the given settings, except dropout, which `Experiment.model` sets on the config."""
+def _search_space(experiment: Experiment) -> Callable[["Trial"], Settings]:
+    """Return the space around the given settings, except dropout, which `Experiment.model` sets on the config."""
+    args = experiment.args
+    # set by the arguments' __post_init__
+    assert args.learning_rate is not None
+    rate = args.learning_rate
+    warmup = int(args.warmup_steps)
+    splits = [experiment.text.train, *by_name(experiment.text.validation).values()]
+    lengths = [np.maximum(*split.lengths) for split in splits]
+    for split in lengths:
+        check_fits(split, args.max_tokens)
+    longest = max(split.max() for split in lengths)
+    # large enough for the longest sentence
+    sizes = [size for size in (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens) if size >= longest]
 
-    def __init__(self, experiment: Experiment):
-        args = experiment.args
-        splits = [experiment.text.train, *by_name(experiment.text.validation).values()]
-        # set by the arguments' __post_init__
-        assert args.learning_rate is not None
-        self.rate = args.learning_rate
-        self.warmup = int(args.warmup_steps)
-        lengths = [np.maximum(*split.lengths) for split in splits]
-        for split in lengths:
-            check_fits(split, args.max_tokens)
-        longest = max(split.max() for split in lengths)
-        sizes = (args.max_tokens // 2, args.max_tokens, 2 * args.max_tokens)
-        # large enough for the longest sentence
-        self.sizes = [size for size in sizes if size >= longest]
-
-    def __call__(self, trial: "Trial") -> Settings:
-        rate = self.rate
-        warmup = self.warmup
+    def suggest(trial: "Trial") -> Settings:
         # a factor of four to either side, on a logarithmic scale: both act by their ratio
         return {
             "learning_rate": trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True),
             "warmup_steps": trial.suggest_int("warmup_steps", max(1, warmup // 4), warmup * 4, log=True),
             "label_smoothing_factor": trial.suggest_float("label_smoothing_factor", 0.0, 0.3),
-            "max_tokens": trial.suggest_categorical("max_tokens", self.sizes),
+            "max_tokens": trial.suggest_categorical("max_tokens", sizes),
         }
+
+    return suggest
 
 
 def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, folder: Path) -> str:
@@ -175,9 +173,9 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     tokens = experiment.settings["max_tokens"] * experiment.settings["max_steps"]
     max_steps, eval_steps = _trial_length(tokens, best.params["max_tokens"])
     steps = {"max_steps": max_steps, "eval_steps": eval_steps, "save_steps": eval_steps, "eval_strategy": "steps"}
-    # may be smaller than requested, if the text is small
-    vocabulary = {"vocab_size": experiment.config.vocab_size}
-    settings = {**study.user_attrs["settings"], **best.params, **steps, **vocabulary}
+    # the vocabulary may be smaller than requested, if the text is small
+    vocab_size = experiment.config.vocab_size
+    settings = {**study.user_attrs["settings"], **best.params, **steps, "vocab_size": vocab_size}
     # the recipe works with any number of processes
     settings.pop(PROCESSES, None)
     measure = f"validation {experiment.measure}"

@@ -129,12 +129,11 @@ def read_log(run: str) -> list[dict[str, float]]:
             continue
         state = read_json(folder / STATE)
         logs = state.get("log_history") if isinstance(state, dict) else None
-        if not isinstance(logs, list) or not all(isinstance(log, dict) and "step" in log for log in logs):
-            raise ValueError(f"{folder / STATE} is damaged: its log_history is not a list of log entries with steps.")
-        if not isinstance(state.get("global_step"), int):
+        valid = isinstance(logs, list) and all(isinstance(log, dict) and "step" in log for log in logs)
+        if not valid or not isinstance(state.get("global_step"), int):
             raise ValueError(f"{folder / STATE} is damaged: it is not the state of a training run.")
         # of equally new logs the run's own, which ends with the totals
-        found.setdefault(state["global_step"], logs)
+        found.setdefault(state["global_step"], state["log_history"])
     if not found:
         raise FileNotFoundError(f"{run} is not the folder of a training run: no {STATE} in it or in a checkpoint.")
     return found[max(found)]
