@@ -75,7 +75,7 @@ class Directions:
         if not pairs and self.source_lang and self.target_lang:
             self.pairs = [(self.source_lang, self.target_lang)]
         # without pairs, at most one side is known
-        sides = self.pairs or [(self.source_lang, self.target_lang)]
+        sides = self.pairs or [(self.source_lang or "", self.target_lang or "")]
         # without repetitions; a dictionary, unlike a set, keeps the order
         self.sources = list(dict.fromkeys(source for source, _ in sides if source))
         self.targets = list(dict.fromkeys(target for _, target in sides if target))
