@@ -345,9 +345,11 @@ class VanillaTransformerAttention(nn.Module):
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
-    """Base of both kinds of layer: post-norm residual connections (3.1, 5.4) and the feed-forward sub-layer (3.3)."""
+    """Base of both layers: self-attention, feed-forward (3.3), and post-norm residual connections (3.1, 5.4)."""
 
-    def __init__(self, config: VanillaTransformerConfig):
+    is_causal = False
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
         super().__init__()
         # without parameters, so one module serves all sub-layers of the layer
         self.dropout = Dropout(config.dropout)
@@ -356,6 +358,9 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.activation_dropout = Dropout(config.activation_dropout)
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        # after the feed-forward sub-layer, since the saved state of an optimizer counts parameters in this order
+        self.self_attn = VanillaTransformerAttention(config, layer_idx, self.is_causal)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def add_and_norm(self, residual: torch.Tensor, sublayer_output: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
         """Return LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1 and 5.4). *Shape:* (B, T, d_model)."""
@@ -369,11 +374,6 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
     """Encoder layer (section 3.1): self-attention and feed-forward. *Shape:* (B, S, d_model) to (B, S, d_model)."""
-
-    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
-        super().__init__(config)
-        self.self_attn = VanillaTransformerAttention(config, layer_idx)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def forward(
         self,
@@ -393,10 +393,10 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
     *Shape:* (B, T, d_model), and encoder states (B, S, d_model), to (B, T, d_model).
     """
 
+    is_causal = True
+
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
-        super().__init__(config)
-        self.self_attn = VanillaTransformerAttention(config, layer_idx, is_causal=True)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        super().__init__(config, layer_idx)
         self.encoder_attn = VanillaTransformerAttention(config, layer_idx)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 

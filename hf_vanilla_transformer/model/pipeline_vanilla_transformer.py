@@ -15,6 +15,9 @@ from transformers.pipelines.base import Pipeline
 from .text_rules_vanilla_transformer import Directions, is_blank, max_source_tokens
 
 _N_BEST_SETTINGS = ("num_return_sequences", "num_beams")  # n-best lists with scores are returned if both exceed 1
+# arguments of the pipeline itself; all others are those of generate()
+_PREPROCESSING = ("src_lang", "tgt_lang", "truncation")
+_POSTPROCESSING = ("return_tensors", "return_text", "clean_up_tokenization_spaces")
 _QUOTED_CHARACTERS = 40  # of a text that is too long, in the warning
 
 
@@ -74,30 +77,14 @@ class TranslationPipeline(Pipeline):
         # transformers 4 has no list around a single translation
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
 
-    def _sanitize_parameters(
-        self,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        truncation: bool | str | None = None,
-        return_tensors: bool | None = None,
-        return_text: bool | None = None,
-        clean_up_tokenization_spaces: bool | None = None,
-        **generate_kwargs,
-    ) -> tuple[dict, dict, dict]:
-        given = {
-            "src_lang": src_lang,
-            "tgt_lang": tgt_lang,
-            "truncation": truncation,
-            "return_tensors": return_tensors,
-            "return_text": return_text,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        output_names = ("return_tensors", "return_text", "clean_up_tokenization_spaces")
-        postprocessing = {name: given.pop(name) for name in output_names if name in given}
+    def _sanitize_parameters(self, **generate_kwargs) -> tuple[dict, dict, dict]:
+        # generate() refuses whatever else it does not know
+        own = {name: generate_kwargs.pop(name, None) for name in (*_PREPROCESSING, *_POSTPROCESSING)}
+        given = {name: value for name, value in own.items() if value is not None}
+        postprocessing = {name: given.pop(name) for name in _POSTPROCESSING if name in given}
 
         build = getattr(self.tokenizer, "_build_translation_inputs", None)
-        if build and (src_lang or tgt_lang):
+        if build and (own["src_lang"] or own["tgt_lang"]):
             # multilingual models of transformers; sets the tokenizer's src_lang
             languages = {name: given.pop(name, None) for name in ("src_lang", "tgt_lang")}
             try:

@@ -62,6 +62,7 @@ class Directions:
     Attributes:
         pairs: source and target language of each known direction.
         has_tags: whether a source starts with a tag of its target language (Johnson et al. 2017).
+        sources, targets: the known languages of each side.
         source_lang, target_lang: the language of a side, None if it is unknown or there are several.
     """
 
@@ -73,19 +74,14 @@ class Directions:
         self.pairs: list[Pair] = [parse_language_pair(pair) for pair in pairs]
         if not pairs and self.source_lang and self.target_lang:
             self.pairs = [(self.source_lang, self.target_lang)]
+        # without pairs, at most one side is known
+        sides = self.pairs or [(self.source_lang or "", self.target_lang or "")]
+        # without repetitions; a dictionary, unlike a set, keeps the order
+        self.sources = list(dict.fromkeys(source for source, _ in sides if source))
+        self.targets = list(dict.fromkeys(target for _, target in sides if target))
 
     def __str__(self) -> str:
         return ", ".join(f"{source}-{target}" for source, target in self.pairs) or "unknown languages"
-
-    @property
-    def sources(self) -> list[str]:
-        """Return the known source languages."""
-        return list(dict.fromkeys(source for source, _ in self.pairs)) or _known(self.source_lang)
-
-    @property
-    def targets(self) -> list[str]:
-        """Return the known target languages."""
-        return list(dict.fromkeys(target for _, target in self.pairs)) or _known(self.target_lang)
 
     def resolve(self, source_lang: str | None = None, target_lang: str | None = None) -> tuple[str | None, str | None]:
         """Return the languages given, or the model's own where there is only one; None for one that is unknown.
@@ -120,10 +116,6 @@ class Directions:
         """
         _, target_lang = self.resolve(source_lang, target_lang)
         return f"<2{target_lang}>" if self.has_tags else None
-
-
-def _known(language: str | None) -> list[str]:
-    return [language] if language else []
 
 
 def _only(languages: list[str]) -> str | None:
