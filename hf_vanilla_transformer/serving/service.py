@@ -63,9 +63,7 @@ class ServedModel:
         self._decoding = decoding
         self._metrics = metrics
         if not translator.directions.pairs:
-            raise ValueError(
-                f"{translator.name} does not say which languages it translates: set them in its config.json."
-            )
+            raise ValueError(f"{translator.name} does not say which languages it translates: its config.json must.")
         self.max_hypotheses = translator.num_hypotheses(decoding.get("num_beams"))
 
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
@@ -186,16 +184,15 @@ class TranslationService:
             detected = self._detect_source(text, target)
             source = detected.language
 
-        document = Document(text, source)
-        if source == target and any(source in direction for direction in self.directions):
-            return _Job(document, detected=detected)
+        job = _Job(Document(text, source), detected=detected)
+        if source == target and source in self._codes():
+            return job
         model = self.directions.get((source, target))
         if model is None:
             known = ", ".join(f"{source} to {target}" for source, target in self.directions)
             raise UnsupportedError(f"{source} to {target} is not supported. Supported directions: {known}.")
 
-        job = _Job(document, detected=detected)
-        ids = model.translator.encode(document.sentences, source, target)
+        ids = model.translator.encode(job.document.sentences, source, target)
         for place, sentence in enumerate(ids):
             if problem := model.translator.problem(len(sentence)):
                 job.warnings.append(f"Sentence {place + 1} has {problem}: it is not translated.")

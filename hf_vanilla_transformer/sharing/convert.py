@@ -141,12 +141,10 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
         forced_eos_token_id=None,
     )
 
-    weights = model.state_dict()
-    output_bias = weights.pop("lm_head.bias", None)
     order = _marian_order(config.d_model)
-    weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
-    if output_bias is not None:
-        weights["final_logits_bias"] = output_bias[None]  # (1, vocab_size)
+    weights = {name: _permute_residual(name, tensor, order) for name, tensor in model.state_dict().items()}
+    if source.lm_head_bias:
+        weights["final_logits_bias"] = weights.pop("lm_head.bias")[None]  # (1, vocab_size)
     # Marian's state names a shared embedding even where none is shared.
     weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
 
@@ -221,9 +219,7 @@ def _check_layers(transformer: nn.Transformer) -> None:
     stacks = ((transformer.encoder, nn.TransformerEncoderLayer), (transformer.decoder, nn.TransformerDecoderLayer))
     for stack, layer_class in stacks:
         if stack.norm is not None:
-            raise ValueError(
-                "Cannot convert: a layer norm after each stack; train with encoder.norm = decoder.norm = None"
-            )
+            raise ValueError("Cannot convert: a layer norm follows a stack; train with its norm set to None.")
         for layer in stack.layers:
             # Not `isinstance`: a subclass may compute anything.
             if type(layer) is not layer_class:
@@ -250,21 +246,15 @@ def _layer_weights(
         yield f"{name}.weight", module.weight
         yield f"{name}.bias", module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias
     for name, attention in attentions.items():
-        for projection, tensor in _projections(attention):
-            yield f"{name}.{projection}", tensor
-
-
-def _projections(attention: nn.MultiheadAttention) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters of the query, key, value and output projections under the names of this package."""
-    if attention.in_proj_weight is None or attention.bias_k is not None or attention.add_zero_attn:
-        raise ValueError("Cannot convert: an attention layer uses kdim, vdim, add_bias_kv or add_zero_attn.")
-    for kind in ("weight", "bias"):
-        stacked = getattr(attention, f"in_proj_{kind}")
-        if stacked is not None:
-            # torch stacks the three projections: (3 * d_model, d_model), or (3 * d_model,) for their biases
-            for name, tensor in zip("qkv", stacked.chunk(3), strict=True):
-                yield f"{name}_proj.{kind}", tensor
-            yield f"out_proj.{kind}", getattr(attention.out_proj, kind)
+        if attention.in_proj_weight is None or attention.bias_k is not None or attention.add_zero_attn:
+            raise ValueError("Cannot convert: an attention layer uses kdim, vdim, add_bias_kv or add_zero_attn.")
+        for kind in ("weight", "bias"):
+            stacked = getattr(attention, f"in_proj_{kind}")
+            if stacked is not None:
+                # torch stacks the three projections: (3 * d_model, d_model), or (3 * d_model,) for their biases
+                for projection, tensor in zip("qkv", stacked.chunk(3), strict=True):
+                    yield f"{name}.{projection}_proj.{kind}", tensor
+                yield f"{name}.out_proj.{kind}", getattr(attention.out_proj, kind)
 
 
 def _activation_name(function: Callable[[torch.Tensor], torch.Tensor]) -> str:
