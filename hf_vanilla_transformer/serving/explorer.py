@@ -205,7 +205,6 @@ def build_page(explorer: Explorer) -> "Blocks":
     config = explorer.model.config
     defaults = explorer.model.generation_config
     directions = explorer.translator.directions
-    translate = partial(_translate, explorer)
     draw = partial(_draw, explorer)
 
     with gr.Blocks(title=explorer.translator.name, analytics_enabled=False) as page:
@@ -235,7 +234,7 @@ def build_page(explorer: Explorer) -> "Blocks":
         selection = [shown, kind, layer, head]
         inputs = [source, num_beams, alpha, target_lang]
         for event in (button.click, source.submit):
-            event(translate, inputs, [best, table, shown]).success(draw, selection, plot)
+            event(partial(_translate, explorer), inputs, [best, table, shown]).success(draw, selection, plot)
         for control in (kind, layer, head):
             control.change(draw, selection, plot, show_progress="hidden")
     return page

@@ -14,8 +14,7 @@ class Metrics:
 
     def __init__(self) -> None:
         # Not the registry of the process, in which two servers could not both have a metric of the same name.
-        registry = CollectorRegistry()
-        self._registry = registry
+        self._registry = registry = CollectorRegistry()
 
         # Prometheus appends "_total" to the names of counters.
         self.requests = Counter(f"{_NAME}_requests", "Requests answered.", ["path", "status"], registry=registry)

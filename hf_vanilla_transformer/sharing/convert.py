@@ -16,9 +16,6 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 
 _T = TypeVar("_T")
 
-# Each model computes its own sinusoids, in its own order, so those of the other are never copied.
-_POSITION_TABLE = "embed_positions.weight"
-
 
 def _single_value(description: str, values: Iterable[_T]) -> _T:
     """Return the value that all `values` have in common.
@@ -81,18 +78,20 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     if not source.scale_embedding:
         raise ValueError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
 
-    weights = {name: tensor for name, tensor in marian.state_dict().items() if not name.endswith(_POSITION_TABLE)}
+    # Each model computes its own sinusoids, in its own order, so Marian's are not copied.
+    weights = {name: tensor for name, tensor in marian.state_dict().items() if "embed_positions" not in name}
     output_bias = weights.pop("final_logits_bias")[0]  # (1, vocab_size) -> (vocab_size,)
 
     # Marian always has these biases. A model that was converted from the paper's, which has none, has zeros in them;
     # leaving them out lets it come back with the configuration that it had.
     attention_biases = [name for name in weights if name.endswith("_proj.bias")]
-    heads = {source.encoder_attention_heads, source.decoder_attention_heads}
     config = VanillaTransformerConfig(
         **_shared_fields(source),
         num_encoder_layers=source.encoder_layers,
         num_decoder_layers=source.decoder_layers,
-        num_heads=_single_value("the number of heads", heads),
+        num_heads=_single_value(
+            "the number of heads", {source.encoder_attention_heads, source.decoder_attention_heads}
+        ),
         d_ff=_single_value("d_ff", {source.encoder_ffn_dim, source.decoder_ffn_dim}),
         attention_bias=any(weights[name].any() for name in attention_biases),
         lm_head_bias=bool(output_bias.any()),
@@ -219,7 +218,7 @@ def _check_layers(transformer: nn.Transformer) -> None:
     stacks = ((transformer.encoder, nn.TransformerEncoderLayer), (transformer.decoder, nn.TransformerDecoderLayer))
     for stack, layer_class in stacks:
         if stack.norm is not None:
-            raise ValueError("Cannot convert: a layer norm follows a stack; train with its norm set to None.")
+            raise ValueError("Cannot convert: a layer norm after each stack; train with both norms set to None.")
         for layer in stack.layers:
             # Not `isinstance`: a subclass may compute anything.
             if type(layer) is not layer_class:
