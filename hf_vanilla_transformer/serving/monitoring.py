@@ -24,13 +24,6 @@ class Metrics:
         self.batches = Histogram(f"{_NAME}_batch_sentences", "Sentences per batch.", registry=registry, buckets=_SIZES)
         self.queue = Gauge(f"{_NAME}_queue_sentences", "Queued sentences.", registry=registry)
 
-    def count_batch(self, sources: list[list[int]], target_tokens: int) -> None:
-        """Count a batch that was translated."""
-        self.batches.observe(len(sources))
-        self.sentences.inc(len(sources))
-        self.tokens.labels("source").inc(sum(map(len, sources)))
-        self.tokens.labels("target").inc(target_tokens)
-
     async def response(self) -> Response:
         """Return all metrics in Prometheus' text format."""
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)

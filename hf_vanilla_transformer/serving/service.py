@@ -76,7 +76,10 @@ class ServedModel:
         padding = self.translator.model.config.pad_token_id
         # of the best hypotheses, without the start token
         generated = (token for output in outputs for token in output.hypotheses[0][1:])
-        self._metrics.count_batch(sources, sum(token != padding for token in generated))
+        self._metrics.batches.observe(len(sources))
+        self._metrics.sentences.inc(len(sources))
+        self._metrics.tokens.labels("source").inc(sum(map(len, sources)))
+        self._metrics.tokens.labels("target").inc(sum(token != padding for token in generated))
 
         # A sentence stands within a line of its text, which a line break would cut.
         texts = [self.translator.decode(output.hypotheses) for output in outputs]

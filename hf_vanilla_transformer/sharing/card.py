@@ -19,7 +19,7 @@ from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
-# What `evaluate` always prints; chrF++ only if asked for.
+# What every version of `evaluate` prints; older ones lack chrF++.
 _SCORE_KEYS = {"bleu", "chrf", "ter", "signatures", "text", "sentences"}
 
 

@@ -85,13 +85,12 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     # Marian always has these biases. A model that was converted from the paper's, which has none, has zeros in them;
     # leaving them out lets it come back with the configuration that it had.
     attention_biases = [name for name in weights if name.endswith("_proj.bias")]
+    heads = {source.encoder_attention_heads, source.decoder_attention_heads}
     config = VanillaTransformerConfig(
         **_shared_fields(source),
         num_encoder_layers=source.encoder_layers,
         num_decoder_layers=source.decoder_layers,
-        num_heads=_single_value(
-            "the number of heads", {source.encoder_attention_heads, source.decoder_attention_heads}
-        ),
+        num_heads=_single_value("the number of heads", heads),
         d_ff=_single_value("d_ff", {source.encoder_ffn_dim, source.decoder_ffn_dim}),
         attention_bias=any(weights[name].any() for name in attention_biases),
         lm_head_bias=bool(output_bias.any()),
