@@ -12,10 +12,6 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 _AUTO_CONFIG = "transformers.models.auto.configuration_auto"
 _AUTO_MODEL = "transformers.models.auto.modeling_auto"
@@ -24,11 +20,11 @@ _MODEL = f"{__package__}.model."
 _MODELING = f"{_MODEL}modeling_vanilla_transformer"
 
 
-def _upload(model: "VanillaTransformerPreTrainedModel", repo_id: str, **kwargs) -> str:
+def _upload(*args, **kwargs) -> str:
     """Upload a model with this package's model card; replaces `push_to_hub` if the package is installed."""
     from .sharing.hub import push_model
 
-    return push_model(model, repo_id, **kwargs)
+    return push_model(*args, **kwargs)
 
 
 def _imported(module: str, name: str) -> ModuleType | None:

@@ -30,8 +30,8 @@ def run(args: CompareArguments) -> None:
 
     check_tokenization(args.bleu_tokenize)
     systems = (args.a, args.b)
-    files = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
-    translators = {name: load_translator([name], dtype=args.dtype) for name in systems if name not in files}
+    outputs = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
+    translators = {name: load_translator([name], dtype=args.dtype) for name in systems if name not in outputs}
 
     languages: tuple[str | None, str | None] = (args.source_lang, args.target_lang)
     # If both are given, a model of one direction can be compared with one of several
@@ -42,7 +42,7 @@ def run(args: CompareArguments) -> None:
 
     text = read_text(args, args.test_file, languages)
     # The comparison checks this too, but only after the slow translation
-    for name, lines in files.items():
+    for name, lines in outputs.items():
         if len(lines) != len(text.sources):
             raise ValueError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")
 
@@ -50,14 +50,12 @@ def run(args: CompareArguments) -> None:
     translations: dict[str, Sequence[str]] = {}
     untranslated: dict[str, int] = {}
     for side, name in zip("AB", systems, strict=True):
-        key = f"{side}: {name}"
-        if name in files:
-            translations[key] = files[name]
-            continue
-        found = translate_sentences(translators[name], text.sources, args)
-        translations[key] = [translation.text for translation in found]
-        if number := report_problems(found, name):
-            untranslated[side] = number
+        if name in translators:
+            found = translate_sentences(translators[name], text.sources, args)
+            outputs[name] = [translation.text for translation in found]
+            if number := report_problems(found, name):
+                untranslated[side] = number
+        translations[f"{side}: {name}"] = outputs[name]
 
     result = compare_translations(text.sources, text.references, translations, args.bleu_tokenize)
     print(json.dumps({**result, "untranslated": untranslated} if untranslated else result, indent=2))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from ..flags import option, positive
 from .shared_flags import DtypeFlags, HostFlags, ModelFlags
 
-BACKLOG = 2048  # connections that wait to be accepted
 HELP = "serve a web page to try a model: translations, n-best lists, attention"
 
 
@@ -39,6 +38,7 @@ def listen(host: str, port: int | None) -> socket.socket:
         if port and port > 65_535:
             raise OSError("the highest port is 65535")
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port or 0, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        # So many connections may wait to be accepted
+        return socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
         raise OSError(f"Cannot listen on {host}, port {port or 'any'}: {error.strerror or error}.") from None

@@ -4,15 +4,11 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..flags import option
 from .models import load_translator, report_problems, resolve_languages, translate_sentences
-from .reference_text import ReferenceText, read_text
+from .reference_text import read_text
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
-
-if TYPE_CHECKING:
-    from ..inference.translator import Translator
 
 HELP = "evaluate a model on test texts: BLEU, chrF, chrF++ and TER as JSON"
 
@@ -41,31 +37,26 @@ def run(args: EvaluateArguments) -> None:
     # All of them before the slow translation, so that a mistake in the last one is reported at once
     texts = [read_text(args, file, languages) for file in files]
     for text in texts:
-        result = _evaluate(translator, text, args)
+        start = time.perf_counter()
+        found = translate_sentences(translator, text.sources, args)
+        seconds = time.perf_counter() - start
+        # A sentence without a translation counts as an empty one, so that leaving out hard sentences raises no score
+        pairs = [(each.text, reference) for each, reference in zip(found, text.references, strict=True)]
+
+        about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
+        result = {**_score(pairs, args.bleu_tokenize), **about}
+        if untranslated := report_problems(found, text.name):
+            result["untranslated"] = untranslated
+        if text.unseen:
+            result["unseen_combinations"] = _score([pairs[i] for i in text.unseen], args.bleu_tokenize)
         # Flushed, because the next text may take an hour
         print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
 
 
-def _evaluate(translator: "Translator", text: ReferenceText, args: EvaluateArguments) -> dict[str, object]:
-    """Return the scores of a model on a text."""
+def _score(pairs: list[tuple[str, str]], bleu_tokenize: str) -> dict[str, object]:
+    """Return the scores of translations, each with its reference."""
     from ..inference.metrics import evaluate_translations
 
-    start = time.perf_counter()
-    found = translate_sentences(translator, text.sources, args)
-    seconds = time.perf_counter() - start
-    # A sentence without a translation counts as an empty one, so that leaving out hard sentences raises no score
-    translations = [translation.text for translation in found]
-    untranslated = report_problems(found, text.name)
-
-    def score(indices: Sequence[int]) -> dict[str, object]:
-        predictions = [translations[i] for i in indices]
-        references = [text.references[i] for i in indices]
-        return {**evaluate_translations(predictions, references, args.bleu_tokenize), "sentences": len(indices)}
-
-    about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
-    result = {**score(range(len(translations))), **about}
-    if untranslated:
-        result["untranslated"] = untranslated
-    if text.unseen:
-        result["unseen_combinations"] = score(text.unseen)
-    return result
+    translations = [translation for translation, _ in pairs]
+    references = [reference for _, reference in pairs]
+    return {**evaluate_translations(translations, references, bleu_tokenize), "sentences": len(pairs)}

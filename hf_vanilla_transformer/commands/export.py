@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ..export.registry import FORMATS
+from ..export.registry import FORMATS, export_model
 from ..flags import option
-from .console import UsageError, say
+from .console import say
 from .shared_flags import ModelFlags
 
 HELP = "export a model to a faster runtime"
@@ -21,9 +21,5 @@ class ExportArguments(ModelFlags):
 
 def run(args: ExportArguments) -> None:
     """Export the model to the format given as a flag."""
-    from ..export.registry import export_model, find_format
-
-    if args.quantization and not find_format(args.format).quantizations:
-        raise UsageError(f"--quantization has no effect with --format {args.format}.")
     export_model(args.model, args.output_dir, args.format, args.quantization)
     say(f"Exported the model to {args.output_dir}; its README.md explains how to run it")

@@ -54,9 +54,9 @@ def resolve_languages(translator: "Translator", args: DirectionFlags) -> tuple[s
         raise UsageError(str(error)) from None
 
 
-def direction(args: DirectionFlags) -> dict[str, str | None]:
-    """Return the languages and the tag given as flags, as arguments of `Translator.translate`."""
-    return values_of(args, DirectionFlags)
+def translate_settings(args: DecodingFlags) -> Settings:
+    """Return the settings given as flags, as arguments of `Translator.translate`."""
+    return {**values_of(args, DirectionFlags), **decoding_settings(args), "max_tokens": args.max_tokens}
 
 
 def translate_sentences(translator: "Translator", sources: list[str], args: DecodingFlags) -> list["Translation"]:
@@ -64,8 +64,7 @@ def translate_sentences(translator: "Translator", sources: list[str], args: Deco
     from tqdm import tqdm
 
     with tqdm(total=len(sources), desc="Translating", unit=" sentences", file=sys.stderr) as bar:
-        settings = {**direction(args), **decoding_settings(args)}
-        return translator.translate(sources, max_tokens=args.max_tokens, progress=bar.update, **settings)
+        return translator.translate(sources, progress=bar.update, **translate_settings(args))
 
 
 def report_problems(translations: Iterable["Translation"], where: str, first: int = 1) -> int:

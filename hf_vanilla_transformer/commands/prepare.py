@@ -98,14 +98,11 @@ def run(args: PrepareArguments) -> None:
         adapt_tokenizer(tokenizer, args.tokenizer_name)
     say(f"Preparing with {runner.describe()}")
     manifest = prepare(source, preparation, args.output_dir, tokenizer, runner, _show)
-    if manifest["whole"]:
-        summary = {name: value for name, value in manifest.items() if name not in ("settings", "shards")}
-        print(json.dumps(summary, indent=2))
-    else:
-        say(
-            "This element of the job array has done its part of the current step; run the whole array again until "
-            f"{args.output_dir} is finished."
-        )
+    if not manifest["whole"]:
+        say(f"This part of the current step is done; run the whole job array until {args.output_dir} is finished.")
+        return
+    summary = {name: value for name, value in manifest.items() if name not in ("settings", "shards")}
+    print(json.dumps(summary, indent=2))
 
 
 def _show(step: str, total: int | None, finished: Iterator[int]) -> None:

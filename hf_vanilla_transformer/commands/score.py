@@ -4,10 +4,11 @@ import json
 import sys
 from dataclasses import dataclass
 
+from ..flags import values_of
 from .console import say
-from .models import direction, load_translator, resolve_languages
+from .models import load_translator, resolve_languages
 from .reference_text import read_text
-from .shared_flags import BatchFlags, DtypeFlags, ModelsFlags, TextFlags
+from .shared_flags import BatchFlags, DirectionFlags, DtypeFlags, ModelsFlags, TextFlags
 
 HELP = "compute the log-probability and perplexity of given translations"
 
@@ -27,13 +28,9 @@ def run(args: ScoreArguments) -> None:
     translator = load_translator(args.model, dtype=args.dtype)
     text = read_text(args, args.test_file, resolve_languages(translator, args))
     with tqdm(total=len(text.sources), desc="Scoring", unit=" pairs", file=sys.stderr) as bar:
+        direction = values_of(args, DirectionFlags)
         results = score_translations(
-            translator,
-            text.sources,
-            text.references,
-            args.max_tokens,
-            progress=bar.update,
-            **direction(args),
+            translator, text.sources, text.references, args.max_tokens, progress=bar.update, **direction
         )
     for log_probability, tokens in results:
         # At least one token: `</s>` counts

@@ -41,8 +41,8 @@ class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlag
 
 def run(args: ServeArguments) -> None:
     """Serve until SIGTERM, after which requests that were accepted are still answered, or Ctrl-C."""
-    for module in ("fastapi", "uvicorn"):
-        import_extra(module, "serve")
+    import_extra("fastapi", "serve")
+    from ..data.formats import read_lines
     from ..serving.batcher import Batcher
     from ..serving.monitoring import Metrics
     from ..serving.process import serve_until_stopped
@@ -50,12 +50,16 @@ def run(args: ServeArguments) -> None:
     from ..serving.service import ServedModel, TranslationService
 
     # Whatever may be wrong with the flags is found before models are loaded, which can take minutes
-    keys = _read_keys(args.api_key_file) if args.api_key_file else []
+    keys = []
+    if args.api_key_file:
+        keys = [line.strip() for line in read_lines(str(args.api_key_file)) if line.strip()]
+        if not keys:
+            raise ValueError(f"{args.api_key_file} is empty: write one API key per line into it.")
     sock = listen(args.host, args.port)
 
     metrics = Metrics()
     batcher = Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)
-    metrics.watch_queue(batcher.queue_length)
+    metrics.queue.set_function(batcher.queue_length)
     models = []
     names = list(dict.fromkeys(args.model))
     for name, label in zip(names, labels(names), strict=True):
@@ -78,22 +82,3 @@ def run(args: ServeArguments) -> None:
     say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; press Ctrl-C to stop.")
     serve_until_stopped(app, sock, args.timeout)
     batcher.close()
-
-
-def _read_keys(file: Path) -> list[str]:
-    """Return the API keys in a file.
-
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if there are none, or the file is not UTF-8.
-    """
-    from ..data.formats import read_lines
-
-    keys = [line.strip() for line in read_lines(str(file)) if line.strip()]
-    if not keys:
-        raise ValueError(f"{file} is empty: write one API key per line into it.")
-    # By their number: an error must never show a key
-    for number, key in enumerate(keys, 1):
-        if len(key.split()) > 1:
-            raise ValueError(f"{file}, key {number}: an API key is one word.")
-    return keys

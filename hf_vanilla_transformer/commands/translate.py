@@ -13,7 +13,7 @@ from typing import BinaryIO, ClassVar
 from ..files import JsonObject
 from ..flags import Settings, numpy_seed, option, positive
 from .console import UsageError, say
-from .models import decoding_settings, direction, load_translator, report_problems, resolve_languages
+from .models import load_translator, report_problems, resolve_languages, translate_settings
 from .runner_flags import RunnerFlags
 from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
 
@@ -72,7 +72,7 @@ def run(args: TranslateArguments) -> None:
     if args.do_sample:
         set_seed(args.seed)
     translator = load_translator(args.model, args.backend, args.dtype)
-    settings = {**direction(args), **decoding_settings(args), **sampling, "split_sentences": args.split_sentences}
+    settings = {**translate_settings(args), **sampling, "split_sentences": args.split_sentences}
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
     # The terminal's encoding may lack characters. A program that calls `main` may have replaced stdout
@@ -84,7 +84,7 @@ def run(args: TranslateArguments) -> None:
     # No bar while someone types, which would be drawn over
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
         for lines in _chunks(decode_lines(_standard_input(), "standard input"), wait=args.do_sample):
-            translations = translator.translate(lines, max_tokens=args.max_tokens, progress=bar.update, **settings)
+            translations = translator.translate(lines, progress=bar.update, **settings)
             for translation in translations:
                 # One line of output per line of input: a model may generate a line break
                 print(" ".join(translation.text.splitlines()))
@@ -128,17 +128,14 @@ def _chunks(lines: Iterable[str], wait: bool) -> Iterator[list[str]]:
 
     # A daemon, so that a failure ends the process while the thread still waits for a line
     Thread(target=read, daemon=True).start()
-    last: str | BaseException | None = ""
-    while isinstance(last, str):
-        last = queue.get()
-        chunk = []
-        while isinstance(last, str):
-            chunk.append(last)
-            if len(chunk) == MAX_LINES or (queue.empty() and not wait):
-                break
-            last = queue.get()
-        if chunk:
+    chunk: list[str] = []
+    while isinstance(last := queue.get(), str):
+        chunk.append(last)
+        if len(chunk) == MAX_LINES or (queue.empty() and not wait):
             yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
     # An invalid line ends the text only after the lines before it are translated
     if last is not None:
         raise last
@@ -179,9 +176,8 @@ def _translate_files(args: TranslateArguments, sampling: Settings) -> None:
     source_lang, target_lang = resolve_languages(translator, args)
     if not (source_lang and target_lang):
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
-    languages = {**direction(args), "source_lang": source_lang, "target_lang": target_lang}
     # checks the tag
-    translator.encode([""], **languages)
+    translator.encode([""], source_lang, target_lang, args.tag)
     beams = translator.num_hypotheses(args.num_beams or (1 if args.do_sample else None))
     if args.nbest > beams and not (args.do_sample and beams == 1):
         # without beams, samples are independent
@@ -197,10 +193,10 @@ def _translate_files(args: TranslateArguments, sampling: Settings) -> None:
         args.scores,
         args.seed if args.do_sample else None,
         {
-            **languages,
-            "max_tokens": args.max_tokens,
+            **translate_settings(args),
+            "source_lang": source_lang,
+            "target_lang": target_lang,
             **({"split_sentences": True} if args.split_sentences else {}),
-            **decoding_settings(args),
             **sampling,
         },
     )

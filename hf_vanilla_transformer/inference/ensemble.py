@@ -56,13 +56,9 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def __init__(self, models: Sequence[VanillaTransformerPreTrainedModel]):
         config = copy.deepcopy(models[0].config)
         for name in ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
-            expected = getattr(config, name)
-            others = [getattr(model.config, name) for model in models]
-            if different := [other for other in others if other != expected]:
-                raise ValueError(
-                    f"The models of an ensemble must share one vocabulary: {name} is {expected} in the first model, "
-                    f"but {different[0]} in another."
-                )
+            values = [getattr(model.config, name) for model in models]
+            if any(value != values[0] for value in values):
+                raise ValueError(f"The models of an ensemble must share one vocabulary: {name} is {values}.")
         self._depths = [model.config.num_decoder_layers for model in models]
         # generate() allocates a cache with this number of layers, which `forward` distributes among the models
         config.num_decoder_layers = sum(self._depths)

@@ -31,7 +31,7 @@ class Bleu(evaluate.Metric):
 
     def _compute(
         self, predictions: list[str], references: list[str], tokenize: str | None = None
-    ) -> dict[str, float | str]:
+    ) -> dict[str, object]:
         metric = bleu(tokenize)
         score = metric.corpus_score(predictions, [references]).score
         return {"bleu": score, "signature": str(metric.get_signature())}

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import sentencex
 
-_UNKNOWN = "en"  # sentencex uses general rules, those of English, for languages that it does not know
 # White space at the start, everything up to the last other character, white space at the end
 _PARTS = re.compile(r"^\s+|\S(?:.*\S)?|\s+$", re.DOTALL)
 
@@ -25,7 +24,8 @@ class Document:
     def __init__(self, text: str, language: str | None):
         # sentencex alone would take a title and the sentence on the next line for one sentence
         lines = text.splitlines(keepends=True)
-        self.pieces = [piece for line in lines for piece in _cut(line, language or _UNKNOWN)]
+        # sentencex uses general rules, those of English, for languages that it does not know
+        self.pieces = [piece for line in lines for piece in _cut(line, language or "en")]
         self._places = [i for i, piece in enumerate(self.pieces) if not piece.isspace()]
         self.sentences = [self.pieces[i] for i in self._places]
 

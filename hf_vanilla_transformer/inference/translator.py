@@ -228,20 +228,18 @@ class Translator:
             "input_ids": pad(sources, pad_token_id).to(self.model.device),  # (batch, longest source)
             "attention_mask": pad([[1] * len(source) for source in sources], 0).to(self.model.device),
         }
-        if nbest == 1 and not scores:
-            found = self.model.generate(**inputs, **settings)
-            # `return_dict_in_generate` may be among the settings, or in the generation config of the model
-            sequences = found if isinstance(found, torch.Tensor) else found.sequences
-            return [Output([ids], []) for ids in sequences.tolist()]
+        has_scores = scores or nbest > 1
+        if has_scores:
+            # `output_sequence_scores` is this package's: unlike transformers' `output_scores`, it keeps the fast
+            # search, and does not store the (steps, batch * beams, vocabulary) logits of the whole search
+            settings = {**settings, "num_return_sequences": nbest, "output_sequence_scores": True}
+        found = self.model.generate(**inputs, **settings)
+        # `return_dict_in_generate` may be among the settings, or in the generation config of the model
+        sequences = found if isinstance(found, torch.Tensor) else found.sequences
 
-        # `output_sequence_scores` is this package's: unlike transformers' `output_scores`, it keeps the fast search,
-        # and does not store the (steps, batch * beams, vocabulary) logits of the whole search
-        found = self.model.generate(
-            **inputs, **{**settings, "num_return_sequences": nbest, "output_sequence_scores": True}
-        )
         # generate() returns the hypotheses of a sentence in consecutive rows: (batch * nbest, longest output)
-        hypotheses = found.sequences.unflatten(0, (-1, nbest)).tolist()
-        values = found.sequences_scores.unflatten(0, (-1, nbest)).tolist()
+        hypotheses = sequences.unflatten(0, (-1, nbest)).tolist()
+        values = found.sequences_scores.unflatten(0, (-1, nbest)).tolist() if has_scores else [[]] * len(sources)
         return [Output(*each) for each in zip(hypotheses, values, strict=True)]
 
     def translate(

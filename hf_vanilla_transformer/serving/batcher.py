@@ -8,8 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from threading import Condition, Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
 Translate = Callable[[list[list[int]], int], list[list[str]]]
@@ -24,26 +25,26 @@ class QueueFullError(Exception):
         self.retry_after = retry_after
 
 
-class Sentence(NamedTuple):
-    """A sentence to translate.
+@dataclass(eq=False)
+class Sentence:
+    """A sentence to translate, once.
 
     Args:
         translate: returns the best hypotheses of each source, at least the number given, if that many exist.
             Sentences with the same function are translated together.
         ids: token ids.
         nbest: number of hypotheses wanted.
+
+    Attributes:
+        answer: the hypotheses, best first.
+        deadline: on the clock of `time.monotonic`, when it is translated even if its batch is not full.
     """
 
     translate: Translate
     ids: list[int]
     nbest: int = 1
-
-
-class _Waiting(NamedTuple):
-    sentence: Sentence
-    answer: "Future[list[Any]]"
-    # On the clock of `time.monotonic`: when it is translated even if its batch is not full.
-    deadline: float
+    answer: "Future[list[Any]]" = field(default_factory=Future, init=False)
+    deadline: float = field(default=0.0, init=False)
 
 
 class Batcher:
@@ -63,7 +64,7 @@ class Batcher:
         self._max_tokens = max_tokens
         self._max_delay = max_delay
         self._max_queue = max_queue
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Sentence] = deque()
         self._changed = Condition()
         self._closed = False
         # Of the last batch, to tell those whom a full queue refuses when to come back.
@@ -102,13 +103,12 @@ class Batcher:
             if self._closed:
                 raise RuntimeError("The batcher is closed.")
             self.check_room(len(sentences))
-            now = time.monotonic()
-            # Functions, which have no ids, do not wait for others to be run with them.
-            delays = [self._max_delay if sentence.ids else 0.0 for sentence in sentences]
-            waiting = [_Waiting(each, Future(), now + delay) for each, delay in zip(sentences, delays, strict=True)]
-            self._waiting.extend(waiting)
+            for sentence in sentences:
+                # Functions, which have no ids, do not wait for others to be run with them.
+                sentence.deadline = time.monotonic() + (self._max_delay if sentence.ids else 0.0)
+            self._waiting.extend(sentences)
             self._changed.notify()
-        return [item.answer for item in waiting]
+        return [sentence.answer for sentence in sentences]
 
     def run(self, function: Callable[[], _Result]) -> _Result:
         """Call a function on the model thread, queued with the sentences, and return its result.
@@ -131,10 +131,10 @@ class Batcher:
             start = time.monotonic()
             _answer(batch)
             # A function has no ids, and its time says nothing about sentences.
-            if batch[0].sentence.ids:
+            if batch[0].ids:
                 self._seconds_per_sentence = (time.monotonic() - start) / len(batch)
 
-    def _next_batch(self) -> list[_Waiting]:
+    def _next_batch(self) -> list[Sentence]:
         """Wait for sentences and return those to translate next, at least one; none once closed."""
         with self._changed:
             while True:
@@ -156,27 +156,26 @@ class Batcher:
         waiting = (item for item in self._waiting if not (item.answer.cancelled() or item.answer.running()))
         self._waiting = deque(waiting)
 
-    def _first_batch(self) -> list[_Waiting]:
+    def _first_batch(self) -> list[Sentence]:
         """Return the first of the queued sentences, and those for the same model that fit into its batch."""
-        batch: list[_Waiting] = []
+        batch: list[Sentence] = []
         longest = 0
         for item in self._waiting:
             # Another model's turn comes later; its sentences do not end this batch.
-            if batch and item.sentence.translate != batch[0].sentence.translate:
+            if batch and item.translate != batch[0].translate:
                 continue
             # Every row of a batch is padded to its longest.
-            longest = max(longest, len(item.sentence.ids))
+            longest = max(longest, len(item.ids))
             if batch and (len(batch) + 1) * longest > self._max_tokens:
                 break
             batch.append(item)
         return batch
 
 
-def _answer(batch: list[_Waiting]) -> None:
+def _answer(batch: list[Sentence]) -> None:
     """Translate a batch; if that fails, translate its sentences one by one, so that a bad one harms no other."""
-    translate = batch[0].sentence.translate
     try:
-        found = translate([item.sentence.ids for item in batch], max(item.sentence.nbest for item in batch))
+        found = batch[0].translate([item.ids for item in batch], max(item.nbest for item in batch))
         answers = list(zip(batch, found, strict=True))
     # A panic of tokenizers, for example, is no Exception, and must not end the thread.
     except BaseException as error:
@@ -187,4 +186,4 @@ def _answer(batch: list[_Waiting]) -> None:
                 _answer([item])
         return
     for item, hypotheses in answers:
-        item.answer.set_result(hypotheses[: item.sentence.nbest])
+        item.answer.set_result(hypotheses[: item.nbest])

@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 MAX_CHARACTERS = 2000
 # Of a sentence: the axes of larger heat maps are not readable.
 MAX_TOKENS = 128
-# For each kind of attention the name of the model's output, and the sides of its queries and keys.
-_KINDS = {
-    "encoder": ("encoder_attentions", "source", "source"),
-    "decoder": ("decoder_attentions", "target", "target"),
-    "cross": ("cross_attentions", "target", "source"),
-}
+# The sides of the queries and keys of each kind of attention.
+_KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 _INTRODUCTION = """# {title}
 
 The Transformer of [Attention Is All You Need](https://arxiv.org/abs/1706.03762). Translate a sentence, and see below
@@ -111,22 +107,18 @@ class Explorer:
         if len(text) > MAX_CHARACTERS:
             raise ValueError(f"The text has {len(text):,} characters, but the limit is {MAX_CHARACTERS:,}.")
         (source,) = self.translator.encode([text], target_lang=target_lang)
-        if len(source) > MAX_TOKENS:
-            raise ValueError(f"The text has {len(source)} tokens, but the limit is {MAX_TOKENS}.")
+        # The model may have fewer positions.
+        limit = min(MAX_TOKENS, self.translator.max_source_tokens)
+        if len(source) > limit:
+            raise ValueError(f"The text has {len(source)} tokens, but the limit is {limit}.")
 
         (output,) = self._thread.submit(
             self.translator.translate_ids, [source], num_beams, True, num_beams=num_beams, length_penalty=alpha
         ).result()
-        # The model may have fewer positions than MAX_TOKENS.
-        if output.problem:
-            raise ValueError(f"The text has {output.problem}.")
-        ids = map(self._without_padding, output.hypotheses)
-        return list(map(Candidate, output.scores, self.translator.decode(output.hypotheses), ids))
-
-    def _without_padding(self, ids: list[int]) -> list[int]:
-        """Return the token ids up to the first `</s>` after the start token, which may be the same token."""
         end = self.model.config.eos_token_id
-        return ids[: ids.index(end, 1) + 1] if end in ids[1:] else ids
+        # Without padding: up to the first `</s>` after the start token, which may be the same token.
+        ids = [each[: each.index(end, 1) + 1] if end in each[1:] else each for each in output.hypotheses]
+        return list(map(Candidate, output.scores, self.translator.decode(output.hypotheses), ids))
 
     def attention(self, text: str, target: list[int], target_lang: str | None = None) -> Attention:
         """Return all attention weights of the model for the source `text` and the output `target`.
@@ -151,7 +143,7 @@ class Explorer:
         outputs = self.model(input_ids=source_ids, decoder_input_ids=target_ids, output_attentions=True)
 
         # per layer (1, heads, queries, keys)
-        return {kind: torch.stack(outputs[name]).squeeze(1).float().cpu() for kind, (name, *_) in _KINDS.items()}
+        return {kind: torch.stack(outputs[f"{kind}_attentions"]).squeeze(1).float().cpu() for kind in _KINDS}
 
     def _token_labels(self, ids: list[int]) -> list[str]:
         """Return a printable label for each token: "␣" for white space, "·" for an unprintable character."""
@@ -164,13 +156,15 @@ class Explorer:
         Args:
             attention: the result of `attention`.
             kind: "encoder", "decoder" or "cross".
-            layer, head: counted from 1.
+            layer, head: counted from 1; a layer behind the last is the last.
         """
-        _, queries, keys = _KINDS[kind]
+        queries, keys = _KINDS[kind]
         tokens = attention["tokens"]
+        weights = attention["weights"][kind]
+        # The slider goes to the larger number of layers, but encoder and decoder may have different ones.
+        layer = min(layer, len(weights))
         title = f"{kind} attention, layer {layer}, head {head}"
-        weights = attention["weights"][kind][layer - 1, head - 1]
-        return attention_map(weights, tokens[queries], tokens[keys], title, (queries, keys))
+        return attention_map(weights[layer - 1, head - 1], tokens[queries], tokens[keys], title, (queries, keys))
 
 
 # The arguments of `Explorer.attention` for what is on the page, which keeps these and not the weights themselves: they
@@ -198,10 +192,7 @@ def _draw(explorer: Explorer, shown: _Shown | None, kind: str, layer: int, head:
     """Return the heat map of one head, or None if nothing has been translated yet."""
     if shown is None:
         return None
-    attention = explorer.attention(*shown)
-    # The slider goes to the larger number of layers, but encoder and decoder may have different ones.
-    num_layers = len(attention["weights"][kind])
-    return explorer.heat_map(attention, kind, min(int(layer), num_layers), int(head))
+    return explorer.heat_map(explorer.attention(*shown), kind, int(layer), int(head))
 
 
 def build_page(explorer: Explorer) -> "Blocks":
@@ -214,7 +205,6 @@ def build_page(explorer: Explorer) -> "Blocks":
     config = explorer.model.config
     defaults = explorer.model.generation_config
     directions = explorer.translator.directions
-    translate = partial(_translate, explorer)
     draw = partial(_draw, explorer)
 
     with gr.Blocks(title=explorer.translator.name, analytics_enabled=False) as page:
@@ -244,7 +234,7 @@ def build_page(explorer: Explorer) -> "Blocks":
         selection = [shown, kind, layer, head]
         inputs = [source, num_beams, alpha, target_lang]
         for event in (button.click, source.submit):
-            event(translate, inputs, [best, table, shown]).success(draw, selection, plot)
+            event(partial(_translate, explorer), inputs, [best, table, shown]).success(draw, selection, plot)
         for control in (kind, layer, head):
             control.change(draw, selection, plot, show_progress="hidden")
     return page

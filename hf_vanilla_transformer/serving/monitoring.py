@@ -1,7 +1,5 @@
 """Metrics of the server, for Prometheus (the extra `serve`)."""
 
-from collections.abc import Callable
-
 from fastapi import Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -16,8 +14,7 @@ class Metrics:
 
     def __init__(self) -> None:
         # Not the registry of the process, in which two servers could not both have a metric of the same name.
-        registry = CollectorRegistry()
-        self._registry = registry
+        self._registry = registry = CollectorRegistry()
 
         # Prometheus appends "_total" to the names of counters.
         self.requests = Counter(f"{_NAME}_requests", "Requests answered.", ["path", "status"], registry=registry)
@@ -25,18 +22,7 @@ class Metrics:
         self.sentences = Counter(f"{_NAME}_sentences", "Sentences translated.", registry=registry)
         self.tokens = Counter(f"{_NAME}_tokens", "Tokens read and generated.", ["side"], registry=registry)
         self.batches = Histogram(f"{_NAME}_batch_sentences", "Sentences per batch.", registry=registry, buckets=_SIZES)
-        self._queue = Gauge(f"{_NAME}_queue_sentences", "Queued sentences.", registry=registry)
-
-    def watch_queue(self, length: Callable[[], float]) -> None:
-        """Report what `length` returns as the length of the queue."""
-        self._queue.set_function(length)
-
-    def count_batch(self, sources: list[list[int]], target_tokens: int) -> None:
-        """Count a batch that was translated."""
-        self.batches.observe(len(sources))
-        self.sentences.inc(len(sources))
-        self.tokens.labels("source").inc(sum(map(len, sources)))
-        self.tokens.labels("target").inc(target_tokens)
+        self.queue = Gauge(f"{_NAME}_queue_sentences", "Queued sentences.", registry=registry)
 
     async def response(self) -> Response:
         """Return all metrics in Prometheus' text format."""

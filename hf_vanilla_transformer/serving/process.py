@@ -6,9 +6,6 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-# Seconds after the time limit of a request, so that even one that has just arrived is answered.
-_SHUTDOWN_MARGIN = 5
-
 
 def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float) -> None:
     """Serve until SIGTERM or Ctrl-C; requests that were accepted are still answered.
@@ -23,7 +20,8 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float) -> No
         ws="none",
         # It would contain what clients write into addresses.
         access_log=False,
-        timeout_graceful_shutdown=round(timeout) + _SHUTDOWN_MARGIN,
+        # Some seconds more than a request may take, so that even one that has just arrived is answered.
+        timeout_graceful_shutdown=round(timeout) + 5,
     )
 
     # When everything is answered, uvicorn raises the signal again, which must not end the process with an error.

@@ -63,9 +63,7 @@ class ServedModel:
         self._decoding = decoding
         self._metrics = metrics
         if not translator.directions.pairs:
-            raise ValueError(
-                f"{translator.name} does not say which languages it translates: set them in its config.json."
-            )
+            raise ValueError(f"{translator.name} does not say which languages it translates: its config.json must.")
         self.max_hypotheses = translator.num_hypotheses(decoding.get("num_beams"))
 
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
@@ -78,7 +76,10 @@ class ServedModel:
         padding = self.translator.model.config.pad_token_id
         # of the best hypotheses, without the start token
         generated = (token for output in outputs for token in output.hypotheses[0][1:])
-        self._metrics.count_batch(sources, sum(token != padding for token in generated))
+        self._metrics.batches.observe(len(sources))
+        self._metrics.sentences.inc(len(sources))
+        self._metrics.tokens.labels("source").inc(sum(map(len, sources)))
+        self._metrics.tokens.labels("target").inc(sum(token != padding for token in generated))
 
         # A sentence stands within a line of its text, which a line break would cut.
         texts = [self.translator.decode(output.hypotheses) for output in outputs]
@@ -186,16 +187,15 @@ class TranslationService:
             detected = self._detect_source(text, target)
             source = detected.language
 
-        document = Document(text, source)
-        if source == target and any(source in direction for direction in self.directions):
-            return _Job(document, detected=detected)
+        job = _Job(Document(text, source), detected=detected)
+        if source == target and source in self._codes():
+            return job
         model = self.directions.get((source, target))
         if model is None:
             known = ", ".join(f"{source} to {target}" for source, target in self.directions)
             raise UnsupportedError(f"{source} to {target} is not supported. Supported directions: {known}.")
 
-        job = _Job(document, detected=detected)
-        ids = model.translator.encode(document.sentences, source, target)
+        ids = model.translator.encode(job.document.sentences, source, target)
         for place, sentence in enumerate(ids):
             if problem := model.translator.problem(len(sentence)):
                 job.warnings.append(f"Sentence {place + 1} has {problem}: it is not translated.")

@@ -19,7 +19,7 @@ from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
-# What every version of `evaluate` prints; early ones had no chrF++.
+# What every version of `evaluate` prints; older ones lack chrF++.
 _SCORE_KEYS = {"bleu", "chrf", "ter", "signatures", "text", "sentences"}
 
 
@@ -52,9 +52,7 @@ def model_card(folder: str | Path, details: CardDetails | None = None) -> ModelC
         return _fill_card(Path(folder), details or CardDetails())
     except (TypeError, LookupError, AttributeError, ArithmeticError, TemplateError) as error:
         damaged = Path(folder) / RECORD
-        raise ValueError(
-            f"Cannot write a model card: {damaged} or the scores are damaged ({error}). Remove what is damaged."
-        ) from error
+        raise ValueError(f"Cannot write a model card: {damaged} or the scores are damaged ({error}).") from error
 
 
 def _fill_card(folder: Path, details: CardDetails) -> ModelCard:

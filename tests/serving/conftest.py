@@ -34,7 +34,7 @@ def serve(model, phrase_tokenizer, decoding):
             batcher = batcher or Batcher(max_delay=0)
             metrics = Metrics()
             stack.callback(batcher.close)
-            metrics.watch_queue(batcher.queue_length)
+            metrics.queue.set_function(batcher.queue_length)
             models = models or {"model": model}
             served = [
                 ServedModel(Translator(each, tokenizer, name), decoding, metrics) for name, each in models.items()
