@@ -205,10 +205,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if "max_length" in settings or "max_new_tokens" in settings:
             return None
         # section 6.1
-        limits = self._source_lengths(settings) + OUTPUT_MARGIN
-        # the table of sinusoids grows, that of learned positions does not
+        return (self._source_lengths(settings) + OUTPUT_MARGIN).clamp(max=self._max_output_tokens())
+
+    def _max_output_tokens(self) -> int:
+        """Return the number of tokens for which the model has positions; ensembles and exports have their own limits."""
         learned = self.config.position_embedding == "learned"
-        return limits.clamp(max=self.config.max_position_embeddings) if learned else limits
+        # the table of sinusoids grows, that of learned positions does not
+        return self.config.max_position_embeddings if learned else torch.iinfo(torch.long).max
 
     @torch.no_grad()
     def _score_sequences(self, sequences: torch.Tensor, settings: dict) -> torch.Tensor:
