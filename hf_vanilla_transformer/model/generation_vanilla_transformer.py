@@ -208,7 +208,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return (self._source_lengths(settings) + OUTPUT_MARGIN).clamp(max=self._max_output_tokens())
 
     def _max_output_tokens(self) -> int:
-        """Return the number of tokens for which the model has positions; ensembles and exports have their own limits."""
+        """Return the number of tokens that the model has positions for; ensembles and exports override it."""
         learned = self.config.position_embedding == "learned"
         # the table of sinusoids grows, that of learned positions does not
         return self.config.max_position_embeddings if learned else torch.iinfo(torch.long).max
