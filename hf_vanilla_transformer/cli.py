@@ -19,12 +19,15 @@ from .commands.console import UsageError, say
 from .flags import choose, parse
 from .version import __version__
 
-# in the order of the help; each is a module of its name in `commands/`
-_NAMES = ("evaluate", "compare", "score", "translate", "export", "push", "demo", "serve", "plot", "prepare", "average")
-VERBS: dict[str, ModuleType] = {name: import_module(f".commands.{name}", __package__) for name in _NAMES}
+# in the order of the help; each is a module of its name in `commands/`, but `import` is a word of Python
+_NAMES = ("evaluate", "compare", "score", "translate", "export", "push", "demo", "serve", "plot", "import", "prepare")
+_MODULES = {name: name for name in (*_NAMES, "average")} | {"import": "import_text"}
+VERBS: dict[str, ModuleType] = {
+    name: import_module(f".commands.{module}", __package__) for name, module in _MODULES.items()
+}
 # their flags include those of the Trainer, which is slow to import, so they parse them themselves
 TRAINER_VERBS = {name: import_module(f".commands.{name}", __package__) for name in ("train", "tune")}
-PRINTING = ("evaluate", "compare", "score", "translate", "prepare", "push", "tune")  # verbs whose results go to stdout
+PRINTING = ("evaluate", "compare", "score", "translate", "import", "prepare", "push", "tune")  # verbs whose results go to stdout
 _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
 _PACKAGE = Path(__file__).parent

@@ -1,0 +1,106 @@
+"""`vanilla-transformer import`: files with translations of any format, as text for training and test."""
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..flags import check_seed, finite, option
+from .console import UsageError, say
+
+HELP = "turn spreadsheets, translation memories, catalogues and other files into training, validation and test text"
+_SHARE = 0.1  # of the pairs, at most, unless the size of the held-out text is given
+
+
+def _size(text: str) -> float:
+    """Parse a number of pairs, or a share below 1."""
+    size = finite(text)
+    if size < 0 or (size >= 1 and not size.is_integer()):
+        raise argparse.ArgumentTypeError(f"must be a number of pairs, or a share below 1, got {text}")
+    return size
+
+
+@dataclass(kw_only=True)
+class ImportArguments:
+    """The flags of `import`."""
+
+    files: list[str] = option(
+        "Files: .xlsx, .xls, .ods, .csv, .tsv, .txt (tabs), .tmx, .po, .xlf, .eaf, .json, .jsonl; or Moses prefixes.",
+        metavar="FILE",
+        positional=True,
+    )
+    source_lang: str = option("Source language, such as en; names the files that are written.")
+    target_lang: str = option("Target language.")
+    output_dir: str = option("New folder for train, validation and test, each as a Moses pair.")
+    columns: list[str] = option(
+        "Names or numbers of the columns, or names of the tiers, of source and target (default: the languages).",
+        [],
+        metavar="COLUMN",
+    )
+    encoding: str | None = option("Encoding of plain text (default: recognised).", None)
+    validation: float | None = option(
+        "Pairs for validation, 0 for none, or a share below 1 (default: 1000, at most a tenth).", None, parse=_size
+    )
+    test: float | None = option("Pairs for the test, likewise.", None, parse=_size)
+    exclude: list[str] = option(
+        "Leave out pairs with a sentence of these Moses pairs, such as an earlier test text.", [], metavar="PREFIX"
+    )
+    seed: int = option("Seed of the choice of validation and test pairs.", 0)
+
+    def __post_init__(self):
+        check_seed(self.seed)
+        if self.columns and len(self.columns) != 2:
+            raise ValueError(f"--columns takes two names, those of source and target, got {len(self.columns)}.")
+        if self.source_lang == self.target_lang:
+            raise ValueError("--source_lang and --target_lang are the same.")
+
+
+def run(args: ImportArguments) -> None:
+    """Write the text, and print a summary as JSON."""
+    from tqdm import tqdm
+
+    from ..data.importing import SPLITS, Import, Pair, split
+    from ..files import new_folder, write_whole
+
+    if not args.files:
+        raise UsageError("Give the files to import.")
+    languages = (args.source_lang, args.target_lang)
+    excluded = [set[str](), set[str]()]
+    for prefix in args.exclude:
+        for pair in Import(languages, encoding=args.encoding).pairs([prefix]):
+            for sentences, sentence in zip(excluded, pair, strict=True):
+                sentences.add(sentence)
+    job = Import(languages, tuple(args.columns), args.encoding)
+    with new_folder(args.output_dir) as folder:
+        pairs: list[Pair] = []
+        for pair in tqdm(job.pairs(args.files), desc="reading", unit=" pairs", unit_scale=True):
+            if any(sentence in sentences for sentence, sentences in zip(pair, excluded, strict=True)):
+                job.report.dropped["excluded"] += 1
+            else:
+                pairs.append(pair)
+        for note in job.report.notes:
+            say(note)
+        parts = split(pairs, (_count(args.validation, len(pairs)), _count(args.test, len(pairs))), args.seed)
+        if not parts[0]:
+            raise ValueError(f"No pairs are left for training, of {job.report.read:,} read: {dict(job.report.dropped)}.")
+        folder.mkdir()
+        for name, part in zip(SPLITS, parts, strict=True):
+            for side, language in enumerate(languages):
+                if part:
+                    write_whole(folder / f"{name}.{language}", "".join(f"{pair[side]}\n" for pair in part))
+        summary = {
+            "read": job.report.read,
+            "dropped": dict(job.report.dropped),
+            "without_markup": job.report.markup,
+            **{name: len(part) for name, part in zip(SPLITS, parts, strict=True)},
+        }
+        write_whole(folder / "import.json", json.dumps({"files": [Path(file).name for file in args.files], **summary}))
+    print(json.dumps(summary, indent=2))
+    say(f"Train on it with: vanilla-transformer train --train_file {args.output_dir}/train ...")
+
+
+def _count(size: float | None, pairs: int) -> int:
+    """Return the number of pairs that a flag asks for."""
+    if size is None:
+        return min(1000, int(_SHARE * pairs))
+    return int(size) if size >= 1 else int(size * pairs)

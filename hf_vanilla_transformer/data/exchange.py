@@ -1,0 +1,411 @@
+"""Read files in which people exchange translations, in a process of its own: `python -m ...data.exchange FILE ...`.
+
+Spreadsheets, translation memories, catalogues and annotations come from anywhere. Whatever a damaged or hostile file
+does to its parser happens in this process, whose memory and time are limited; `importing.py` starts it. Each line of
+its output is a JSON list: what it is, and its content.
+
+    ["note", "encoding: cp1252"]       for the user
+    ["table", "Sheet1"]                a table starts
+    ["row", ["dog", "mbwa"]]           cells of the table, or an object with named texts
+    ["pair", "dog", "mbwa"]            a pair in the two languages
+    ["dropped", "fuzzy"]               why an entry of the file is left out
+    ["error", "line 3: not JSON"]      the last line, if the file cannot be used
+"""
+
+import csv
+import gzip
+import io
+import json
+import re
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..files import import_extra
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
+
+MAX_BYTES = 1 << 29  # of an unpacked file; larger text is plain text, which `train` reads directly
+_BASE_MEMORY = 200 << 20
+_XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+_SEPARATORS = "\t,;|"
+_SAMPLE_ROWS = 200  # by which the separator of a table is found
+SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+TABLES = (".csv", ".tsv", ".tab", ".txt")
+CATALOGUES = (".po", ".pot")
+MEMORIES = (".tmx",)
+XLIFF = (".xlf", ".xliff", ".sdlxliff", ".mqxliff")
+ANNOTATIONS = (".eaf",)
+JSON = (".json", ".jsonl")
+FORMATS = (*SHEETS, *TABLES, *MEMORIES, *CATALOGUES, *XLIFF, *ANNOTATIONS, *JSON)
+# TMX and XLIFF mark code of the original document with these; their content is not text
+_NATIVE_CODE = {"bpt", "ept", "ph", "it", "ut", "x", "bx", "ex", "pc-start", "cp", "sc", "ec"}
+# of XLIFF 1.2: the translation is a draft
+_DRAFTS = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "needs-review-translation"}
+Line = list[object]
+
+
+class ExchangeError(ValueError):
+    """A file that cannot be used; the message says why, without its name."""
+
+
+def matches(tag: str | None, language: str) -> bool:
+    """Return whether a language tag of a file, such as `en_US`, is a language or one of its variants."""
+    found = (tag or "").lower().replace("_", "-")
+    wanted = language.lower().replace("_", "-")
+    return found == wanted or found.startswith(f"{wanted}-")
+
+
+def format_of(path: str) -> str:
+    """Return the ending of a file's name that tells its format, in lower case and without .gz."""
+    return Path(path.lower().removesuffix(".gz")).suffix
+
+
+def _unpack(path: str) -> bytes:
+    """Return the content of a file, uncompressed or compressed as .gz.
+
+    Raises:
+        ExchangeError: if it is larger than `MAX_BYTES`, or damaged.
+    """
+    try:
+        with gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ExchangeError(f"truncated or not a .gz file ({error}); download it again") from None
+    if len(content) > MAX_BYTES:
+        raise ExchangeError(f"larger than {MAX_BYTES >> 20} MiB; split it")
+    return content
+
+
+def _decode(content: bytes, encoding: str | None) -> tuple[str, str]:
+    """Return text and its encoding: the given one, that of its byte order mark, UTF-8, or the most likely one."""
+    for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+        if content.startswith(mark):
+            encoding = encoding or name
+    try:
+        return content.decode(encoding or "utf-8"), encoding or "utf-8"
+    except LookupError:
+        raise ExchangeError(f"Python knows no encoding {encoding!r}") from None
+    except UnicodeDecodeError as error:
+        if encoding:
+            raise ExchangeError(f"not {encoding} ({error.reason} at byte {error.start}); give --encoding") from None
+    # only a part, since its time grows with the text
+    found = import_extra("charset_normalizer", "import").from_bytes(content[: 1 << 18]).best()
+    if found is None:
+        raise ExchangeError("neither UTF-8 nor any encoding that can be recognised; give --encoding")
+    try:
+        return content.decode(found.encoding), found.encoding
+    except UnicodeDecodeError:
+        raise ExchangeError(f"neither UTF-8 nor {found.encoding}, as its start suggests; give --encoding") from None
+
+
+def _check_zip(path: str) -> int:
+    """Return the unpacked size of a spreadsheet in bytes, 0 for one that is no archive (.xls).
+
+    Raises:
+        ExchangeError: if it is larger than `MAX_BYTES`, or damaged.
+    """
+    if not zipfile.is_zipfile(path):
+        return 0
+    size = 0
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                member.file_size = MAX_BYTES + 1  # the size that an archive states may be wrong: read to the end
+                with archive.open(member) as content:
+                    while size <= MAX_BYTES and (block := content.read(1 << 20)):
+                        size += len(block)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, OSError) as error:
+        raise ExchangeError(f"damaged or encrypted ({error})") from None
+    if size > MAX_BYTES:
+        raise ExchangeError(f"larger than {MAX_BYTES >> 20} MiB when unpacked; split it")
+    return size
+
+
+def _check_xml(content: bytes) -> None:
+    """Check that XML is well formed and declares no entities, which could expand to any size, before it is parsed.
+
+    Raises:
+        ExchangeError: otherwise.
+    """
+    sax = import_extra("defusedxml.sax", "import")
+    from xml.sax import SAXException
+    from xml.sax.handler import ContentHandler
+
+    try:
+        # a DOCTYPE may name the format's DTD, which is never loaded
+        sax.parseString(content, ContentHandler(), forbid_external=False)
+    except import_extra("defusedxml", "import").DefusedXmlException:
+        raise ExchangeError("declares XML entities, which are not read") from None
+    except (SAXException, ValueError, LookupError) as error:
+        raise ExchangeError(f"damaged XML ({error})") from None
+
+
+def _sheet_rows(path: str) -> Iterator[Line]:
+    """Yield the sheets of a spreadsheet and their rows."""
+    workbook = import_extra("python_calamine", "import").load_workbook(path)
+    for name in workbook.sheet_names:
+        yield ["table", name]
+        for row in workbook.get_sheet_by_name(name).to_python(skip_empty_area=True):
+            yield ["row", [_cell(value) for value in row]]
+
+
+def _cell(value: object) -> str:
+    """Return the text of a cell; whole numbers have no decimal point."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _table_rows(text: str) -> Iterator[Line]:
+    """Yield the rows of a table whose separator is that which cuts most rows into equally many cells."""
+    csv.field_size_limit(MAX_BYTES)
+
+    def cut(separator: str) -> "csv._reader":
+        return csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+
+    def regularity(separator: str) -> tuple[int, int]:
+        lengths = [len(row) for row, _ in zip(cut(separator), range(_SAMPLE_ROWS), strict=False) if row]
+        common = max(set(lengths), key=lengths.count, default=1)
+        return (lengths.count(common), common) if common > 1 else (0, 0)
+
+    try:
+        separator = max(_SEPARATORS, key=regularity)
+        if regularity(separator) == (0, 0):
+            raise ExchangeError("a single column: source and target must be separated by tabs, commas or semicolons")
+        yield ["note", f"separator: {separator!r}"]
+        yield ["table", ""]
+        for row in cut(separator):
+            if row:
+                yield ["row", row]
+    except csv.Error as error:
+        raise ExchangeError(f"not a table ({error})") from None
+
+
+def _json_rows(text: str, lines: bool) -> Iterator[Line]:
+    """Yield the objects of JSON lines, of a list, or of the only list in an object."""
+    yield ["table", ""]
+    try:
+        if lines:
+            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+        else:
+            rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ExchangeError(f"not valid JSON ({error})") from None
+    if isinstance(rows, dict):
+        rows = next((value for value in rows.values() if isinstance(value, list)), None)
+    if not isinstance(rows, list):
+        raise ExchangeError("no list of objects with a text for each language")
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, dict) and isinstance(row.get("translation"), dict):
+            row = row["translation"]
+        if not isinstance(row, dict):
+            raise ExchangeError(f"entry {number} is not an object with a text for each language")
+        yield ["row", {key: "" if value is None else value for key, value in row.items()}]
+
+
+def _plain(element: "_Element") -> tuple[str, bool]:
+    """Return the text of a segment without inline codes, and whether it had any."""
+    parts = [element.text or ""]
+    coded = False
+    for child in element:
+        name = child.tag.rpartition("}")[2] if isinstance(child.tag, str) else "x"  # comments
+        if name not in _NATIVE_CODE:
+            parts.append(_plain(child)[0])
+        coded = True
+        parts.append(child.tail or "")
+    return "".join(parts), coded
+
+
+def _pair(source: "_Element | None", target: "_Element | None") -> Iterator[Line]:
+    """Yield the pair of two segments, or that one is missing."""
+    if source is None or target is None:
+        yield ["dropped", "untranslated"]
+        return
+    source_text, source_coded = _plain(source)
+    target_text, target_coded = _plain(target)
+    if source_coded or target_coded:
+        yield ["markup"]
+    yield ["pair", source_text, target_text]
+
+
+def _memory_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
+    """Yield the pairs of a translation memory (TMX)."""
+    store = import_extra("translate.storage.tmx", "import").tmxfile(io.BytesIO(content))
+    for unit in store.units:
+        segments: list[_Element | None] = []
+        found = {node.get(_XML_LANG) or node.get("lang"): node for node in unit.getlanguageNodes()}
+        for language in languages:
+            # its own tag first: a memory may hold both `pt` and `pt-BR`
+            tags = sorted((tag for tag in found if matches(tag, language)), key=len)
+            segments.append(found[tags[0]].find(unit.namespaced("seg")) if tags else None)
+        if not any(segment is not None for segment in segments):
+            yield ["dropped", "other languages"]
+            continue
+        yield from _pair(*segments)
+
+
+def _xliff_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
+    """Yield the pairs of an XLIFF file, version 1.2 or 2."""
+    version = 2 if b"urn:oasis:names:tc:xliff:document:2" in content[:4096] else 1
+    module = import_extra("translate.storage.xliff2" if version == 2 else "translate.storage.xliff", "import")
+    store = (module.Xliff2File if version == 2 else module.Xliff1File)(io.BytesIO(content))
+    for unit in store.units:
+        holder = unit.xmlelement
+        while holder is not None and not (holder.get("source-language") or holder.get("srcLang")):
+            holder = holder.getparent()
+        tags = [] if holder is None else [holder.get("source-language") or holder.get("srcLang")]
+        tags += [] if holder is None else [holder.get("target-language") or holder.get("trgLang")]
+        segments = (unit.get_source_dom(), unit.getlanguageNode(lang=None, index=1))
+        direct = all(not tag or matches(tag, language) for tag, language in zip(tags, languages, strict=False))
+        swapped = all(not tag or matches(tag, language) for tag, language in zip(tags, languages[::-1], strict=False))
+        target = segments[1]
+        if not direct and not swapped:
+            yield ["dropped", "other languages"]
+        elif target is not None and (target.get("state") in _DRAFTS or target.get("state-qualifier") == "fuzzy-match"):
+            yield ["dropped", "fuzzy"]
+        elif version == 2 and unit.isfuzzy():
+            yield ["dropped", "fuzzy"]
+        else:
+            yield from _pair(*(segments if direct else segments[::-1]))
+
+
+def _catalogue_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
+    """Yield the pairs of a catalogue of messages (PO), whose messages are in the source language."""
+    store = import_extra("translate.storage.pypo", "import").pofile(io.BytesIO(content))
+    tag = store.gettargetlanguage()
+    # only the base language counts, since catalogues name variants in many ways: zh_CN, zh-Hans, sr@latin
+    base = re.split("[-_@]", tag.lower())[0] if tag else None
+    wanted = [re.split("[-_@]", language.lower())[0] for language in languages]
+    if base and base not in wanted:
+        raise ExchangeError(f"a catalogue in {tag}, neither in {languages[0]} nor in {languages[1]}")
+    into_source = base == wanted[0] != wanted[1]
+    for unit in store.units:
+        if unit.isheader() or unit.isobsolete():
+            continue
+        if unit.isfuzzy():
+            yield ["dropped", "fuzzy"]
+            continue
+        # singular with singular, plural with the last plural form; other forms have no message of their own
+        sources = [str(text) for text in getattr(unit.source, "strings", [unit.source])]
+        targets = [str(text) for text in getattr(unit.target, "strings", [unit.target])]
+        for source, target in dict.fromkeys([(sources[0], targets[0]), (sources[-1], targets[-1])]):
+            if not target.strip():
+                yield ["dropped", "untranslated"]
+            else:
+                yield ["pair", target, source] if into_source else ["pair", source, target]
+
+
+def _annotation_pairs(path: str, languages: Sequence[str]) -> Iterator[Line]:
+    """Yield the pairs of an ELAN file: annotations of two tiers of one speaker with the same start and end.
+
+    A tier is that of a language if its name, up to "@", or its language is that of the language.
+    """
+    elan = import_extra("pympi", "import").Eaf(path, suppress_version_warning=True)
+    found: list[dict[tuple[int, int, str], str]] = []
+    for language in languages:
+        texts: dict[tuple[int, int, str], str] = {}
+        for tier in elan.get_tier_names():
+            name, _, speaker = tier.partition("@")
+            tag = elan.tiers[tier][2].get("LANG_REF")
+            if language in (tier, name) or matches(name, language) or matches(tag, language):
+                for start, end, text, *_ in elan.get_annotation_data_for_tier(tier):
+                    key = (start, end, speaker)
+                    texts[key] = f"{texts[key]} {text}" if key in texts else text
+        if not texts:
+            tiers = ", ".join(sorted(elan.get_tier_names())) or "none"
+            raise ExchangeError(f"no tier {language} among its tiers ({tiers}); give --columns")
+        found.append(texts)
+    source, target = found
+    for key in sorted(source.keys() | target.keys()):
+        if key in source and key in target:
+            yield ["pair", source[key], target[key]]
+        else:
+            yield ["dropped", "untranslated"]
+
+
+def _aligned_lines(paths: Sequence[str], encoding: str | None) -> Iterator[Line]:
+    """Yield the lines of two files, aligned."""
+    sides = []
+    for path in paths:
+        text, found = _decode(_unpack(path), encoding)
+        if found != "utf-8":
+            yield ["note", f"encoding of {Path(path).name}: {found}"]
+        sides.append(text.removesuffix("\n").split("\n"))
+    source, target = sides
+    if len(source) != len(target):
+        raise ExchangeError(f"{len(source):,} lines, but {Path(paths[1]).name} has {len(target):,}")
+    for pair in zip(source, target, strict=True):
+        yield ["pair", *pair]
+
+
+def read(paths: Sequence[str], languages: tuple[str, str], tiers: Sequence[str], encoding: str | None) -> Iterator[Line]:
+    """Yield the lines of output for a file, or for two that are aligned line by line.
+
+    Args:
+        tiers: the names of two tiers of an ELAN file, if they are not those of the languages.
+
+    Raises:
+        ExchangeError: if it cannot be used.
+    """
+    path = paths[0]
+    kind = format_of(path)
+    if len(paths) == 2:
+        yield from _aligned_lines(paths, encoding)
+        return
+    if kind in SHEETS:
+        size = _check_zip(path)
+        _limit_memory(size or Path(path).stat().st_size)
+        yield from _sheet_rows(path)
+        return
+    content = _unpack(path)
+    _limit_memory(len(content))
+    if kind in (*TABLES, *JSON):
+        text, found = _decode(content, encoding)
+        if found != "utf-8":
+            yield ["note", f"encoding: {found}"]
+        yield from _table_rows(text) if kind in TABLES else _json_rows(text.removeprefix("\ufeff"), kind == ".jsonl")
+        return
+    if kind in CATALOGUES:
+        yield from _catalogue_pairs(content, languages)
+        return
+    _check_xml(content)
+    if kind in ANNOTATIONS:
+        yield from _annotation_pairs(path, tiers or languages)
+    else:
+        yield from (_memory_pairs if kind in MEMORIES else _xliff_pairs)(content, languages)
+
+
+def _limit_memory(size: int) -> None:
+    """Limit the memory of this process to ten times the unpacked size of the file, and its time as well."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return
+    seconds = 60 + (size >> 17)
+    for limit, value in ((resource.RLIMIT_DATA, _BASE_MEMORY + 10 * size), (resource.RLIMIT_CPU, seconds)):
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+
+
+def main() -> None:
+    """Write the lines of the file that the arguments name."""
+    options = json.loads(sys.argv[1])
+    try:
+        for line in read(**options):
+            sys.stdout.write(json.dumps(line) + "\n")
+    except (ExchangeError, ImportError) as error:
+        sys.stdout.write(json.dumps(["error", str(error)]) + "\n")
+    except MemoryError:
+        sys.stdout.write(json.dumps(["error", "needs too much memory: damaged, or to be split"]) + "\n")
+    except RecursionError:
+        sys.stdout.write(json.dumps(["error", "nested too deeply"]) + "\n")
+    except Exception as error:  # of a parser, for a damaged file: each has errors of its own
+        reason = re.sub(r"\s+", " ", str(error)) or type(error).__name__
+        sys.stdout.write(json.dumps(["error", f"damaged or not {format_of(options['paths'][0])} ({reason})"]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Import parallel text as people have it: pairs from files of any format, without duplicates, cut into three parts."""
+
+import html
+import json
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from .exchange import FORMATS, SHEETS, format_of, matches
+from .formats import DataError
+
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_REFERENCE = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")  # of a character, in HTML
+SPLITS = ("train", "validation", "test")
+
+
+class Pair(NamedTuple):
+    """A source sentence and its translation."""
+
+    source: str
+    target: str
+
+
+@dataclass
+class Report:
+    """What an import has read and left out.
+
+    Args:
+        notes: what the user should know about each file, such as its encoding.
+        dropped: number of entries left out, by reason.
+        markup: number of entries whose tags were removed, and which were kept.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    read: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    markup: int = 0
+
+
+@dataclass
+class Import:
+    """Files with parallel text, and how to read them.
+
+    Args:
+        languages: source and target language.
+        columns: names or numbers, from 1, of the columns or tiers of the two; by default those of the languages.
+        encoding: of plain text; by default it is recognised.
+    """
+
+    languages: tuple[str, str]
+    columns: tuple[str, ...] = ()
+    encoding: str | None = None
+    report: Report = field(default_factory=Report)
+
+    def pairs(self, files: Sequence[str]) -> Iterator[Pair]:
+        """Yield the pairs of the files, one per sentence, each once.
+
+        Raises:
+            DataError: if a file cannot be used.
+        """
+        seen = set()
+        for file in files:
+            found = 0
+            for texts in self._read(file):
+                for pair in self._sentences(*texts):
+                    found += 1
+                    if pair in seen:
+                        self.report.dropped["duplicate"] += 1
+                        continue
+                    seen.add(pair)
+                    yield pair
+            if not found:
+                raise DataError(f"{file}: no pairs in {self.languages[0]} and {self.languages[1]}.")
+
+    def _read(self, file: str) -> Iterator[tuple[str, str]]:
+        """Yield the raw texts of a file, as its own process reads them."""
+        paths = [file]
+        if not Path(file).is_file():
+            paths = [f"{file}.{language}" for language in self.languages]
+            if not all(Path(path).is_file() for path in paths):
+                raise DataError(f"{file}: neither a file nor a pair of files {' and '.join(paths)}.")
+        elif format_of(file) not in FORMATS:
+            raise DataError(f"{file}: unknown format; expected one of {' '.join(FORMATS)}, or a Moses pair's prefix.")
+        table: _Table | None = None
+        for kind, *content in _lines(paths, self):
+            if kind == "note":
+                self.report.notes.append(f"{file}: {content[0]}")
+            elif kind == "error":
+                raise DataError(f"{file}: {content[0]}.")
+            elif kind == "markup":
+                self.report.markup += 1
+            elif kind == "table":
+                table = _Table(f"{file}, {content[0]}" if format_of(file) in SHEETS else file, self)
+            else:
+                self.report.read += 1
+                if kind == "dropped":
+                    self.report.dropped[content[0]] += 1
+                elif kind == "pair":
+                    yield content[0], content[1]
+                elif table is not None and (texts := table.texts(content[0])):
+                    yield texts
+
+    def _sentences(self, source: str, target: str) -> Iterator[Pair]:
+        """Yield the pairs of two texts: one of each line if both have equally many, and one of all otherwise."""
+        source = self._without_markup(source)
+        target = self._without_markup(target)
+        lines = [[" ".join(line.split()) for line in text.splitlines() if line.strip()] for text in (source, target)]
+        if len(lines[0]) != len(lines[1]):
+            lines = [[" ".join(side)] if side else [] for side in lines]
+        if not lines[0] or not lines[1]:
+            self.report.dropped["untranslated"] += 1
+            return
+        yield from map(Pair, *lines)
+
+    def _without_markup(self, text: str) -> str:
+        plain = _REFERENCE.sub(lambda found: html.unescape(found[0]), _TAG.sub("", text))
+        self.report.markup += plain != text
+        # lone surrogates, which JSON can escape, cannot be written
+        return plain.encode("utf-8", "replace").decode()
+
+
+class _Table:
+    """The two columns of a table, which its first row names."""
+
+    def __init__(self, name: str, job: Import):
+        self._name = name
+        self._job = job
+        self._columns: list[int] | None = None
+
+    def texts(self, row: list[str] | dict[str, object]) -> tuple[str, str] | None:
+        """Return the texts of a row, or None for the header."""
+        if isinstance(row, dict):
+            names = [self._find(list(row), number) for number in (0, 1)]
+            cells = [list(row.values())[name] for name in names]
+            for cell in cells:
+                if not isinstance(cell, str):
+                    raise DataError(f"{self._name}, entry {self._job.report.read}: {cell!r} is not a text.")
+            return str(cells[0]), str(cells[1])
+        if self._columns is None:
+            header = [cell.strip() for cell in row]
+            numbers = all(column.isdecimal() for column in self._job.columns) and bool(self._job.columns)
+            self._columns = [self._find(header, number) for number in (0, 1)]
+            names = " and ".join(header[column] or str(column + 1) for column in self._columns)
+            self._job.report.notes.append(f"{self._name}: columns {names}")
+            if not numbers:
+                self._job.report.read -= 1
+                return None
+        source, target = (row[column] if column < len(row) else "" for column in self._columns)
+        return source, target
+
+    def _find(self, header: Sequence[str], side: int) -> int:
+        """Return the place of the column of a side.
+
+        Raises:
+            DataError: if there is none, or if several could be meant.
+        """
+        language = self._job.languages[side]
+        if self._job.columns:
+            wanted = self._job.columns[side]
+            found = [i for i, name in enumerate(header) if name == wanted]
+            if not found and wanted.isdecimal() and 1 <= int(wanted) <= len(header):
+                found = [int(wanted) - 1]
+        else:
+            found = [i for i, name in enumerate(header) if name.lower() == language.lower()]
+            found = found or [i for i, name in enumerate(header) if matches(name, language)]
+        if len(found) != 1:
+            names = ", ".join(repr(name) for name in header)
+            wanted = self._job.columns[side] if self._job.columns else language
+            count = "no column" if not found else "several columns"
+            raise DataError(f"{self._name}: {count} {wanted} among {names}; give --columns SOURCE TARGET.")
+        return found[0]
+
+
+def _lines(paths: Sequence[str], job: Import) -> Iterator[list]:
+    """Yield what the process that reads a file writes.
+
+    Raises:
+        DataError: if the process dies.
+    """
+    options = {"paths": paths, "languages": job.languages, "tiers": job.columns, "encoding": job.encoding}
+    command = [sys.executable, "-m", f"{__package__}.exchange", json.dumps(options)]
+    reader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+    assert reader.stdout is not None
+    assert reader.stderr is not None
+    with reader, closing(reader.stdout):
+        try:
+            for line in reader.stdout:
+                yield json.loads(line)
+        finally:
+            reader.kill()
+    if reader.returncode > 0:
+        raise DataError(f"{paths[0]}: cannot be read: it is damaged, or too large to read at once.")
+
+
+def split(pairs: Sequence[Pair], sizes: tuple[int, int], seed: int) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Return the pairs for training, validation and test, the last two drawn at random.
+
+    Pairs that share a sentence stay together, so that no sentence of either side is in two parts. A part is smaller
+    than asked if the text has not enough pairs that can be told apart.
+
+    Args:
+        sizes: number of pairs for validation and for the test.
+    """
+    groups = _groups(pairs)
+    random.Random(seed).shuffle(groups)
+    parts: tuple[list[Pair], list[Pair], list[Pair]] = ([], [], [])
+    for group in groups:
+        # a group of the size of a test text would fill it with variants of one sentence
+        room = [size - len(part) for size, part in zip(sizes, parts[1:], strict=True)]
+        fits = [i for i in (1, 0) if len(group) <= room[i] and len(group) <= max(1, sizes[i] // 10)]
+        part = parts[fits[0] + 1] if fits else parts[0]
+        part.extend(pairs[number] for number in group)
+    return parts
+
+
+def _groups(pairs: Iterable[Pair]) -> list[list[int]]:
+    """Return the numbers of pairs that share a sentence with another one, directly or through others, in groups."""
+    parent: dict[tuple[int, str], tuple[int, str]] = {}
+
+    def root(sentence: tuple[int, str]) -> tuple[int, str]:
+        parent.setdefault(sentence, sentence)
+        while parent[sentence] != sentence:
+            parent[sentence] = parent[parent[sentence]]  # halves the way for the next look-up
+            sentence = parent[sentence]
+        return sentence
+
+    keyed = [((0, pair.source), (1, pair.target)) for pair in pairs]
+    for source, target in keyed:
+        parent[root(source)] = root(target)
+    groups: dict[tuple[int, str], list[int]] = {}
+    for number, (source, _) in enumerate(keyed):
+        groups.setdefault(root(source), []).append(number)
+    return list(groups.values())
