@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 if TYPE_CHECKING:  # they import torch
@@ -13,6 +13,15 @@ if TYPE_CHECKING:  # they import torch
 
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]  # ids 0 to 3; <s> starts the decoder
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # every byte has a token, so that no text is unknown
+# What no token may cross: the pattern of GPT-2, which is that of `ByteLevel`, with two differences.
+# - A word is letters with their combining marks. GPT-2 cuts at every mark, which the vowel signs of Devanagari, Arabic,
+#   Thai and many other scripts are. A mark without a letter, such as in an emoji, stays with the symbols.
+# - A word has at most 100 letters, because the time to learn from a word grows with the square of its length, and text
+#   in Chinese or Japanese has no spaces.
+_WORDS = (
+    r"'s|'t|'re|'ve|'m|'ll|'d"
+    r"| ?(?:\p{L}\p{M}{0,10}){1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{N}]{1,100}|\s{1,100}(?!\S)|\s{1,100}"
+)
 
 
 def train_tokenizer(
@@ -44,7 +53,9 @@ def train_tokenizer(
     prepend = normalizers.Prepend(" ")
     nfkc = normalization == "nfkc"
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), prepend]) if nfkc else prepend
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
+    bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_of_words])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
 
     # A pair of symbols that occurs once is not merged: it would be a token that no other text contains.
