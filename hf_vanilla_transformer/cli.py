@@ -27,7 +27,16 @@ VERBS: dict[str, ModuleType] = {
 }
 # their flags include those of the Trainer, which is slow to import, so they parse them themselves
 TRAINER_VERBS = {name: import_module(f".commands.{name}", __package__) for name in ("train", "tune")}
-PRINTING = ("evaluate", "compare", "score", "translate", "import", "prepare", "push", "tune")  # verbs whose results go to stdout
+PRINTING = (
+    "evaluate",
+    "compare",
+    "score",
+    "translate",
+    "import",
+    "prepare",
+    "push",
+    "tune",
+)  # verbs whose results go to stdout
 _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
 _PACKAGE = Path(__file__).parent

@@ -82,7 +82,9 @@ def run(args: ImportArguments) -> None:
             say(note)
         parts = split(pairs, (_count(args.validation, len(pairs)), _count(args.test, len(pairs))), args.seed)
         if not parts[0]:
-            raise ValueError(f"No pairs are left for training, of {job.report.read:,} read: {dict(job.report.dropped)}.")
+            raise ValueError(
+                f"No pairs are left for training, of {job.report.read:,} read: {dict(job.report.dropped)}."
+            )
         folder.mkdir()
         for name, part in zip(SPLITS, parts, strict=True):
             for side, language in enumerate(languages):

@@ -57,7 +57,7 @@ def _text_file(file: str) -> str:
     Raises:
         UsageError: if its name is that of another format.
     """
-    if Path(file.removesuffix(".gz").removesuffix(".zst")).suffix in (".jsonl", ".tsv", ".csv", ".parquet"):
+    if Path(file.removesuffix(".gz").removesuffix(".zst")).suffix in (".json", ".jsonl", ".tsv", ".csv", ".parquet"):
         raise UsageError(f"--exclude takes plain text, one sentence per line, not {Path(file).name}.")
     return os.path.abspath(file)
 

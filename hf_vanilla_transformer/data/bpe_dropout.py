@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .tokenizer import vocabulary_size
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -78,7 +80,10 @@ class BpeDropout:
         merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
         self.ranks = {tuple(merge): rank for rank, merge in enumerate(merges)}
 
-        self.tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        # By id, with "" for ids that no token has.
+        self.tokens = [""] * vocabulary_size(tokenizer)
+        for token, number in tokenizer.get_vocab().items():
+            self.tokens[number] = token
         special = np.array([_BYTE.fullmatch(token) is not None for token in self.tokens])
         special[list(tokenizer.added_tokens_decoder)] = True
         starts = np.array([token.startswith(WORD_STARTS) for token in self.tokens])

@@ -264,9 +264,9 @@ def _xliff_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
         target = segments[1]
         if not direct and not swapped:
             yield ["dropped", "other languages"]
-        elif target is not None and (target.get("state") in _DRAFTS or target.get("state-qualifier") == "fuzzy-match"):
-            yield ["dropped", "fuzzy"]
-        elif version == 2 and unit.isfuzzy():
+        elif (
+            target is not None and (target.get("state") in _DRAFTS or target.get("state-qualifier") == "fuzzy-match")
+        ) or (version == 2 and unit.isfuzzy()):
             yield ["dropped", "fuzzy"]
         else:
             yield from _pair(*(segments if direct else segments[::-1]))
@@ -341,7 +341,9 @@ def _aligned_lines(paths: Sequence[str], encoding: str | None) -> Iterator[Line]
         yield ["pair", *pair]
 
 
-def read(paths: Sequence[str], languages: tuple[str, str], tiers: Sequence[str], encoding: str | None) -> Iterator[Line]:
+def read(
+    paths: Sequence[str], languages: tuple[str, str], tiers: Sequence[str], encoding: str | None
+) -> Iterator[Line]:
     """Yield the lines of output for a file, or for two that are aligned line by line.
 
     Args:

@@ -184,8 +184,8 @@ def json_texts(where: str, row: dict, keys: tuple[str, ...]) -> list[str]:
     for key in keys:
         if key not in row:
             raise DataError(f"{where}: no {key!r} among the keys ({', '.join(row) or 'none'}).")
-        # null is an empty text, whose pair is dropped and counted like any other without text.
-        text = row[key] or ""
+        # null is an empty text, whose pair is dropped and counted; 0, false and [] are mistakes.
+        text = "" if row[key] is None else row[key]
         if not isinstance(text, str):
             raise DataError(f"{where}: the value of {key!r} is not a string.")
         # JSON can escape lone surrogates, which no tokenizer and no file accepts.

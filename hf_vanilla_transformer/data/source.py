@@ -3,6 +3,7 @@
 Whoever needs text asks a `Source`, and never what class it has.
 """
 
+import glob
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -332,15 +333,20 @@ class HubDataset(Text):
     def _origin(self) -> str:
         return f"{self.dataset} ({self.config_name})" if self.config_name else self.dataset
 
+    def _load(self, **options):
+        if Path(self.dataset).is_dir() and glob.has_magic(os.path.abspath(self.dataset)):
+            # `datasets` takes the path of a folder for a pattern, and cannot be told otherwise
+            raise DataError(f"{self.dataset}: the path of a dataset may not contain any of * ? [; rename the folder.")
+        with _reading_errors(f"The dataset {self._origin}"):
+            return load_dataset(self.dataset, self.config_name, **options)
+
     @cached_property
     def _splits(self) -> DatasetDict:
-        with _reading_errors(f"The dataset {self._origin}"):
-            return load_dataset(self.dataset, self.config_name)
+        return self._load()
 
     @cached_property
     def _stream(self) -> IterableDataset:
-        with _reading_errors(f"The dataset {self._origin}"):
-            return load_dataset(self.dataset, self.config_name, split=self.split, streaming=True)
+        return self._load(split=self.split, streaming=True)
 
     def identity(self) -> list:
         # Raises if the dataset cannot be read.
@@ -428,7 +434,8 @@ def _read_parquet(path: str) -> Dataset:
         # Checked first, because `datasets` cannot read a file without rows.
         if not pq.read_metadata(path).num_rows:
             raise DataError(f"{path} contains no sentence pairs.")
-        return Dataset.from_parquet(path)
+        # Escaped: a path is not a pattern, for which `datasets` takes it.
+        return Dataset.from_parquet(glob.escape(path))
 
 
 def _cache(path: str, format: str, files: tuple[str, ...], languages: tuple[str, ...], features: Features) -> Dataset:

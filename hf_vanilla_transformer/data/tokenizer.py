@@ -121,13 +121,18 @@ def adapt_tokenizer(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
         )
 
 
+def vocabulary_size(tokenizer: "PreTrainedTokenizerBase") -> int:
+    """Return the number of embeddings that a tokenizer needs: its highest id and 1, since ids may have gaps."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
 def follow_tokenizer(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> None:
     """Set the size of the vocabulary and the special ids of a new model to those of its tokenizer.
 
     The decoder starts with the start token of the tokenizer, or its classification token, or padding.
     """
     starts = (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.pad_token_id)
-    config.vocab_size = len(tokenizer)
+    config.vocab_size = vocabulary_size(tokenizer)
     config.pad_token_id = tokenizer.pad_token_id
     config.bos_token_id = tokenizer.bos_token_id
     config.eos_token_id = tokenizer.eos_token_id
@@ -140,8 +145,9 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", config: "PreTrainedCon
     Raises:
         ValueError: if the tokenizer has more tokens than the model has embeddings, or a different `<pad>` or `</s>`.
     """
-    if len(tokenizer) > config.vocab_size:
-        sizes = f"it has {len(tokenizer):,} tokens, but the model has {config.vocab_size:,}"
+    size = vocabulary_size(tokenizer)
+    if size > config.vocab_size:
+        sizes = f"it has {size:,} tokens, but the model has {config.vocab_size:,}"
         raise ValueError(f"The tokenizer does not fit the model: {sizes}.")
     for name in ("pad_token_id", "eos_token_id"):
         actual = getattr(tokenizer, name)

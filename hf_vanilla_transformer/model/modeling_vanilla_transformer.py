@@ -94,6 +94,21 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             return super().push_to_hub(repo_id, **kwargs)  # type: ignore[arg-type]
         return self.uploader(repo_id, **kwargs)
 
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """Save as transformers does, also with greedy search as the default.
+
+        transformers refuses to save a length penalty with one beam, for which it has no effect.
+        """
+        config = getattr(self, "generation_config", None)
+        if config is None or (config.num_beams or 1) > 1:
+            return super().save_pretrained(*args, **kwargs)
+        length_penalty = config.length_penalty
+        config.length_penalty = None
+        try:
+            return super().save_pretrained(*args, **kwargs)
+        finally:
+            config.length_penalty = length_penalty
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
         init_weights(module, self.config)

@@ -12,7 +12,7 @@ from ..data.batching import Seq2SeqCollator
 from ..data.tokenizer import follow_tokenizer
 from ..flags import check_values, option
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, short_warmup
 from ..training.settings import resolve_config, run_settings
 from ..training.text import prepared_folder, tokenize_text
 from ..training.trainer import VanillaTransformerTrainer
@@ -91,7 +91,7 @@ class Experiment:
             raise ValueError("tune compares settings on a validation text: pass --validation_file.")
         follow_tokenizer(self.config, self.text.tokenizer)
         if args.warmup_steps > args.max_steps:
-            report(f"Training ends during the warm-up of {args.warmup_steps:g} updates: lower --warmup_steps.")
+            report(short_warmup(args))
         # Both need checkpoints, of which `tune` writes none.
         args.save_strategy = "no"
         args.load_best_model_at_end = False

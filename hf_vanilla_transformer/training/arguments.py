@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.debug_utils import DebugOption
+from transformers.integrations import get_reporting_integration_callbacks
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
@@ -113,6 +114,20 @@ def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
             raise ValueError(f"{flag.name} has no effect here: {known.refused}.")
 
 
+def short_warmup(args: "VanillaTransformerTrainingArguments") -> str:
+    """Return the advice for a run that ends during the warm-up.
+
+    A shorter warm-up alone makes the peak of the noam schedule higher, in proportion to 1 / sqrt(warmup_steps).
+    """
+    warmup = max(1, args.max_steps // 4)
+    assert args.learning_rate is not None  # set by __post_init__
+    factor = args.learning_rate * (warmup / args.warmup_steps) ** 0.5
+    advice = f"--warmup_steps {warmup}"
+    if args.lr_scheduler_type == NOAM:
+        advice += f" --learning_rate {factor:.2g}, which keeps the peak of the learning rate"
+    return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}."
+
+
 def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArguments") -> None:
     """Check that every flag of a command line has an effect and that validation reports `metric_for_best_model`.
 
@@ -122,6 +137,12 @@ def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArgument
         ValueError: for a flag without effect, or a `metric_for_best_model` that validation does not report.
     """
     reject_changes(args, Refuser.TRAINER, Refuser.VALIDATION, Refuser.COMMAND_LINE)
+    try:
+        # each checks its package, which the trainer would do only after the text has been read
+        for reporter in get_reporting_integration_callbacks(args.report_to):
+            reporter()
+    except (RuntimeError, ImportError, ValueError) as error:
+        raise ValueError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
 
     # With several validation texts, Trainer puts the name of each before its metrics
     metrics = args.metrics()
@@ -201,6 +222,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self):
         check_values(self)
+        if self.max_steps == 0:
+            raise ValueError("max_steps must be at least 1, or -1 to train for num_train_epochs, got 0.")
         reject_changes(self, Refuser.ARGUMENTS)
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:

@@ -9,14 +9,14 @@ import torch
 from accelerate.utils import gather_object
 from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
-from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer
+from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, vocabulary_size
 from ..files import STATE, read_json
 from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
-from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, meaning
+from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, meaning, short_warmup
 from .checkpoints import find_fault, newest_checkpoint
 from .ema import AVERAGE
 from .record import example_sentence, training_record, versions
@@ -160,7 +160,7 @@ class _Run:
         args = self.args
         model = self._build_model(text.tokenizer)
         if 0 < args.max_steps < args.warmup_steps:
-            self._report(f"Training ends during the warm-up of {args.warmup_steps:g} updates: lower --warmup_steps.")
+            self._report(short_warmup(args))
         rows = {"train_dataset": text.train, "eval_dataset": text.validation}
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
         before = recorded_settings(self.folder) or {}
@@ -223,9 +223,9 @@ class _Run:
         vocabulary = tokenizer.get_vocab()
         new = [tag for tag in all_tags(self.config, self.data) if vocabulary[tag] >= size]
         # A tokenizer with other tokens beyond the model's is refused later, by check_tokenizer
-        if new and len(tokenizer) == size + len(new):
-            model.resize_token_embeddings(len(tokenizer))
-            self.config.vocab_size = len(tokenizer)
+        if new and vocabulary_size(tokenizer) == size + len(new):
+            model.resize_token_embeddings(size + len(new))
+            self.config.vocab_size = size + len(new)
             self._report(f"Added the tags {' '.join(new)} to {self.model.model_name_or_path}")
 
     def _check_checkpoint(self, checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -263,7 +263,12 @@ class _Run:
         best = [log["step"] for log in state.log_history if log.get(f"eval_{metric}", "none") == state.best_metric]
         if best:
             self._report(f"Best {metric}: {state.best_metric:.4g}, after {best[0]:,} updates")
-        self._report(f"The model, its tokenizer and its card are in {self.folder}")
+        # with load_best_model_at_end, transformers has loaded the best checkpoint
+        updates = best[0] if best and trainer.args.load_best_model_at_end else state.global_step
+        self._report(f"The model of update {updates:,}, its tokenizer and its card are in {self.folder}")
+        kept = Path(self.folder, f"checkpoint-{best[0]}") if best else Path(self.folder)
+        if best and best[0] != updates and kept.is_dir():
+            self._report(f"The best one by validation is in {kept}")
         if self.args.push_to_hub:
             self._report(f"Uploaded to {trainer.push_to_hub()}")
         # Last, since it marks the run as finished: if anything above fails, the same command tries it again
