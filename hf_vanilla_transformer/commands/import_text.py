@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..flags import check_seed, finite, option
+from ..flags import finite, numpy_seed, option
 from .console import UsageError, say
 
 HELP = "turn spreadsheets, translation memories, catalogues and other files into training, validation and test text"
@@ -45,10 +45,9 @@ class ImportArguments:
     exclude: list[str] = option(
         "Leave out pairs with a sentence of these Moses pairs, such as an earlier test text.", [], metavar="PREFIX"
     )
-    seed: int = option("Seed of the choice of validation and test pairs.", 0)
+    seed: int = option("Seed of the choice of validation and test pairs.", 0, parse=numpy_seed)
 
     def __post_init__(self):
-        check_seed(self.seed)
         if self.columns and len(self.columns) != 2:
             raise ValueError(f"--columns takes two names, those of source and target, got {len(self.columns)}.")
         if self.source_lang == self.target_lang:

@@ -115,7 +115,8 @@ def _check_zip(path: str) -> int:
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
-                member.file_size = MAX_BYTES + 1  # the size that an archive states may be wrong: read to the end
+                # the size that an archive states may be wrong: read to the end
+                member.file_size = 1 << 62
                 with archive.open(member) as content:
                     while size <= MAX_BYTES and (block := content.read(1 << 20)):
                         size += len(block)
@@ -163,7 +164,7 @@ def _table_rows(text: str) -> Iterator[Line]:
     """Yield the rows of a table whose separator is that which cuts most rows into equally many cells."""
     csv.field_size_limit(MAX_BYTES)
 
-    def cut(separator: str) -> "csv._reader":
+    def cut(separator: str) -> Iterator[list[str]]:
         return csv.reader(io.StringIO(text, newline=""), delimiter=separator)
 
     def regularity(separator: str) -> tuple[int, int]:
@@ -188,10 +189,7 @@ def _json_rows(text: str, lines: bool) -> Iterator[Line]:
     """Yield the objects of JSON lines, of a list, or of the only list in an object."""
     yield ["table", ""]
     try:
-        if lines:
-            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-        else:
-            rows = json.loads(text)
+        rows = json.loads(text) if not lines else [json.loads(line) for line in text.splitlines() if line.strip()]
     except (ValueError, RecursionError) as error:
         raise ExchangeError(f"not valid JSON ({error})") from None
     if isinstance(rows, dict):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -171,10 +170,10 @@ class _Table:
             found = [i for i, name in enumerate(header) if name.lower() == language.lower()]
             found = found or [i for i, name in enumerate(header) if matches(name, language)]
         if len(found) != 1:
-            names = ", ".join(repr(name) for name in header)
-            wanted = self._job.columns[side] if self._job.columns else language
-            count = "no column" if not found else "several columns"
-            raise DataError(f"{self._name}: {count} {wanted} among {names}; give --columns SOURCE TARGET.")
+            column = self._job.columns[side] if self._job.columns else language
+            count = "several columns" if found else "no column"
+            names = ", ".join(map(repr, header))
+            raise DataError(f"{self._name}: {count} {column} among {names}; give --columns SOURCE TARGET.")
         return found[0]
 
 
@@ -186,16 +185,21 @@ def _lines(paths: Sequence[str], job: Import) -> Iterator[list]:
     """
     options = {"paths": paths, "languages": job.languages, "tiers": job.columns, "encoding": job.encoding}
     command = [sys.executable, "-m", f"{__package__}.exchange", json.dumps(options)]
-    reader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
+    # what a parser that crashes writes to stderr says nothing to the user
+    reader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8")
     assert reader.stdout is not None
-    assert reader.stderr is not None
-    with reader, closing(reader.stdout):
+    finished = False
+    with reader:
         try:
             for line in reader.stdout:
-                yield json.loads(line)
+                if line.endswith("\n"):
+                    yield json.loads(line)
+            finished = True
         finally:
-            reader.kill()
-    if reader.returncode > 0:
+            # the caller may need no more lines
+            if not finished:
+                reader.kill()
+    if reader.returncode:
         raise DataError(f"{paths[0]}: cannot be read: it is damaged, or too large to read at once.")
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # they import torch
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]  # ids 0 to 3; <s> starts the decoder
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # every byte has a token, so that no text is unknown
 # What no token may cross: the pattern of GPT-2, which is that of `ByteLevel`, with two differences.
-# - A word is letters with their combining marks. GPT-2 cuts at every mark, which the vowel signs of Devanagari, Arabic,
-#   Thai and many other scripts are. A mark without a letter, such as in an emoji, stays with the symbols.
+# - A word is letters with their combining marks, which the vowel signs of Devanagari, Arabic, Thai and many other
+#   scripts are. GPT-2 cuts at every mark. A mark without a letter, such as in an emoji, stays with the symbols.
 # - A word has at most 100 letters, because the time to learn from a word grows with the square of its length, and text
 #   in Chinese or Japanese has no spaces.
 _WORDS = (

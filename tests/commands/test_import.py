@@ -1,0 +1,84 @@
+"""The verb `import`: the files that it writes, and what it says."""
+
+import json
+
+from import_files import write_csv, write_xlsx
+
+from hf_vanilla_transformer.cli import main
+
+PAIRS = [(f"the dog number {i} runs", f"der Hund Nummer {i} läuft") for i in range(200)]
+
+
+def run(tmp_path, *files, out="data", more=()):
+    names = [str(tmp_path / file) for file in files]
+    return main(
+        ["import", *names, "--source_lang", "en", "--target_lang", "de", "--output_dir", str(tmp_path / out), *more]
+    )
+
+
+def lines(tmp_path, name) -> list[str]:
+    return (tmp_path / name).read_text("utf-8").splitlines()
+
+
+def test_several_files_become_three_aligned_parts(tmp_path, capsys):
+    write_xlsx(tmp_path / "a.xlsx", PAIRS[:120])
+    write_csv(tmp_path / "b.csv", PAIRS[100:])
+    assert run(tmp_path, "a.xlsx", "b.csv", more=("--validation", "0.1", "--test", "30")) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary == {
+        "read": 220,
+        "dropped": {"duplicate": 20},
+        "without_markup": 0,
+        "train": 150,
+        "validation": 20,
+        "test": 30,
+    }
+    found = [
+        pair
+        for part in ("train", "validation", "test")
+        for pair in zip(lines(tmp_path, f"data/{part}.en"), lines(tmp_path, f"data/{part}.de"), strict=True)
+    ]
+    assert sorted(found) == sorted(PAIRS)
+    assert json.loads((tmp_path / "data" / "import.json").read_text())["files"] == ["a.xlsx", "b.csv"]
+
+
+def test_text_that_is_held_out_elsewhere_is_left_out(tmp_path, capsys):
+    write_xlsx(tmp_path / "a.xlsx", PAIRS)
+    assert run(tmp_path, "a.xlsx") == 0
+    assert json.loads(capsys.readouterr().out)["test"] == 20  # a tenth
+    assert (
+        run(
+            tmp_path,
+            "a.xlsx",
+            out="again",
+            more=("--validation", "0", "--test", "0", "--exclude", str(tmp_path / "data" / "test")),
+        )
+        == 0
+    )
+    assert json.loads(capsys.readouterr().out)["dropped"] == {"excluded": 20}
+    assert not set(lines(tmp_path, "again/train.en")) & set(lines(tmp_path, "data/test.en"))
+    assert not (tmp_path / "again" / "test.en").exists()
+
+
+def test_a_file_that_cannot_be_read_leaves_no_folder(tmp_path, capsys):
+    write_xlsx(tmp_path / "a.xlsx", PAIRS)
+    (tmp_path / "b.xlsx").write_bytes((tmp_path / "a.xlsx").read_bytes()[:1000])
+    assert run(tmp_path, "a.xlsx", "b.xlsx") == 1
+    assert "b.xlsx: damaged" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_wrong_flags_are_refused(tmp_path, capsys):
+    write_xlsx(tmp_path / "a.xlsx", PAIRS)
+    for more, message in (
+        (("--columns", "en"), "--columns takes two names"),
+        (("--validation", "1.5"), "a share below 1"),
+        (("--validation", "-1"), "a share below 1"),
+        (("--target_lang", "en"), "are the same"),
+    ):
+        try:
+            status = run(tmp_path, "a.xlsx", more=more)
+        except SystemExit as stop:
+            status = stop.code
+        assert status == 2
+        assert message in capsys.readouterr().err
