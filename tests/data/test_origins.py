@@ -19,6 +19,7 @@ from sample_text import LANGUAGES, PAIRS, prepare_sample
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import VanillaTransformerConfig
+from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.source import (
     BuiltInPhrases,
     DirectedLines,
@@ -181,6 +182,17 @@ def test_the_identity_of_a_text_does_not_depend_on_its_folder_but_on_its_files(t
         identities.append([(file, size) for file, size, _ in text.identity()])
         assert str(tmp_path) not in str(text.identity())
     assert identities[0] == identities[1] != identities[2]
+
+
+def test_a_path_is_not_a_pattern(tmp_path):
+    for name, text in (("corpus[1]", "right"), ("corpus1", "wrong"), ("corpus*", "star")):
+        rows = Dataset.from_dict({"en": [text], "de": [text]})
+        rows.to_parquet(tmp_path / f"{name}.parquet")
+        rows.to_parquet(tmp_path / name / "train.parquet")
+    assert read(TextFile(LANGUAGES, str(tmp_path / "corpus[1].parquet"))) == [("right", "right")]
+    assert read(TextFile(LANGUAGES, str(tmp_path / "corpus*.parquet"))) == [("star", "star")]
+    with pytest.raises(DataError, match="may not contain any of"):
+        HubDataset(LANGUAGES, str(tmp_path / "corpus[1]")).pairs()
 
 
 def test_the_built_in_phrases_are_a_source_in_both_directions():

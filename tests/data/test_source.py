@@ -189,6 +189,13 @@ def test_json_and_parquet_may_omit_the_translation_key(tmp_path):
         ("t.jsonl", b'["a", "b"]\n', "t.jsonl, line 1: not an object"),
         ("t.jsonl", b'{"translation": {"en": "a", "fr": "b"}}\n', "t.jsonl, line 1: no 'de' among the keys (en, fr)"),
         ("t.jsonl", b'{"en": "a", "de": 5}\n', "t.jsonl, line 1: the value of 'de' is not a string"),
+        ("t.jsonl", b'{"en": "a", "de": 0}\n', "t.jsonl, line 1: the value of 'de' is not a string"),
+        (
+            "t.jsonl",
+            b'{"en": "a", "de": "b"}\n{"en": false, "de": "b"}\n',
+            "line 2: the value of 'en' is not a string",
+        ),
+        ("t.jsonl", b'{"en": [], "de": "b"}\n', "t.jsonl, line 1: the value of 'en' is not a string"),
         ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en": "\xff", "de": "b"}\n', "t.jsonl, line 2: not UTF-8"),
         ("t.tsv", b"en\tde\na\tb\nc\n", "t.tsv, line 3: the header has 2 fields, but this line 1"),
         ("t.tsv", b"en\tfr\na\tb\n", "t.tsv has no column 'de'; its columns are en, fr"),

@@ -6,11 +6,16 @@ import sys
 from collections import Counter
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
-from hf_vanilla_transformer.data.tokenizer import fingerprint, train_tokenizer
+from hf_vanilla_transformer import VanillaTransformerConfig
+from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
+from hf_vanilla_transformer.data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, train_tokenizer
 
 PAD, START, END, UNKNOWN = range(4)
 AWKWARD = [
@@ -134,3 +139,21 @@ def test_a_fingerprint_depends_on_the_vocabulary_but_not_on_padding_settings():
     before = fingerprint(one)
     one(["a", "a dog"], padding=True, truncation=True, max_length=3)
     assert fingerprint(one) == before != fingerprint(other)
+
+
+def test_a_tokenizer_with_gaps_in_its_ids_gets_an_embedding_for_every_id():
+    tokenizer = train_tokenizer(texts(100), 300)
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content["model"]["vocab"] = {token: i if i < 299 else 350 for token, i in content["model"]["vocab"].items()}
+    gapped = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(content)), pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
+    config = VanillaTransformerConfig(vocab_size=300)
+    follow_tokenizer(config, gapped)
+    assert config.vocab_size == 351
+    check_tokenizer(gapped, config)
+    with pytest.raises(ValueError, match="351 tokens, but the model has 300"):
+        check_tokenizer(gapped, VanillaTransformerConfig(vocab_size=300))
+    rows = [np.array(ids) for ids in gapped(texts(20))["input_ids"]]
+    restored = [gapped.decode(ids) for ids in BpeDropout(gapped, 0.5, 0)(rows, 0, 0)]
+    assert restored == [gapped.decode(ids) for ids in rows]

@@ -8,8 +8,10 @@ from safetensors.torch import load_file
 from small import write_moses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.integrations import WandbCallback
 
 from hf_vanilla_transformer.training.checkpoints import write_checksums
+from hf_vanilla_transformer.training.recipes import parse_arguments
 
 RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
 
@@ -300,7 +302,42 @@ def test_a_warm_up_longer_than_the_training_is_reported(train, run_flags, text_f
     train(*run_flags(tmp_path / "run", *text_flags, "--warmup_steps", "2"))
     assert "during the warm-up" not in capfd.readouterr().err
     train(*run_flags(tmp_path / "longer", *text_flags, "--warmup_steps", "3"))
-    assert "Training ends during the warm-up of 3 updates: lower --warmup_steps." in capfd.readouterr().err
+    advice = "try --warmup_steps 1 --learning_rate 0.4, which keeps the peak of the learning rate."
+    assert f"Training ends during the warm-up of 3 updates: {advice}" in capfd.readouterr().err
+
+
+def test_what_can_only_fail_later_is_refused_at_once(run_flags, text_flags, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(WandbCallback, "__init__", missing_wandb)
+    for more, message in (
+        (("--report_to", "wandb"), "--report_to wandb: WandbCallback requires wandb to be installed"),
+        (("--report_to", "nothing"), "--report_to nothing: nothing is not supported"),
+        (("--max_steps", "0"), "max_steps must be at least 1, or -1 to train for num_train_epochs"),
+    ):
+        with pytest.raises(SystemExit):
+            parse_arguments(run_flags(tmp_path / "run", *text_flags, *more))
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def missing_wandb(self):
+    raise RuntimeError("WandbCallback requires wandb to be installed. Run `pip install wandb`.")
+
+
+def test_a_run_with_greedy_search_can_be_saved_continued_and_tuned(train, run_flags, text_flags, tmp_path):
+    train(*run_flags(tmp_path / "run", *text_flags, "--num_beams", "1", "--save_steps", "1"))
+    saved = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+    assert saved.generation_config.num_beams == 1
+    start = ["--model_name_or_path", str(tmp_path / "run"), "--lr_scheduler_type", "constant"]
+    tuned = ["--learning_rate", "1e-4", "--max_steps", "1", "--max_tokens", "64", "--use_cpu"]
+    assert train(*text_flags[:6], *start, *tuned, "--output_dir", str(tmp_path / "tuned")) is not None
+
+
+def test_the_report_names_the_update_that_is_saved_and_the_best(train, run_flags, text_flags, tmp_path, capfd):
+    run = train(*run_flags(tmp_path / "run", *text_flags, "--save_steps", "1", "--metric_for_best_model", "loss"))
+    err = capfd.readouterr().err
+    assert f"The model of update 2, its tokenizer and its card are in {tmp_path / 'run'}" in err
+    best = run.state.best_global_step
+    assert (f"The best one by validation is in {tmp_path / 'run' / f'checkpoint-{best}'}" in err) == (best != 2)
 
 
 def test_a_run_whose_checkpoints_have_no_optimizer_is_not_resumed(train, run_flags, text_flags, tmp_path):
