@@ -248,8 +248,10 @@ def _memory_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
 def _xliff_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
     """Yield the pairs of an XLIFF file, version 1.2 or 2."""
     version = 2 if b"urn:oasis:names:tc:xliff:document:2" in content[:4096] else 1
-    module = import_extra("translate.storage.xliff2" if version == 2 else "translate.storage.xliff", "import")
-    store = (module.Xliff2File if version == 2 else module.Xliff1File)(io.BytesIO(content))
+    if version == 2:
+        store = import_extra("translate.storage.xliff2", "import").Xliff2File(io.BytesIO(content))
+    else:
+        store = import_extra("translate.storage.xliff", "import").Xliff1File(io.BytesIO(content))
     for unit in store.units:
         holder = unit.xmlelement
         while holder is not None and not (holder.get("source-language") or holder.get("srcLang")):

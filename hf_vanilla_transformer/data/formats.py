@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 
 from ..files import CORPUS_MANIFEST
+from .exchange import FORMATS, format_of
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
 MAX_LINE_BYTES = 1 << 20
@@ -59,7 +60,8 @@ def decode_line(line: bytes, name: str, number: int) -> str:
     try:
         text = line.rstrip(b"\r\n").decode("utf-8")
     except UnicodeDecodeError as error:
-        problem = f"not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8"
+        advice = "convert it to UTF-8, as `vanilla-transformer import` does"
+        problem = f"not UTF-8 ({error.reason} at byte {error.start}); {advice}"
         raise DataError(f"{name}, line {number}: {problem}.") from None
     # Only the first line can have a byte order mark; later on, U+FEFF is a character of the text.
     return text.removeprefix("\ufeff") if number == 1 else text
@@ -199,7 +201,10 @@ def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tup
     for language in languages:
         if header.count(language) != 1:
             count = f"{header.count(language)} columns" if language in header else "no column"
-            raise DataError(f"{path} has {count} {language!r}; its columns are {', '.join(header) or 'none'}.")
+            names = ", ".join(header) or "none"
+            if len(header) == 1 and ";" in names:
+                names += ", perhaps separated by ';': `vanilla-transformer import` reads such a table"
+            raise DataError(f"{path} has {count} {language!r}; its columns are {names}.")
     source, target = map(header.index, languages)
     for number, row in rows:
         if len(row) != len(header):
@@ -261,6 +266,23 @@ def _existing(file: str) -> str:
     return next((file + end for end in ("", *COMPRESSIONS) if Path(file + end).is_file()), file)
 
 
+def _both(files: list[str]) -> str:
+    return " and ".join(files)
+
+
+def _advice(path: str, languages: tuple[str, str]) -> str:
+    """Return what to do with an existing file whose name is none of a format read here."""
+    format = format_of(path)
+    name = Path(path).name
+    if format.removeprefix(".") in languages:
+        return f"give {path[: -len(format)]}, the prefix of {name} and its translation"
+    if format in READERS:
+        return f"write the ending of {name} in lower case"
+    if format in FORMATS:
+        return f"`vanilla-transformer import {name}` makes Moses files of it"
+    return f"{name} is no text: save it as a table or plain text, and give it to `vanilla-transformer import`"
+
+
 def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
     """Return the format of parallel text, a key of `READERS` or ".parquet", and its files: two for a Moses pair.
 
@@ -282,8 +304,10 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
 
     for file in files:
         if not Path(file).is_file():
-            hint = f"; the prefix {path} stands for {' and '.join(plain)}" if format == "moses" else ""
-            raise DataError(f"There is no file {file}{hint}.")
+            if format != "moses":
+                raise DataError(f"There is no file {file}.")
+            hint = _advice(path, languages) if Path(path).is_file() else f"the prefix {path} stands for {_both(plain)}"
+            raise DataError(f"There is no file {file}; {hint}.")
         if Path(file).stat().st_size == 0:
             raise DataError(f"{file} is empty.")
     return format, files

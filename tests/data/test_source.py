@@ -245,3 +245,26 @@ def test_an_empty_parquet_file_is_named(tmp_path):
     Dataset.from_dict({"en": ["a"], "de": ["b"]}).select([]).to_parquet(path)
     with pytest.raises(DataError, match=r"text.parquet contains no sentence pairs"):
         TextFile(("en", "de"), path).pairs()
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("words.json", "`vanilla-transformer import words.json` makes Moses files of it"),
+        ("words.xlsx", "`vanilla-transformer import words.xlsx` makes Moses files of it"),
+        ("memory.tmx", "`vanilla-transformer import memory.tmx` makes Moses files of it"),
+        ("words.TSV", "write the ending of words.TSV in lower case"),
+        ("train.en", "give .*train, the prefix of train.en and its translation"),
+        ("words.docx", "words.docx is no text: save it as a table or plain text"),
+    ],
+)
+def test_a_file_of_another_kind_says_what_to_do_with_it(name, advice, tmp_path):
+    (tmp_path / name).write_text("en\tde\n")
+    with pytest.raises(DataError, match=advice):
+        TextFile(("en", "de"), str(tmp_path / name)).pairs()
+
+
+def test_a_table_with_another_separator_says_which(tmp_path):
+    (tmp_path / "t.csv").write_text("en;de\na;b\n")
+    with pytest.raises(DataError, match=r"t.csv has no column 'en'; its columns are en;de.* separated by ';'"):
+        TextFile(("en", "de"), str(tmp_path / "t.csv")).pairs()

@@ -13,6 +13,7 @@ import pytest
 import torch
 from corpora import ROOT
 from guide_pages import PAGES, blocks, commands, prose, split_commands
+from import_files import write_xlsx
 from small import SIZES, as_flags, write_moses
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -127,6 +128,9 @@ def write_texts(folder: Path) -> None:
         with pa.output_stream(str(folder / name), compression="zstd") as file:
             file.write(text.encode())
     (folder / "in.txt").write_text("\n".join(EN[:4]), encoding="utf-8")
+    for name in ("words.xlsx", "week2.xlsx"):
+        pairs = [(f"{name} {i}: {en}", f"{name} {i}: {de}") for i in range(4) for en, de in zip(EN, DE, strict=True)]
+        write_xlsx(folder / name, pairs, header=("English", "Swahili"))
     (folder / "paragraphs.txt").write_text(" ".join(EN[:4]), encoding="utf-8")
 
 
