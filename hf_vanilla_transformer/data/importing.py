@@ -136,8 +136,8 @@ class _Table:
     def texts(self, row: list[str] | dict[str, object]) -> tuple[str, str] | None:
         """Return the texts of a row, or None for the header."""
         if isinstance(row, dict):
-            names = [self._find(list(row), number) for number in (0, 1)]
-            cells = [list(row.values())[name] for name in names]
+            values = list(row.values())
+            cells = [values[self._find(list(row), side)] for side in (0, 1)]
             for cell in cells:
                 if not isinstance(cell, str):
                     raise DataError(f"{self._name}, entry {self._job.report.read}: {cell!r} is not a text.")
