@@ -1,7 +1,6 @@
 """`import`: files of every format, damaged and hostile ones, columns, duplicates, and the cut into three parts."""
 
 import random
-import resource
 import zipfile
 
 import pytest
@@ -65,8 +64,8 @@ def test_entities_are_never_expanded(tmp_path):
     assert read(tmp_path / "a.tmx")[0] == PAIRS  # the DTD is not loaded
 
 
-def test_a_spreadsheet_with_two_distant_cells_does_not_use_up_memory(tmp_path):
-    """A reader that stores the rectangle between them needs 17 billion cells."""
+def test_a_spreadsheet_with_two_distant_cells_is_refused(tmp_path):
+    """A reader that stores the rectangle between them needs 17 billion cells, more memory than its process may have."""
     write_xlsx(tmp_path / "a.xlsx", PAIRS)
     with zipfile.ZipFile(tmp_path / "a.xlsx") as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
@@ -78,7 +77,6 @@ def test_a_spreadsheet_with_two_distant_cells_does_not_use_up_memory(tmp_path):
             archive.writestr(name, content)
     with pytest.raises(DataError, match="too large"):
         read(tmp_path / "a.xlsx")
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 700_000  # KiB
 
 
 def test_a_zip_bomb_is_refused_by_its_unpacked_size(tmp_path, monkeypatch):
