@@ -128,6 +128,19 @@ def short_warmup(args: "VanillaTransformerTrainingArguments") -> str:
     return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}."
 
 
+def check_reporters(args: TrainingArguments) -> None:
+    """Check that the packages behind `report_to` are installed, which the trainer does only after reading the text.
+
+    Raises:
+        ValueError: if one is not, or is unknown.
+    """
+    try:
+        for reporter in get_reporting_integration_callbacks(args.report_to):
+            reporter()
+    except (RuntimeError, ImportError, ValueError) as error:
+        raise ValueError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
+
+
 def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArguments") -> None:
     """Check that every flag of a command line has an effect and that validation reports `metric_for_best_model`.
 
@@ -137,12 +150,6 @@ def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArgument
         ValueError: for a flag without effect, or a `metric_for_best_model` that validation does not report.
     """
     reject_changes(args, Refuser.TRAINER, Refuser.VALIDATION, Refuser.COMMAND_LINE)
-    try:
-        # each checks its package, which the trainer would do only after the text has been read
-        for reporter in get_reporting_integration_callbacks(args.report_to):
-            reporter()
-    except (RuntimeError, ImportError, ValueError) as error:
-        raise ValueError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
 
     # With several validation texts, Trainer puts the name of each before its metrics
     metrics = args.metrics()

@@ -16,7 +16,14 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
-from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, meaning, short_warmup
+from .arguments import (
+    DataArguments,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    check_reporters,
+    meaning,
+    short_warmup,
+)
 from .checkpoints import find_fault, newest_checkpoint
 from .ema import AVERAGE
 from .record import example_sentence, training_record, versions
@@ -48,6 +55,7 @@ def run_train(
     assert args.output_dir is not None  # set by transformers
     # The main process locks the folder for all, since each of them would be refused by the lock of another
     with one_run(args.output_dir) if args.process_index == 0 else nullcontext(), explain_failures():
+        check_reporters(args)
         set_seed(args.seed)
         config, data = resolve_config(model, data)
         return _Run(model, data, args, config, run_settings(config, model, data, args), args.output_dir).train()

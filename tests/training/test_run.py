@@ -306,17 +306,18 @@ def test_a_warm_up_longer_than_the_training_is_reported(train, run_flags, text_f
     assert f"Training ends during the warm-up of 3 updates: {advice}" in capfd.readouterr().err
 
 
-def test_what_can_only_fail_later_is_refused_at_once(run_flags, text_flags, tmp_path, monkeypatch, capsys):
+def test_reporters_that_are_not_installed_are_refused_before_the_text_is_read(train, run_flags, tmp_path, monkeypatch):
     monkeypatch.setattr(WandbCallback, "__init__", missing_wandb)
-    for more, message in (
-        (("--report_to", "wandb"), "--report_to wandb: WandbCallback requires wandb to be installed"),
-        (("--report_to", "nothing"), "--report_to nothing: nothing is not supported"),
-        (("--max_steps", "0"), "max_steps must be at least 1, or -1 to train for num_train_epochs"),
-    ):
-        with pytest.raises(SystemExit):
-            parse_arguments(run_flags(tmp_path / "run", *text_flags, *more))
-        assert message in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
+    for reporter, message in (("wandb", "requires wandb to be installed"), ("nothing", "nothing is not supported")):
+        flags = run_flags(tmp_path / "run", "--train_file", "no-such-text", "--report_to", reporter)
+        with pytest.raises(ValueError, match=f"--report_to {reporter}: .*{message}"):
+            train(*flags)
+
+
+def test_no_updates_at_all_are_refused(run_flags, text_flags, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(run_flags(tmp_path / "run", *text_flags, "--max_steps", "0"))
+    assert "max_steps must be at least 1, or -1 to train for num_train_epochs" in capsys.readouterr().err
 
 
 def missing_wandb(self):
