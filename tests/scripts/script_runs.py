@@ -18,10 +18,15 @@ def run_script(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def import_script(name: str) -> ModuleType:
-    """Import a Python script below scripts/ that imports no module beside it."""
-    spec = spec_from_file_location(f"script_{name.replace('/', '_').removesuffix('.py')}", ROOT / "scripts" / name)
+    """Import a Python script below scripts/, with the modules beside it, as if it was run."""
+    file = ROOT / "scripts" / name
+    spec = spec_from_file_location(f"script_{name.replace('/', '_').removesuffix('.py')}", file)
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(file.parent))
     return module
 
 

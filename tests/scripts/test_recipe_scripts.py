@@ -125,7 +125,7 @@ def test_diversification_trains_on_the_translations_of_three_models(recipes, tmp
     assert source_names(out / "model") == ["pairs", "by-first", "by-second", "by-both", "by-backward"]
     settings = [yaml.safe_load((out / name / "settings.yaml").read_text()) for name in ("first", "second", "model")]
     assert [(each.get("seed"), each["label_smoothing_factor"]) for each in settings] == [
-        (None, 0.2),
+        (42, 0.2),
         (43, 0.2),
         (44, 0.2),
     ]
