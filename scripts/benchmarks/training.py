@@ -62,6 +62,7 @@ class OurBatchesTrainer(Seq2SeqTrainer):
 
     get_train_dataloader = VanillaTransformerTrainer.get_train_dataloader
     _rows = VanillaTransformerTrainer._rows
+    _loader = VanillaTransformerTrainer._loader
 
 
 def measure_training(report: Report, text: Text, repeats: int, steps: int) -> None:
