@@ -19,24 +19,16 @@ from .commands.console import UsageError, say
 from .flags import choose, parse
 from .version import __version__
 
-# in the order of the help; each is a module of its name in `commands/`, but `import` is a word of Python
+# In the order of the help. Each is a module of its name in `commands/`, but `import` is a word of Python
 _NAMES = ("evaluate", "compare", "score", "translate", "export", "push", "demo", "serve", "plot", "import", "prepare")
-_MODULES = {name: name for name in (*_NAMES, "average")} | {"import": "import_text"}
 VERBS: dict[str, ModuleType] = {
-    name: import_module(f".commands.{module}", __package__) for name, module in _MODULES.items()
+    name: import_module(f".commands.{'import_text' if name == 'import' else name}", __package__)
+    for name in (*_NAMES, "average")
 }
-# their flags include those of the Trainer, which is slow to import, so they parse them themselves
+# Their flags include those of the Trainer, which is slow to import, so they parse them themselves
 TRAINER_VERBS = {name: import_module(f".commands.{name}", __package__) for name in ("train", "tune")}
-PRINTING = (
-    "evaluate",
-    "compare",
-    "score",
-    "translate",
-    "import",
-    "prepare",
-    "push",
-    "tune",
-)  # verbs whose results go to stdout
+# Verbs whose results go to stdout
+PRINTING = ("evaluate", "compare", "score", "translate", "import", "prepare", "push", "tune")
 _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
 _PACKAGE = Path(__file__).parent

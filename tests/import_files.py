@@ -103,7 +103,7 @@ def write_json_lines(path: Path, pairs: Pairs) -> None:
 
 def write_compressed(path: Path, pairs: Pairs) -> None:
     plain = path.with_suffix("")
-    write_tmx(plain, pairs)
+    WRITERS[plain.name](plain, pairs)
     path.write_bytes(gzip.compress(plain.read_bytes()))
     plain.unlink()
 
@@ -114,6 +114,8 @@ WRITERS: dict[str, Callable[[Path, Pairs], None]] = {
     "words.txt": write_unicode_text,
     "memory.tmx": write_tmx,
     "memory.tmx.gz": write_compressed,
+    "words.xlsx.gz": write_compressed,
+    "tape.eaf.gz": write_compressed,
     "app.xlf": write_xliff,
     "app2.xliff": write_xliff2,
     "app.po": write_po,

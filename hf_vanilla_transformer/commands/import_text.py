@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..flags import finite, numpy_seed, option
-from .console import UsageError, say
+from .console import say
 
 HELP = "turn spreadsheets, translation memories, catalogues and other files into training, validation and test text"
 _SHARE = 0.1  # of the pairs, at most, unless the size of the held-out text is given
@@ -61,8 +61,6 @@ def run(args: ImportArguments) -> None:
     from ..data.importing import SPLITS, Import, Pair, split
     from ..files import new_folder, write_whole
 
-    if not args.files:
-        raise UsageError("Give the files to import.")
     languages = (args.source_lang, args.target_lang)
     excluded = [set[str](), set[str]()]
     for prefix in args.exclude:

@@ -8,6 +8,7 @@ its output is a JSON list: what it is, and its content.
     ["table", "Sheet1"]                a table starts
     ["row", ["dog", "mbwa"]]           cells of the table, or an object with named texts
     ["pair", "dog", "mbwa"]            a pair in the two languages
+    ["markup"]                         inline tags were removed from a text of the next pair
     ["dropped", "fuzzy"]               why an entry of the file is left out
     ["error", "line 3: not JSON"]      the last line, if the file cannot be used
 """
@@ -18,6 +19,7 @@ import io
 import json
 import re
 import sys
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -28,6 +30,7 @@ from ..files import import_extra
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
+    from translate.storage.base import TranslationUnit
 
 MAX_BYTES = 1 << 29  # of an unpacked file; larger text is plain text, which `train` reads directly
 _BASE_MEMORY = 200 << 20
@@ -103,22 +106,22 @@ def _decode(content: bytes, encoding: str | None) -> tuple[str, str]:
         raise ExchangeError(f"neither UTF-8 nor {found.encoding}, as its start suggests; give --encoding") from None
 
 
-def _check_zip(path: str) -> int:
-    """Return the unpacked size of a spreadsheet in bytes, 0 for one that is no archive (.xls).
+def _unpacked_size(content: bytes) -> int:
+    """Return the unpacked size of a spreadsheet in bytes; one that is no archive (.xls) is not packed.
 
     Raises:
         ExchangeError: if it is larger than `MAX_BYTES`, or damaged.
     """
-    if not zipfile.is_zipfile(path):
-        return 0
+    if not zipfile.is_zipfile(io.BytesIO(content)):
+        return len(content)
     size = 0
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for member in archive.infolist():
                 # the size that an archive states may be wrong: read to the end
                 member.file_size = 1 << 62
-                with archive.open(member) as content:
-                    while size <= MAX_BYTES and (block := content.read(1 << 20)):
+                with archive.open(member) as file:
+                    while size <= MAX_BYTES and (block := file.read(1 << 20)):
                         size += len(block)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, OSError) as error:
         raise ExchangeError(f"damaged or encrypted ({error})") from None
@@ -146,9 +149,9 @@ def _check_xml(content: bytes) -> None:
         raise ExchangeError(f"damaged XML ({error})") from None
 
 
-def _sheet_rows(path: str) -> Iterator[Line]:
+def _sheet_rows(content: bytes) -> Iterator[Line]:
     """Yield the sheets of a spreadsheet and their rows."""
-    workbook = import_extra("python_calamine", "import").load_workbook(path)
+    workbook = import_extra("python_calamine", "import").load_workbook(io.BytesIO(content))
     for name in workbook.sheet_names:
         yield ["table", name]
         for row in workbook.get_sheet_by_name(name).to_python(skip_empty_area=True):
@@ -189,19 +192,15 @@ def _json_rows(text: str, lines: bool) -> Iterator[Line]:
     """Yield the objects of JSON lines, of a list, or of the only list in an object."""
     yield ["table", ""]
     try:
-        rows = json.loads(text) if not lines else [json.loads(line) for line in text.splitlines() if line.strip()]
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ExchangeError(f"not valid JSON ({error})") from None
     if isinstance(rows, dict):
         rows = next((value for value in rows.values() if isinstance(value, list)), None)
-    if not isinstance(rows, list):
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ExchangeError("no list of objects with a text for each language")
-    for number, row in enumerate(rows, start=1):
-        if isinstance(row, dict) and isinstance(row.get("translation"), dict):
-            row = row["translation"]
-        if not isinstance(row, dict):
-            raise ExchangeError(f"entry {number} is not an object with a text for each language")
-        yield ["row", {key: "" if value is None else value for key, value in row.items()}]
+    for row in rows:
+        yield ["row", row]
 
 
 def _plain(element: "_Element") -> tuple[str, bool]:
@@ -222,11 +221,13 @@ def _pair(source: "_Element | None", target: "_Element | None") -> Iterator[Line
     if source is None or target is None:
         yield ["dropped", "untranslated"]
         return
-    source_text, source_coded = _plain(source)
-    target_text, target_coded = _plain(target)
-    if source_coded or target_coded:
-        yield ["markup"]
-    yield ["pair", source_text, target_text]
+    texts = []
+    for segment in (source, target):
+        text, coded = _plain(segment)
+        texts.append(text)
+        if coded:
+            yield ["markup"]
+    yield ["pair", *texts]
 
 
 def _memory_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
@@ -253,23 +254,37 @@ def _xliff_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
     else:
         store = import_extra("translate.storage.xliff", "import").Xliff1File(io.BytesIO(content))
     for unit in store.units:
+        # an element around it, the file in version 1.2 and the whole document in version 2, names the languages
         holder = unit.xmlelement
         while holder is not None and not (holder.get("source-language") or holder.get("srcLang")):
             holder = holder.getparent()
-        tags = [] if holder is None else [holder.get("source-language") or holder.get("srcLang")]
-        tags += [] if holder is None else [holder.get("target-language") or holder.get("trgLang")]
-        segments = (unit.get_source_dom(), unit.getlanguageNode(lang=None, index=1))
-        direct = all(not tag or matches(tag, language) for tag, language in zip(tags, languages, strict=False))
-        swapped = all(not tag or matches(tag, language) for tag, language in zip(tags, languages[::-1], strict=False))
-        target = segments[1]
-        if not direct and not swapped:
-            yield ["dropped", "other languages"]
-        elif (
-            target is not None and (target.get("state") in _DRAFTS or target.get("state-qualifier") == "fuzzy-match")
-        ) or (version == 2 and unit.isfuzzy()):
+        tags: list[str | None] = [None, None]
+        if holder is not None:
+            tags = [holder.get("source-language", holder.get("srcLang"))]
+            tags += [holder.get("target-language", holder.get("trgLang"))]
+        source = unit.get_source_dom()
+        target = unit.getlanguageNode(lang=None, index=1)
+        if _is_draft(unit, target, version):
             yield ["dropped", "fuzzy"]
+        elif _are(tags, languages):
+            yield from _pair(source, target)
+        elif _are(tags, languages[::-1]):
+            yield from _pair(target, source)
         else:
-            yield from _pair(*(segments if direct else segments[::-1]))
+            yield ["dropped", "other languages"]
+
+
+def _are(tags: Sequence[str | None], languages: Sequence[str]) -> bool:
+    """Return whether language tags are those of some languages; a missing one may be any."""
+    return all(tag is None or matches(tag, language) for tag, language in zip(tags, languages, strict=True))
+
+
+def _is_draft(unit: "TranslationUnit", target: "_Element | None", version: int) -> bool:
+    """Return whether an XLIFF unit has a translation that nobody has accepted yet."""
+    if version == 2:
+        return unit.isfuzzy()
+    # not isfuzzy(), for which everything is a draft that is not marked as approved, as it is in few files
+    return target is not None and (target.get("state") in _DRAFTS or target.get("state-qualifier") == "fuzzy-match")
 
 
 def _catalogue_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
@@ -298,12 +313,16 @@ def _catalogue_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Lin
                 yield ["pair", target, source] if into_source else ["pair", source, target]
 
 
-def _annotation_pairs(path: str, languages: Sequence[str]) -> Iterator[Line]:
+def _annotation_pairs(content: bytes, languages: Sequence[str]) -> Iterator[Line]:
     """Yield the pairs of an ELAN file: annotations of two tiers of one speaker with the same start and end.
 
     A tier is that of a language if its name, up to "@", or its language is that of the language.
     """
-    elan = import_extra("pympi", "import").Eaf(path, suppress_version_warning=True)
+    # pympi reads only files, and the given one may be compressed
+    with tempfile.NamedTemporaryFile(suffix=".eaf") as file:
+        file.write(content)
+        file.flush()
+        elan = import_extra("pympi", "import").Eaf(file.name, suppress_version_warning=True)
     found: list[dict[tuple[int, int, str], str]] = []
     for language in languages:
         texts: dict[tuple[int, int, str], str] = {}
@@ -326,17 +345,11 @@ def _annotation_pairs(path: str, languages: Sequence[str]) -> Iterator[Line]:
             yield ["dropped", "untranslated"]
 
 
-def _aligned_lines(paths: Sequence[str], encoding: str | None) -> Iterator[Line]:
-    """Yield the lines of two files, aligned."""
-    sides = []
-    for path in paths:
-        text, found = _decode(_unpack(path), encoding)
-        if found != "utf-8":
-            yield ["note", f"encoding of {Path(path).name}: {found}"]
-        sides.append(text.removesuffix("\n").split("\n"))
-    source, target = sides
+def _aligned_lines(texts: Sequence[str]) -> Iterator[Line]:
+    """Yield the lines of two texts, aligned."""
+    source, target = (text.removesuffix("\n").split("\n") for text in texts)
     if len(source) != len(target):
-        raise ExchangeError(f"{len(source):,} lines, but {Path(paths[1]).name} has {len(target):,}")
+        raise ExchangeError(f"the two files have {len(source):,} and {len(target):,} lines")
     for pair in zip(source, target, strict=True):
         yield ["pair", *pair]
 
@@ -352,32 +365,37 @@ def read(
     Raises:
         ExchangeError: if it cannot be used.
     """
-    path = paths[0]
-    kind = format_of(path)
-    if len(paths) == 2:
-        yield from _aligned_lines(paths, encoding)
-        return
-    if kind in SHEETS:
-        size = _check_zip(path)
-        _limit_memory(size or Path(path).stat().st_size)
-        yield from _sheet_rows(path)
-        return
-    content = _unpack(path)
-    _limit_memory(len(content))
-    if kind in (*TABLES, *JSON):
-        text, found = _decode(content, encoding)
-        if found != "utf-8":
-            yield ["note", f"encoding: {found}"]
-        yield from _table_rows(text) if kind in TABLES else _json_rows(text.removeprefix("\ufeff"), kind == ".jsonl")
-        return
-    if kind in CATALOGUES:
-        yield from _catalogue_pairs(content, languages)
-        return
-    _check_xml(content)
-    if kind in ANNOTATIONS:
-        yield from _annotation_pairs(path, tiers or languages)
+    contents = [_unpack(path) for path in paths]
+    kind = format_of(paths[0])
+    is_plain = len(paths) == 2 or kind in (*TABLES, *JSON)
+    _limit_memory(_unpacked_size(contents[0]) if kind in SHEETS else sum(map(len, contents)))
+
+    if is_plain:
+        texts = []
+        for path, content in zip(paths, contents, strict=True):
+            text, found = _decode(content, encoding)
+            texts.append(text.removeprefix("\ufeff"))
+            if found != "utf-8":
+                which = f" of {Path(path).name}" if len(paths) == 2 else ""
+                yield ["note", f"encoding{which}: {found}"]
+        if len(paths) == 2:
+            yield from _aligned_lines(texts)
+        elif kind in TABLES:
+            yield from _table_rows(texts[0])
+        else:
+            yield from _json_rows(texts[0], kind == ".jsonl")
+    elif kind in SHEETS:
+        yield from _sheet_rows(contents[0])
+    elif kind in CATALOGUES:
+        yield from _catalogue_pairs(contents[0], languages)
     else:
-        yield from (_memory_pairs if kind in MEMORIES else _xliff_pairs)(content, languages)
+        _check_xml(contents[0])
+        if kind in ANNOTATIONS:
+            yield from _annotation_pairs(contents[0], tiers or languages)
+        elif kind in MEMORIES:
+            yield from _memory_pairs(contents[0], languages)
+        else:
+            yield from _xliff_pairs(contents[0], languages)
 
 
 def _limit_memory(size: int) -> None:
@@ -398,15 +416,16 @@ def main() -> None:
     try:
         for line in read(**options):
             sys.stdout.write(json.dumps(line) + "\n")
+        return
     except (ExchangeError, ImportError) as error:
-        sys.stdout.write(json.dumps(["error", str(error)]) + "\n")
+        problem = str(error)
     except MemoryError:
-        sys.stdout.write(json.dumps(["error", "needs too much memory: damaged, or to be split"]) + "\n")
-    except RecursionError:
-        sys.stdout.write(json.dumps(["error", "nested too deeply"]) + "\n")
-    except Exception as error:  # of a parser, for a damaged file: each has errors of its own
-        reason = re.sub(r"\s+", " ", str(error)) or type(error).__name__
-        sys.stdout.write(json.dumps(["error", f"damaged or not {format_of(options['paths'][0])} ({reason})"]) + "\n")
+        problem = "needs too much memory: damaged, or to be split"
+    except Exception as error:
+        # a damaged file makes each parser raise errors of its own, of any class
+        reason = " ".join(str(error).split()) or type(error).__name__
+        problem = f"damaged or not {format_of(options['paths'][0])} ({reason})"
+    sys.stdout.write(json.dumps(["error", problem]) + "\n")
 
 
 if __name__ == "__main__":

@@ -266,10 +266,6 @@ def _existing(file: str) -> str:
     return next((file + end for end in ("", *COMPRESSIONS) if Path(file + end).is_file()), file)
 
 
-def _both(files: list[str]) -> str:
-    return " and ".join(files)
-
-
 def _advice(path: str, languages: tuple[str, str]) -> str:
     """Return what to do with an existing file whose name is none of a format read here."""
     format = format_of(path)
@@ -306,7 +302,8 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
         if not Path(file).is_file():
             if format != "moses":
                 raise DataError(f"There is no file {file}.")
-            hint = _advice(path, languages) if Path(path).is_file() else f"the prefix {path} stands for {_both(plain)}"
+            meaning = f"the prefix {path} stands for {' and '.join(plain)}"
+            hint = _advice(path, languages) if Path(path).is_file() else meaning
             raise DataError(f"There is no file {file}; {hint}.")
         if Path(file).stat().st_size == 0:
             raise DataError(f"{file} is empty.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .exchange import FORMATS, SHEETS, format_of, matches
-from .formats import DataError
+from .formats import DataError, json_texts
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _REFERENCE = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")  # of a character, in HTML
@@ -29,12 +29,12 @@ class Pair(NamedTuple):
 
 @dataclass
 class Report:
-    """What an import has read and left out.
+    """Count what an import has read and dropped.
 
     Args:
         notes: what the user should know about each file, such as its encoding.
         dropped: number of entries left out, by reason.
-        markup: number of entries whose tags were removed, and which were kept.
+        markup: number of texts that were kept without their tags.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -97,13 +97,15 @@ class Import:
                 self.report.markup += 1
             elif kind == "table":
                 table = _Table(f"{file}, {content[0]}" if format_of(file) in SHEETS else file, self)
-            else:
+            elif kind == "dropped":
                 self.report.read += 1
-                if kind == "dropped":
-                    self.report.dropped[content[0]] += 1
-                elif kind == "pair":
-                    yield content[0], content[1]
-                elif table is not None and (texts := table.texts(content[0])):
+                self.report.dropped[content[0]] += 1
+            else:
+                assert kind == "pair" or table is not None  # a row follows the start of its table
+                texts = (content[0], content[1]) if table is None else table.texts(content[0])
+                # None for the header of a table
+                if texts is not None:
+                    self.report.read += 1
                     yield texts
 
     def _sentences(self, source: str, target: str) -> Iterator[Pair]:
@@ -136,20 +138,19 @@ class _Table:
     def texts(self, row: list[str] | dict[str, object]) -> tuple[str, str] | None:
         """Return the texts of a row, or None for the header."""
         if isinstance(row, dict):
-            values = list(row.values())
-            cells = [values[self._find(list(row), side)] for side in (0, 1)]
-            for cell in cells:
-                if not isinstance(cell, str):
-                    raise DataError(f"{self._name}, entry {self._job.report.read}: {cell!r} is not a text.")
-            return str(cells[0]), str(cells[1])
+            inner = row.get("translation")
+            texts = inner if isinstance(inner, dict) else row
+            keys = list(texts)
+            names = (keys[self._find(keys, 0)], keys[self._find(keys, 1)])
+            source, target = json_texts(f"{self._name}, entry {self._job.report.read + 1}", texts, names)
+            return source, target
         if self._columns is None:
             header = [cell.strip() for cell in row]
             numbers = all(column.isdecimal() for column in self._job.columns) and bool(self._job.columns)
             self._columns = [self._find(header, number) for number in (0, 1)]
-            names = " and ".join(header[column] or str(column + 1) for column in self._columns)
-            self._job.report.notes.append(f"{self._name}: columns {names}")
+            found = " and ".join(header[column] or str(column + 1) for column in self._columns)
+            self._job.report.notes.append(f"{self._name}: columns {found}")
             if not numbers:
-                self._job.report.read -= 1
                 return None
         source, target = (row[column] if column < len(row) else "" for column in self._columns)
         return source, target

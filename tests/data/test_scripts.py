@@ -5,6 +5,7 @@ from itertools import chain
 
 import pytest
 from corpora import MULTI30K, NO_MULTI30K
+from guide_pages import GUIDE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -117,3 +118,13 @@ def test_vocabulary_and_ids_of_multi30k_are_as_before():
         line for name in ("en", "de") for line in (MULTI30K / f"train.{name}").read_text("utf-8").splitlines()[:5000]
     ]
     check_same([line for line in lines if not any(map(unicodedata.combining, line))], 4000)
+
+
+def test_the_table_of_the_guide_is_what_is_measured():
+    page = (GUIDE / "spreadsheet.md").read_text("utf-8")
+    for name, sentence in {**SENTENCES, **PLAIN}.items():
+        texts = [sentence, ENGLISH] * 50
+        words = len(sentence.split())
+        before = len(gpt2_vocabulary(texts, 2000).encode(sentence).ids) / words
+        now = (len(train_tokenizer(texts, 2000)(sentence)["input_ids"]) - 1) / words
+        assert f"| {name} | {before:.1f} | {now:.1f} |" in page
