@@ -78,6 +78,7 @@ def prepare(
         # which may have been interrupted
         _clean_up(job)
         return manifest
+    (job.path / WORK).mkdir(exist_ok=True)
     # Each step asks which files are missing, so a call that follows an interruption does only the rest.
     steps = _Steps(PieceTasks(job.path, preparation), runner, watch)
     try:

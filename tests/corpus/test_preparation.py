@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -89,6 +90,14 @@ def test_an_interrupted_preparation_resumes_and_produces_the_same_shards(sample_
     for name in manifest["shards"]:
         assert (sample_folder / "prepared" / name).read_bytes() == (folder / name).read_bytes()
     assert not (sample_folder / "prepared" / "prepare-work").exists()
+
+
+def test_an_interrupted_preparation_whose_temporary_files_were_removed_starts_over(sample_folder, sample_tokenizer):
+    with pytest.raises(OSError, match="gone"):
+        prepare_sample(sample_folder, sample_tokenizer, source=GivenRows(interrupted_rows()))
+    shutil.rmtree(sample_folder / "prepared" / "prepare-work")
+    _, manifest = prepare_sample(sample_folder, sample_tokenizer, source=GivenRows(rows()))
+    assert (manifest["whole"], manifest["read"]) == (True, 300)
 
 
 def test_the_elements_of_an_array_write_the_same_shards_step_by_step(sample_folder, sample_tokenizer):
