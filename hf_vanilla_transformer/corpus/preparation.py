@@ -243,14 +243,14 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
 
 
 def _text(
-    source: Source, preparation: Preparation, identity: Callable[[Text], list], file_identity: Callable[[str], object]
+    source: Source, preparation: Preparation, known_by: Callable[[Text], list], file_known_by: Callable[[str], object]
 ) -> JsonObject:
-    """Return the settings that identify the text to prepare and the text to exclude, by the given functions."""
-    identities = [(part.needs_network, identity(part)) for part in source.parts]
+    """Return by what text is known among the settings: that to prepare, and that to exclude."""
+    known = [(part.needs_network, known_by(part)) for part in source.parts]
     return {
-        "files": [file for is_dataset, files in identities if not is_dataset for file in files],
-        "dataset": next((dataset for is_dataset, dataset in identities if is_dataset), None),
-        "exclude": list(map(file_identity, preparation.exclude)),
+        "files": [each for is_dataset, parts in known if not is_dataset for each in parts],
+        "dataset": next((parts for is_dataset, parts in known if is_dataset), None),
+        "exclude": list(map(file_known_by, preparation.exclude)),
     }
 
 

@@ -293,7 +293,7 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     if Path(path, CORPUS_MANIFEST).is_file():
         return ".jsonl", _translated_files(path)
 
-    # With any other ending, `path` is the prefix of a Moses pair.
+    # Without a known one, `path` is the prefix of a Moses pair.
     format = ending_of(path)
     if format in READERS or format == ".parquet":
         files: tuple[str, ...] = (path,)
