@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,9 +19,10 @@ from transformers import PreTrainedTokenizerBase
 from ..data import cleaning
 from ..data.cleaning import all_dropped
 from ..data.formats import DataError, check_languages
+from ..data.identity import identify, stamp
 from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
-from ..data.source import Source, Text, named_identities
+from ..data.source import Source, Text
 from ..data.tokenizer import fingerprint, train_tokenizer
 from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
@@ -81,7 +83,7 @@ def prepare(
     folder = Path(output_dir).resolve()
     runner = runner or Runner()
     settings = _settings(source, preparation, tokenizer)
-    earlier = _earlier_manifest(folder, settings)
+    earlier = _earlier_manifest(folder, settings, _text(source, preparation, methodcaller("stamps"), stamp))
     if earlier is not None and earlier["whole"]:
         # which may have been interrupted
         _clean_up(folder)
@@ -221,13 +223,11 @@ class _Steps:
 
 def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> JsonObject:
     """Return everything that determines the content of the shards, in types of JSON."""
-    identities = [(part.needs_network, part.identity()) for part in source.parts]
     cleaning = asdict(preparation.cleaning).items() if preparation.cleaning else ()
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        "files": [file for is_dataset, files in identities if not is_dataset for file in files],
-        "dataset": next((identity for is_dataset, identity in identities if is_dataset), None),
+        **_text(source, preparation, methodcaller("identity"), identify),
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
@@ -235,7 +235,6 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
         "max_tokens": preparation.max_tokens,
         # only what is set, so that a new setting does not invalidate earlier folders
         "cleaning": {name: value for name, value in cleaning if value is not None} or None,
-        "exclude": named_identities(preparation.exclude),
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }
@@ -243,8 +242,23 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     return json.loads(json.dumps(settings))
 
 
-def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
+def _text(
+    source: Source, preparation: Preparation, known_by: Callable[[Text], list], file_known_by: Callable[[str], object]
+) -> JsonObject:
+    """Return by what text is known among the settings: that to prepare, and that to exclude."""
+    known = [(part.needs_network, known_by(part)) for part in source.parts]
+    return {
+        "files": [each for is_dataset, parts in known if not is_dataset for each in parts],
+        "dataset": next((parts for is_dataset, parts in known if is_dataset), None),
+        "exclude": list(map(file_known_by, preparation.exclude)),
+    }
+
+
+def _earlier_manifest(folder: Path, settings: JsonObject, stamps: JsonObject) -> JsonObject | None:
     """Return the manifest of an earlier call with the same settings, or None if there was none.
+
+    Args:
+        stamps: as in `check_settings`.
 
     Raises:
         ValueError: if the settings of that call are different, or the folder contains anything else.
@@ -260,7 +274,7 @@ def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
         if recorded.get("vocab_size"):
             earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
         recorded = {**settings, **earlier_defaults, **recorded, "version": settings["version"]}
-    check_settings(folder, recorded, settings)
+    check_settings(folder, recorded, settings, stamps)
     return earlier
 
 
