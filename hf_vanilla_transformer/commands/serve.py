@@ -1,8 +1,6 @@
 """`vanilla-transformer serve`: translate over HTTP, with LibreTranslate's API for programs and a page for people."""
 
 import ipaddress
-import logging
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -53,7 +51,7 @@ def run(args: ServeArguments) -> None:
     from ..data.formats import read_lines
     from ..serving.batcher import Batcher
     from ..serving.monitoring import Metrics
-    from ..serving.process import serve_until_stopped
+    from ..serving.process import serve_until_stopped, start_log
     from ..serving.server import Server
     from ..serving.service import ServedModel, TranslationService
 
@@ -85,19 +83,7 @@ def run(args: ServeArguments) -> None:
         allowed_hosts = [name.lower() for name in args.allowed_hosts] if is_private else None
         server = Server(service, metrics, keys, args.max_characters, args.timeout)
         app = server.app(args.cors_origin, args.page, allowed_hosts)
-        _start_log()
+        start_log()
         directions = ", ".join(f"{source} to {target}" for source, target in service.directions)
         say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; press Ctrl-C to stop.")
         serve_until_stopped(app, sock, args.timeout, args.root_path)
-
-
-def _start_log() -> None:
-    """Write what the server and uvicorn log to stderr."""
-    from ..serving.process import RepeatedMessages
-
-    handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(RepeatedMessages())
-    # The root logger stays at its level: other libraries would log every request that they make
-    logging.basicConfig(format="%(asctime)s %(message)s", handlers=[handler])
-    for name in ("hf_vanilla_transformer", "uvicorn"):
-        logging.getLogger(name).setLevel(logging.INFO)

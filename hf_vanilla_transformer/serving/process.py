@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import time
 from types import FrameType
 
@@ -146,6 +147,16 @@ class RepeatedMessages(logging.Filter):
         if omitted:
             record.msg = f"{record.msg} ({omitted:,} more since the last one)"
         return True
+
+
+def start_log() -> None:
+    """Write what this package and uvicorn log to stderr, with the time."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RepeatedMessages())
+    # The root logger stays at its level: other libraries would log every request that they make.
+    logging.basicConfig(format="%(asctime)s %(message)s", handlers=[handler])
+    for name in ("hf_vanilla_transformer", "uvicorn"):
+        logging.getLogger(name).setLevel(logging.INFO)
 
 
 def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_path: str) -> None:
