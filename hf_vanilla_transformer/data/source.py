@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -139,6 +140,10 @@ class Source:
         """
         return [each for part in self.parts for each in part.identity()]
 
+    def count(self, most: int) -> int:
+        """Return the number of pairs, before cleaning, or `most` if there are more; raises as `pairs` does."""
+        return min(most, sum(part.count(most) for part in self.parts))
+
     def pairs(self) -> Dataset:
         """Return the text, in the columns "source" and "target", cached on disk.
 
@@ -211,6 +216,9 @@ class Text(Source):
         for batch in self.pairs().iter(1000):
             for source, target in zip(batch["source"], batch["target"], strict=True):
                 yield {"source": source, "target": target}
+
+    def count(self, most: int) -> int:
+        return sum(1 for _ in islice(self, most))
 
     def prefix(self, how: Tokenization) -> list[int]:
         """Return the token ids of the tags with which every source sentence starts."""
@@ -294,6 +302,9 @@ class PreparedFolder(TextFile):
 
     def identity(self) -> list:
         return named_identities([str(Path(self.path, MANIFEST))])
+
+    def count(self, most: int) -> int:
+        return min(most, finished_manifest(self.path)["pairs"])
 
     def tokenize(self, how: Tokenization, label: str) -> Rows:
         manifest = finished_manifest(self.path)
