@@ -97,7 +97,7 @@ def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> _Choice:
         ValueError: if the settings in the folder are damaged.
     """
     if flags.preset is None and (before := recorded_settings(flags.output_dir)):
-        name = before.get("preset", "base")
+        name = str(before.get("preset", "base"))
         # As they were fitted when the run began
         return _Choice(name, {key: before.get(key, value) for key, value in preset(name).training.items()})
     try:
