@@ -174,9 +174,9 @@ class Safeguards(TrainerCallback):
                     precision = ", or --bf16 instead of --fp16" if self.accelerator.scaler is not None else ""
                     # The run in this folder may not change its schedule or precision
                     raise FloatingPointError(
-                        f"{message} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint, if any, predates them: "
-                        "start from it with --model_name_or_path, or from the beginning, in another --output_dir with a "
-                        f"lower --learning_rate or more --warmup_steps{precision}."
+                        f"{message} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint, if any, predates "
+                        "them: train in another --output_dir, from the beginning or with that checkpoint as "
+                        f"--model_name_or_path, with a lower --learning_rate or more --warmup_steps{precision}."
                     )
                 # print would break a progress bar
                 tqdm.write(message, file=sys.stderr)
