@@ -12,7 +12,15 @@ from typing import Any, NamedTuple, TypeVar
 import yaml
 
 from ..flags import Decides, FlagParser, Flags, Part, Settings
-from .arguments import INHERITED, RUN_FLAGS, DataArguments, ModelArguments, check_flags, meaning
+from .arguments import (
+    INHERITED,
+    RUN_FLAGS,
+    DataArguments,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    check_flags,
+    meaning,
+)
 from .presets import SMALL_TEXT, fit_to, paper_config, preset
 from .settings import PAIRS, PROCESSES, recorded_settings, resolve_config
 
@@ -48,7 +56,6 @@ def parse_arguments(
         hidden={name for name, known in INHERITED.items() if known.refused},
     )
     # Not given, they follow the text, or the other flags
-    epochs = parser.get_default("num_train_epochs")
     parser.set_defaults(preset=None, num_train_epochs=None)
     words = list(argv)
     if words and not words[0].startswith("-"):
@@ -64,7 +71,7 @@ def parse_arguments(
         parser.set_defaults(eval_strategy="steps")
     chosen = _choose_preset(parser, flags)
     try:
-        parser.set_defaults(preset=chosen.name, num_train_epochs=epochs)
+        parser.set_defaults(preset=chosen.name, num_train_epochs=VanillaTransformerTrainingArguments.num_train_epochs)
         parser.set_defaults(**_without_replaced(chosen.training, flags))
         # The number of updates of the preset would win over the epochs
         if flags.num_train_epochs is not None:
@@ -97,7 +104,7 @@ def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> _Choice:
         ValueError: if the settings in the folder are damaged.
     """
     if flags.preset is None and (before := recorded_settings(flags.output_dir)):
-        name = str(before.get("preset", "base"))
+        name = str(argparse.Namespace(**{**vars(ModelArguments()), **before}).preset)
         # As they were fitted when the run began
         return _Choice(name, {key: before.get(key, value) for key, value in preset(name).training.items()})
     try:
