@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -127,6 +128,10 @@ class Source:
         """
         return [each for part in self.parts for each in part.identity()]
 
+    def count(self, most: int) -> int:
+        """Return the number of pairs, before cleaning, or `most` if there are more; raises as `pairs` does."""
+        return min(most, sum(part.count(most) for part in self.parts))
+
     def pairs(self) -> Dataset:
         """Return the text, in the columns "source" and "target", cached on disk.
 
@@ -203,6 +208,9 @@ class Text(Source):
     def stamps(self) -> list:
         """Return what earlier versions recorded in place of the identity, with names, sizes and times of files."""
         return self.identity()
+
+    def count(self, most: int) -> int:
+        return sum(1 for _ in islice(self, most))
 
     def prefix(self, how: Tokenization) -> list[int]:
         """Return the token ids of the tags with which every source sentence starts."""
@@ -291,6 +299,9 @@ class PreparedFolder(TextFile):
     def identity(self) -> list:
         # The settings say where the shards come from, and not what they contain
         return [["prepared", digest({**read_manifest(self.path), "settings": None})]]
+
+    def count(self, most: int) -> int:
+        return min(most, finished_manifest(self.path)["pairs"])
 
     def tokenize(self, how: Tokenization, label: str) -> Rows:
         manifest = finished_manifest(self.path)

@@ -17,6 +17,7 @@ NOAM = "noam"
 TEXT = "training_text"
 VALIDATION = "validation_text"
 _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
+_SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 
 # What a flag may mean; a value that may hold a local path is private, and stays out of cards
 _BATCHES = Meaning(Decides.BATCHES)
@@ -119,18 +120,21 @@ def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
             raise ValueError(f"{flag.name} has no effect here: {known.refused}.")
 
 
-def short_warmup(args: "VanillaTransformerTrainingArguments") -> str:
-    """Return the advice for a run that ends during the warm-up.
+def short_warmup(args: "VanillaTransformerTrainingArguments", updates: int) -> str:
+    """Return the advice for a run that ends during the warm-up, or "" for any other.
 
     A shorter warm-up alone makes the peak of the noam schedule higher, in proportion to 1 / sqrt(warmup_steps).
     """
-    warmup = max(1, args.max_steps // 4)
+    if updates >= args.warmup_updates(updates):
+        return ""
+    warmup = max(1, updates // 4)
     assert args.learning_rate is not None  # set by __post_init__
     factor = args.learning_rate * (warmup / args.warmup_steps) ** 0.5
     advice = f"--warmup_steps {warmup}"
     if args.lr_scheduler_type == NOAM:
         advice += f" --learning_rate {factor:.2g}, which keeps the peak of the learning rate"
-    return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}."
+    # The settings of this run are in its folder by now, and may not change there
+    return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}, in another --output_dir."
 
 
 def check_reporters(args: TrainingArguments) -> None:
@@ -272,6 +276,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if noam:
             self.lr_scheduler_type = NOAM
 
+    def warmup_updates(self, updates: int) -> int:
+        """Return over how many of `updates` the learning rate rises, which may be more than there are."""
+        return 0 if self.lr_scheduler_type in _SCHEDULES_WITHOUT_WARMUP else self.get_warmup_steps(updates)
+
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the metrics that validation reports, without "eval_"."""
         return ("loss", "perplexity", *(("bleu",) if self.eval_bleu else ()))
@@ -285,7 +293,10 @@ class ModelArguments(VocabularyFlags):
 
     # It decides nothing by itself: the settings that it stands for are recorded one by one
     preset: str = option(
-        "Settings: tiny, base, big or a row of the paper's Table 3; the defaults shown are base's.", "base", _NOTHING
+        "Settings: tiny, base, big or a row of the paper's Table 3 (default on the command line: tiny for fewer than "
+        "200,000 pairs, else base); the defaults shown are base's.",
+        "base",
+        _NOTHING,
     )
     model_name_or_path: str | None = option("Trained model to start from, with its tokenizer.", None, _ORIGIN)
     tokenizer_name: str | None = option("Tokenizer to use; by default, learn one from the text.", None, _ORIGIN)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from accelerate.utils import gather_object
-from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, set_seed
+from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, vocabulary_size
 from ..files import STATE, read_json
@@ -42,6 +42,14 @@ from .settings import (
 )
 from .text import TokenizedText, all_tags, prepared_folder, read_contents, tokenize_text
 from .trainer import VanillaTransformerTrainer
+
+
+class _ReportShortWarmup(TrainerCallback):
+    """Report a run that will end during the warm-up, once transformers has counted the updates of its epochs."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if state.is_world_process_zero and (advice := short_warmup(args, state.max_steps)):
+            print(advice, file=sys.stderr, flush=True)
 
 
 def run_train(
@@ -171,10 +179,9 @@ class _Run:
         """
         args = self.args
         model = self._build_model(text.tokenizer)
-        if 0 < args.max_steps < args.warmup_steps:
-            self._report(short_warmup(args))
         rows = {"train_dataset": text.train, "eval_dataset": text.validation}
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
+        trainer.add_callback(_ReportShortWarmup())
         before = recorded_settings(self.folder) or {}
         if before.get(PAIRS, text.num_pairs) != text.num_pairs:
             raise ValueError(
