@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,9 +20,10 @@ from transformers import PreTrainedTokenizerBase
 from ..data import cleaning
 from ..data.cleaning import all_dropped
 from ..data.formats import DataError, check_languages
+from ..data.identity import identify, stamp
 from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
-from ..data.source import Source, Text, named_identities
+from ..data.source import Source, Text
 from ..data.tokenizer import fingerprint, train_tokenizer
 from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
@@ -73,7 +75,8 @@ def prepare(
     job = JobFolder(Path(output_dir).resolve(), MANIFEST, WORK, read_manifest)
     runner = runner or Runner()
     settings = _settings(source, preparation, tokenizer)
-    manifest = job.resume(settings, partial(_recorded_settings, settings)) or job.start(settings)
+    stamps = _text(source, preparation, methodcaller("stamps"), stamp)
+    manifest = job.resume(settings, stamps, partial(_recorded_settings, settings)) or job.start(settings)
     if manifest["whole"]:
         # which may have been interrupted
         _clean_up(job)
@@ -209,13 +212,11 @@ class _Steps:
 
 def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> JsonObject:
     """Return everything that determines the content of the shards, in types of JSON."""
-    identities = [(part.needs_network, part.identity()) for part in source.parts]
     cleaning = asdict(preparation.cleaning).items() if preparation.cleaning else ()
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        "files": [file for is_dataset, files in identities if not is_dataset for file in files],
-        "dataset": next((identity for is_dataset, identity in identities if is_dataset), None),
+        **_text(source, preparation, methodcaller("identity"), identify),
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
@@ -223,12 +224,23 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
         "max_tokens": preparation.max_tokens,
         # only what is set, so that a new setting does not invalidate earlier folders
         "cleaning": {name: value for name, value in cleaning if value is not None} or None,
-        "exclude": named_identities(preparation.exclude),
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }
     # as they come back from the manifest: a tuple becomes a list
     return json.loads(json.dumps(settings))
+
+
+def _text(
+    source: Source, preparation: Preparation, known_by: Callable[[Text], list], file_known_by: Callable[[str], object]
+) -> JsonObject:
+    """Return by what text is known among the settings: that to prepare, and that to exclude."""
+    known = [(part.needs_network, known_by(part)) for part in source.parts]
+    return {
+        "files": [each for is_dataset, parts in known if not is_dataset for each in parts],
+        "dataset": next((parts for is_dataset, parts in known if is_dataset), None),
+        "exclude": list(map(file_known_by, preparation.exclude)),
+    }
 
 
 def _recorded_settings(settings: JsonObject, manifest: JsonObject) -> JsonObject:

@@ -77,6 +77,11 @@ def read_lines(path: str) -> Iterator[str]:
         yield from decode_lines(file, path)
 
 
+def ending_of(path: str) -> str:
+    """Return the ending of a file's name, before that of a compression if it has one."""
+    return Path(path.removesuffix(Path(path).suffix) if path.endswith(COMPRESSIONS) else path).suffix
+
+
 def _open(path: str) -> BinaryIO:
     # A stream of pyarrow does not implement readline, and the standard library reads no .zst before Python 3.14.
     if path.endswith(".gz"):
@@ -137,8 +142,7 @@ def _directed_json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> I
 
 def names_languages(path: str) -> bool:
     """Return whether a file is JSON lines whose first object names its languages, for `_directed_json_rows`."""
-    name = path[: -len(Path(path).suffix)] if path.endswith(COMPRESSIONS) else path
-    if not name.endswith(".jsonl") or not Path(path).is_file():
+    if ending_of(path) != ".jsonl" or not Path(path).is_file():
         return False
     _, row = next(_json_objects(path), ("", {}))
     return "source_lang" in row and "target_lang" in row
@@ -289,8 +293,8 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     if Path(path, CORPUS_MANIFEST).is_file():
         return ".jsonl", _translated_files(path)
 
-    # The suffix before that of a compression, if any; without a known one, `path` is the prefix of a Moses pair.
-    format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
+    # Without a known one, `path` is the prefix of a Moses pair.
+    format = ending_of(path)
     if format in READERS or format == ".parquet":
         files: tuple[str, ...] = (path,)
     else:
