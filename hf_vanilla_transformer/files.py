@@ -1,4 +1,4 @@
-"""Atomic writes, the file names of a trained model, checksums, templates, and imports of optional dependencies."""
+"""Atomic writes, the file names of a trained model, checksums, and imports of optional dependencies."""
 
 import hashlib
 import json
@@ -70,14 +70,6 @@ def read_json(file: Path) -> Any:
         return json.loads(file.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is damaged: {error}") from None
-
-
-def read_template(name: str) -> str:
-    """Return a template of `model_cards`, from the installed package or from a checkout of the repository."""
-    package = Path(__file__).parent
-    # An installed package has the folder inside, a checkout beside it: see `package-dir` in pyproject.toml
-    files = (folder / "model_cards" / name for folder in (package, package.parent))
-    return next(file for file in files if file.is_file()).read_text("utf-8")
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from .format import Format, num_positions
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+_USAGE = """`ctranslate2.Translator(THIS_FOLDER)` loads it directly. Its input must be tokenised with
+`tokenizer.json` and end with `</s>`."""
 
 
 class CTranslate2Model:
@@ -192,6 +194,7 @@ FORMAT = Format(
     name="ctranslate2",
     title="CTranslate2",
     files=("model.bin", f"{CONFIG_FOLDER}/*config.json"),
+    usage=_USAGE,
     quantizations=QUANTIZATIONS,
     uses_gpus=True,
     check=lambda: import_extra("ctranslate2", "export"),

@@ -53,6 +53,7 @@ class Format:
         name: its name on the command line.
         title: the name of its runtime.
         files: patterns of the files that determine its translations, besides configuration and tokenizer.
+        usage: how other programs use an export, for its README.
         check: raises an `ImportError` if the packages that write an export are not installed.
         recognises: returns whether a folder is such an export.
         write: writes the graphs or weights of a model into a folder, and what of its configuration they do not tell.
@@ -64,6 +65,7 @@ class Format:
     name: str
     title: str
     files: tuple[str, ...]
+    usage: str
     check: Callable[[], object]
     recognises: Callable[[Path], bool]
     write: Callable[[PreTrainedModel, PreTrainedTokenizerBase, Path, str | None], None]

@@ -24,6 +24,14 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from .format import Format, num_positions
 
 _MANIFEST = "export.json"  # written by transformers next to the graphs
+_USAGE = """Any build of ONNX Runtime can run the graphs. Run `encoder.onnx` once per sentence (tokenised with
+`tokenizer.json`, ending with `</s>`), `prefill.onnx` for the first output token, which also returns the attention keys
+and values, and `decode.onnx` for each further token, which takes and returns them. `export.json` lists all inputs and
+outputs. In Python, `transformers.exporters` runs the graphs:
+
+    from transformers.exporters import ExportedModel
+    exported = ExportedModel.from_pretrained("THIS_FOLDER", trust_remote_code=True)  # for its config class
+    exported.runners["encoder"](input_ids=..., attention_mask=...)"""
 
 
 def import_exporters() -> ModuleType:
@@ -192,6 +200,7 @@ FORMAT = Format(
     name="onnx",
     title="ONNX",
     files=("*.onnx", "*.onnx.data"),
+    usage=_USAGE,
     check=import_exporters,
     recognises=lambda folder: (folder / _MANIFEST).is_file(),
     write=_write,

@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import CARD, WEIGHT_FILES, checksum, new_folder, read_template
+from ..files import CARD, WEIGHT_FILES, checksum, new_folder
 
 if TYPE_CHECKING:  # it imports torch, and the command line needs only the names
     from .format import ExportedModel, Format
@@ -14,6 +14,16 @@ FORMATS = ("ctranslate2", "onnx")  # each has a file of its name here
 
 _SHARED_FILES = ("*config.json", "tokenizer*", "*vocab*")  # what decides the translations in every format
 _MODEL_FILES = (WEIGHT_FILES, "adapter_model*")  # and in a saved model
+
+_README = """# {title} export of a Transformer
+
+Exported by hf-vanilla-transformer from {name}{details}. To run it:
+
+    pip install "hf-vanilla-transformer[export]"
+    vanilla-transformer translate THIS_FOLDER --backend {format} < in.txt > out.txt
+
+{usage}
+"""
 
 
 def find_format(name: str) -> "Format":
@@ -41,7 +51,6 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
             not an empty folder.
     """
     # slow to import
-    from jinja2 import Template
     from transformers import AutoTokenizer
 
     from ..model.loading import load, load_model
@@ -64,10 +73,14 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
         target.mkdir()
         format.write(model, tokenizer, target, quantization)
         tokenizer.save_pretrained(target)
-        # not the path on this machine
-        name = Path(folder).resolve().name if Path(folder).exists() else folder
-        template = Template(read_template("export.md"), trim_blocks=True)
-        readme = template.render(format=format, name=name, quantization=quantization)
+        readme = _README.format(
+            title=format.title,
+            format=format.name,
+            # not the path on this machine
+            name=Path(folder).resolve().name if Path(folder).exists() else folder,
+            details=f", quantisation {quantization}" if quantization else "",
+            usage=format.usage,
+        )
         (target / CARD).write_text(readme, encoding="utf-8")
 
 
