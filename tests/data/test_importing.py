@@ -4,7 +4,8 @@ import random
 import zipfile
 
 import pytest
-from hypothesis import given, settings
+from damaged_imports import FILES, check_import, damaged
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from import_files import WRITERS, write_csv, write_tmx, write_xlsx
 
@@ -29,25 +30,27 @@ def test_every_format_yields_the_same_pairs(name, tmp_path):
     assert not job.report.dropped
 
 
-@pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("seed", range(8))
-def test_a_damaged_file_is_an_error_of_one_line_or_pairs(name, seed, tmp_path):
-    rng = random.Random(seed)
-    file = tmp_path / name
-    WRITERS[name](file, PAIRS)
-    content = bytearray(file.read_bytes())
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randrange(len(content))
-        content[place : place + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
-    file.write_bytes(content[: rng.randint(1, len(content))])
-    message = str(file)
+edits = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 40), st.binary(max_size=20)), max_size=6)
+
+
+@pytest.mark.parametrize("name", FILES)
+@given(edits=edits, member=st.integers(0, 12), length=st.integers(1, 1 << 16) | st.none())
+@settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_damaged_file_is_an_error_of_one_line_or_pairs(name, tmp_path, edits, member, length):
+    check_import(tmp_path / name, damaged(FILES[name], edits, member)[:length])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_an_error_or_pairs_in_the_process_of_its_reader_too(name, tmp_path):
+    (tmp_path / name).write_bytes(FILES[name][: len(FILES[name]) // 2])
+    message = str(tmp_path / name)
     try:
-        for source, target in Import(("en", "de")).pairs([str(file)]):
-            assert "\n" not in source + target
+        read(tmp_path / name)
     except DataError as error:
         message = str(error)
-    assert str(file) in message
-    assert "\n" not in message
+    assert message.startswith(str(tmp_path / name))
 
 
 def test_entities_are_never_expanded(tmp_path):
