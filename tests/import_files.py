@@ -28,11 +28,11 @@ def write_xls(path: Path, pairs: Pairs) -> None:
         return struct.pack("<HH", kind, len(content)) + content
 
     cells = [
-        (row, column, text) for row, pair in enumerate([("en", "de"), *pairs]) for column, text in enumerate(pair)
+        (row, column, text.encode("utf-16-le"))
+        for row, pair in enumerate([("en", "de"), *pairs])
+        for column, text in enumerate(pair)
     ]
-    labels = (
-        record(0x204, struct.pack("<4HB", *at, 0, len(text), 1) + text.encode("utf-16-le")) for *at, text in cells
-    )
+    labels = (record(0x204, struct.pack("<4HB", *at, 0, len(text) // 2, 1) + text) for *at, text in cells)
     begins = [record(0x809, struct.pack("<4H8x", 0x600, kind, 0, 1997)) for kind in (5, 16)]
     ends = record(0xA, b"")
     # the first part says where the sheet begins, after 13 bytes of its own and its name

@@ -40,8 +40,8 @@ _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 _SEPARATORS = "\t,;|"
 # of Windows, Unix and the Mac, with the languages that are written in them
 _CODE_PAGES = {
-    "cp1250": "bs cs hr hu pl ro sk sl sq sr",
     "iso8859_2": "bs cs hr hu pl ro sk sl sq sr",
+    "cp1250": "bs cs hr hu pl ro sk sl sq sr",
     "cp1251": "ba be bg ce cv kk ky mk mn os ru sah sr tg tt udm uk uz",
     "koi8_r": "ru",
     "cp1253": "el",

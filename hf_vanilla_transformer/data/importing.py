@@ -115,7 +115,7 @@ class Import:
                     self.report.read += 1
                     yield texts
         problems = [table.problem for table in tables if table.columns is None and table.problem]
-        if problems and len(problems) == len(tables):
+        if problems and not any(table.columns for table in tables):
             raise DataError(problems[0])
         # such as a sheet with notes
         self.report.notes.extend(f"left out: {problem}" for problem in problems)
@@ -144,7 +144,7 @@ class _Table:
 
     Attributes:
         columns: their places, once they are found.
-        problem: why the first row does not name them, if it does not.
+        problem: why no row names them, if none does.
     """
 
     def __init__(self, name: str, job: Import):
@@ -153,6 +153,7 @@ class _Table:
         self._name = name
         self._job = job
         self._rows = 0
+        self._cells = 0
 
     def texts(self, row: list[str] | dict[str, object]) -> tuple[str, str] | None:
         """Return the texts of a row, or None for the header and what is above it."""
@@ -171,7 +172,10 @@ class _Table:
             try:
                 columns = [self._find(header, number) for number in (0, 1)]
             except DataError as error:
-                self.problem = self.problem or str(error)
+                # of the row that looks most like a header
+                if sum(map(bool, header)) > self._cells:
+                    self._cells = sum(map(bool, header))
+                    self.problem = str(error)
                 return None
             self.columns = columns
             found = " and ".join(header[column] or str(column + 1) for column in columns)

@@ -19,8 +19,8 @@ with atheris.instrument_imports(include=[*OURS, "pympi", "translate.storage"]):
     for parser in PARSERS:
         import_module(parser)
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from damaged_imports import FILES, check_import, damaged
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from damaged_imports import FILES, check_import, damaged
 
 TARGET, FOLDER = sys.argv[1], Path(sys.argv[2])
 ENDINGS = [".jsonl", ".tsv", ".csv", ".tsv.gz", ".jsonl.zst"]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shlex
 
 import pytest
@@ -30,6 +31,7 @@ def test_four_thousand_pairs_become_a_served_model_and_next_week_more(tmp_path, 
     write_xlsx(tmp_path / "week2.xlsx", PAIRS[4000:], header=("English", "Swahili"))
     monkeypatch.chdir(tmp_path)
     summaries = []
+    trained = []
     served = []
     for command in commands(GUIDE / "spreadsheet.md"):
         _, verb, *flags = shlex.split(command)
@@ -49,12 +51,13 @@ def test_four_thousand_pairs_become_a_served_model_and_next_week_more(tmp_path, 
         output = capsys.readouterr()
         if verb == "import":
             summaries.append(json.loads(output.out))
+        elif verb == "train":
+            trained.append(output.err)
         elif verb == "evaluate":
             assert json.loads(output.out)["sentences"] == 400
 
     assert served == ["runs/words", "runs/words2"]
     parts = [{name: summary[name] for name in ("train", "validation", "test")} for summary in summaries]
     assert parts == [{"train": 3200, "validation": 400, "test": 400}, {"train": 500, "validation": 0, "test": 0}]
-    card = (tmp_path / "runs" / "words2" / "README.md").read_text("utf-8")
-    assert "- sw" in card
-    assert "3,700" in card
+    assert re.findall(r"train, .*: ([\d,]+) of [\d,]+ pairs", trained[1]) == ["3,200", "500"], trained[1][-3000:]
+    assert "- sw" in (tmp_path / "runs" / "words2" / "README.md").read_text("utf-8")
