@@ -19,6 +19,7 @@ import gzip
 import io
 import json
 import re
+import signal
 import sys
 import tempfile
 import zipfile
@@ -32,7 +33,7 @@ from ..files import import_extra
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
-    from translate.storage.base import TranslationUnit
+    from translate.storage.xliff_common import XliffUnit
 
 MAX_BYTES = 1 << 29  # of an unpacked file; larger text is plain text, which `train` reads directly
 _BASE_MEMORY = 200 << 20
@@ -332,7 +333,7 @@ def _are(tags: Sequence[str | None], languages: Sequence[str]) -> bool:
     return all(tag is None or matches(tag, language) for tag, language in zip(tags, languages, strict=True))
 
 
-def _segments(unit: "TranslationUnit", version: int) -> Iterator[tuple["_Element | None", "_Element | None", bool]]:
+def _segments(unit: "XliffUnit", version: int) -> Iterator[tuple["_Element | None", "_Element | None", bool]]:
     """Yield source, target and whether nobody has accepted the translation yet, for each segment of an XLIFF unit."""
     source = unit.get_source_dom()
     target = unit.getlanguageNode(lang=None, index=1)
@@ -487,6 +488,8 @@ def _limit_memory(size: int) -> None:
     for limit, value in ((resource.RLIMIT_DATA, _BASE_MEMORY + 10 * size), (resource.RLIMIT_CPU, seconds)):
         _, hard = resource.getrlimit(limit)
         resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+    # a parser that runs out of memory may wait for a lock indefinitely, and use no time of the processor
+    signal.alarm(2 * seconds)
 
 
 def lines(

@@ -5,6 +5,9 @@
 import gzip
 import random
 import re
+import signal
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -56,6 +59,15 @@ def test_a_truncated_file_is_an_error_or_pairs_in_the_process_of_its_reader_too(
     except DataError as error:
         message = str(error)
     assert message.startswith(str(tmp_path / name))
+
+
+def test_a_reader_that_waits_indefinitely_is_ended_by_the_clock():
+    """A spreadsheet of a million empty rows made calamine wait for a lock, in limited memory."""
+    code = "import signal, sys; from hf_vanilla_transformer.data.exchange import _limit_memory; _limit_memory(0);"
+    code += "print(signal.getitimer(signal.ITIMER_REAL)[0]); sys.stdout.flush(); signal.raise_signal(signal.SIGALRM)"
+    reader = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert 60 < float(reader.stdout) <= 120
+    assert reader.returncode == -signal.SIGALRM
 
 
 def test_entities_are_never_expanded(tmp_path):
