@@ -1,4 +1,4 @@
-"""Atomic writes, the file names of a trained model, checksums, and imports of optional dependencies."""
+"""Atomic writes, the file names of a trained model, checksums, templates, and imports of optional dependencies."""
 
 import hashlib
 import json
@@ -72,6 +72,14 @@ def read_json(file: Path) -> Any:
         raise ValueError(f"{file} is damaged: {error}") from None
 
 
+def read_template(name: str) -> str:
+    """Return a template of `model_cards`, from the installed package or from a checkout of the repository."""
+    package = Path(__file__).parent
+    # An installed package has the folder inside, a checkout beside it: see `package-dir` in pyproject.toml
+    files = (folder / "model_cards" / name for folder in (package, package.parent))
+    return next(file for file in files if file.is_file()).read_text("utf-8")
+
+
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path for a folder to create and fill, and move it to `path` if the block succeeds.
@@ -102,6 +110,11 @@ def checksum(file: Path) -> str:
         while block := content.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def digest(content: object) -> str:
+    """Return the BLAKE2b digest of what is given in types of JSON: 16 bytes in hexadecimal."""
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def import_extra(module: str, extra: str) -> ModuleType:

@@ -17,22 +17,14 @@ from transformers import AutoConfig, set_seed
 from transformers.utils import logging
 
 from ..data.formats import DataError, read_translation_manifest
-from ..data.source import named_identities
+from ..data.identity import identify as identify_text
+from ..data.identity import stamp
 from ..export.registry import identify
 from ..files import CORPUS_MANIFEST, JsonObject, read_json, replacing
 from ..inference.translator import Hypothesis, Translation, Translator
 from ..model.loading import load
 from ..version import __version__
-from .runner import (
-    SHARED_DISK_DELAY,
-    Runner,
-    check_settings,
-    check_unused,
-    is_complete,
-    remove_leftovers,
-    wait_for,
-    write_json,
-)
+from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
 from .spans import Span, check_language, cut, read_span
 
 _MAX_PROBLEMS = 5  # messages on unusable lines that are kept per task
@@ -156,12 +148,15 @@ class CorpusJob:
     def __init__(
         self, translation: CorpusTranslation, files: Sequence[str], output_dir: str, shard_lines: int = 10_000
     ):
-        self.folder = Path(output_dir).resolve()
-        self._writer = _Writer(translation, self.folder)
+        folder = Path(output_dir).resolve()
+        self._folder = JobFolder(folder, CORPUS_MANIFEST, _NOTES, read_translation_manifest)
+        self._writer = _Writer(translation, folder)
         # not resolved: a link's target may lack the extension
         files = [os.path.abspath(file) for file in files]
         settings = _settings(translation, files, shard_lines)
-        manifest = self._read_manifest(settings)
+        models = zip(translation.models, settings["models"], strict=True)
+        named = [{"name": Path(name).resolve().name, **model} for name, model in models]
+        manifest = self._folder.resume(settings, {"files": list(map(stamp, files)), "models": named})
         # the model may have changed
         _load.cache_clear()
         if manifest is None:
@@ -170,21 +165,9 @@ class CorpusJob:
             spans = [(i, *span[1:]) for i, file in enumerate(files) for span in cut(file, shard_lines)]
             if not spans:
                 raise DataError(f"There are no lines in {', '.join(files)}.")
-            (self.folder / _NOTES).mkdir(parents=True, exist_ok=True)
-            manifest = {"settings": settings, "whole": False, "spans": spans}
-            write_json(self.folder / CORPUS_MANIFEST, manifest)
+            manifest = self._folder.start(settings, spans=spans)
         self.manifest = manifest
         self.tasks = [Task(i, Span(files[file], *rest)) for i, (file, *rest) in enumerate(manifest["spans"])]
-
-    def _read_manifest(self, settings: JsonObject) -> JsonObject | None:
-        """Return the manifest of an earlier call for this job, or None if the folder is empty."""
-        file = self.folder / CORPUS_MANIFEST
-        if not file.is_file():
-            check_unused(self.folder, _NOTES, CORPUS_MANIFEST)
-            return None
-        manifest = read_translation_manifest(self.folder)
-        check_settings(self.folder, manifest["settings"], settings)
-        return manifest
 
     def is_done(self, task: Task) -> bool:
         """Return whether the file of a task is complete."""
@@ -208,15 +191,13 @@ class CorpusJob:
         if self.manifest["whole"] or not all(map(self.is_done, self.tasks)):
             return self.manifest
         notes = [read_json(self._writer.note(task.number)) for task in self.tasks]
-        self.manifest |= {
-            "whole": True,
+        totals = {
             "lines": sum(task.span.lines for task in self.tasks),
             "unusable_lines": sum(note["unusable_lines"] for note in notes),
             "problems": [problem for note in notes for problem in note["problems"]][:_MAX_PROBLEMS],
             "parts": [self._writer.part(task.number).name for task in self.tasks],
         }
-        write_json(self.folder / CORPUS_MANIFEST, self.manifest)
-        remove_leftovers(self.folder)
+        self.manifest = self._folder.finish(self.manifest, totals)
         return self.manifest
 
 
@@ -235,14 +216,14 @@ def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines:
         "options": translation.options,
         "shard_lines": shard_lines,
         "version": __version__,
-        "files": named_identities(files),
+        "files": list(map(identify_text, files)),
     }
     return json.loads(json.dumps(settings))
 
 
 def _identify(model: str) -> dict[str, str]:
-    """Return a model's name and, for a local folder, the checksums of the files that decide what it translates."""
+    """Return the checksums of the files that decide what a model translates, or its name on the Hub and its commit."""
     folder = Path(model)
     if not folder.is_dir():
         return {"name": model, "revision": str(load(AutoConfig, model)._commit_hash)}
-    return {"name": folder.resolve().name, **identify(folder)}
+    return identify(folder)

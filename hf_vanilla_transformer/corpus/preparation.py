@@ -9,7 +9,9 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,23 +20,15 @@ from transformers import PreTrainedTokenizerBase
 from ..data import cleaning
 from ..data.cleaning import all_dropped
 from ..data.formats import DataError, check_languages
+from ..data.identity import identify, stamp
 from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
-from ..data.source import Source, Text, named_identities
+from ..data.source import Source, Text
 from ..data.tokenizer import fingerprint, train_tokenizer
 from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
 from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
-from .runner import (
-    SHARED_DISK_DELAY,
-    Runner,
-    check_settings,
-    check_unused,
-    is_complete,
-    remove_leftovers,
-    wait_for,
-    write_json,
-)
+from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
 
 SAMPLE_PAIRS = 1_000_000  # number of pairs on which a tokenizer is trained
 VERSION = SOURCE_VERSION + cleaning.VERSION  # version of the code that reads and cleans text
@@ -78,46 +72,43 @@ def prepare(
         OSError: as `Runner.run`.
     """
     check_languages(preparation.languages)
-    folder = Path(output_dir).resolve()
+    job = JobFolder(Path(output_dir).resolve(), MANIFEST, WORK, read_manifest)
     runner = runner or Runner()
     settings = _settings(source, preparation, tokenizer)
-    earlier = _earlier_manifest(folder, settings)
-    if earlier is not None and earlier["whole"]:
+    stamps = _text(source, preparation, methodcaller("stamps"), stamp)
+    manifest = job.resume(settings, stamps, partial(_recorded_settings, settings)) or job.start(settings)
+    if manifest["whole"]:
         # which may have been interrupted
-        _clean_up(folder)
-        return earlier
-    (folder / WORK).mkdir(parents=True, exist_ok=True)
-    manifest = earlier or {"settings": settings, "whole": False}
-    if earlier is None:
-        write_json(folder / MANIFEST, manifest)
+        _clean_up(job)
+        return manifest
+    (job.path / WORK).mkdir(exist_ok=True)
     # Each step asks which files are missing, so a call that follows an interruption does only the rest.
-    steps = _Steps(PieceTasks(folder, preparation), runner, watch)
+    steps = _Steps(PieceTasks(job.path, preparation), runner, watch)
     try:
         pieces = steps.read(source)
         steps.make_tokenizer(tokenizer, pieces)
         shards = steps.write(pieces)
     except (_WaitsForOthersError, FileNotFoundError) as error:
         # another element may have finished the job and removed the work folder
-        manifest = read_manifest(folder)
+        manifest = read_manifest(job.path)
         waits = isinstance(error, _WaitsForOthersError)
         if manifest["whole"] or (waits and runner.share != (0, 1)):
             return manifest
         if not waits:
             raise
-        raise OSError(f"Output of tasks is missing in {folder}: all nodes of the cluster must share it.") from None
-    manifest |= {"whole": True, **_sum_counts(shards.values())}
-    manifest["tokenizer"] = {"blake2b": fingerprint(load_tokenizer(folder))}
-    manifest["shards"] = shards
-    write_json(folder / MANIFEST, manifest)
-    _clean_up(folder)
+        raise OSError(f"Output of tasks is missing in {job.path}: all nodes of the cluster must share it.") from None
+    totals = _sum_counts(shards.values())
+    tokenizer_identity = {"blake2b": fingerprint(load_tokenizer(job.path))}
+    manifest = job.finish(manifest, {**totals, "tokenizer": tokenizer_identity, "shards": shards})
+    _clean_up(job)
     return manifest
 
 
-def _clean_up(folder: Path) -> None:
+def _clean_up(job: JobFolder) -> None:
     """Remove what is no longer needed when all shards are written."""
     # another process may be removing it
-    shutil.rmtree(folder / WORK, ignore_errors=True)
-    remove_leftovers(folder)
+    shutil.rmtree(job.path / WORK, ignore_errors=True)
+    job.remove_leftovers()
 
 
 class _Steps:
@@ -221,13 +212,11 @@ class _Steps:
 
 def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> JsonObject:
     """Return everything that determines the content of the shards, in types of JSON."""
-    identities = [(part.needs_network, part.identity()) for part in source.parts]
     cleaning = asdict(preparation.cleaning).items() if preparation.cleaning else ()
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        "files": [file for is_dataset, files in identities if not is_dataset for file in files],
-        "dataset": next((identity for is_dataset, identity in identities if is_dataset), None),
+        **_text(source, preparation, methodcaller("identity"), identify),
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
@@ -235,7 +224,6 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
         "max_tokens": preparation.max_tokens,
         # only what is set, so that a new setting does not invalidate earlier folders
         "cleaning": {name: value for name, value in cleaning if value is not None} or None,
-        "exclude": named_identities(preparation.exclude),
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }
@@ -243,25 +231,28 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     return json.loads(json.dumps(settings))
 
 
-def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
-    """Return the manifest of an earlier call with the same settings, or None if there was none.
+def _text(
+    source: Source, preparation: Preparation, known_by: Callable[[Text], list], file_known_by: Callable[[str], object]
+) -> JsonObject:
+    """Return by what text is known among the settings: that to prepare, and that to exclude."""
+    known = [(part.needs_network, known_by(part)) for part in source.parts]
+    return {
+        "files": [each for is_dataset, parts in known if not is_dataset for each in parts],
+        "dataset": next((parts for is_dataset, parts in known if is_dataset), None),
+        "exclude": list(map(file_known_by, preparation.exclude)),
+    }
 
-    Raises:
-        ValueError: if the settings of that call are different, or the folder contains anything else.
-    """
-    if not (folder / MANIFEST).is_file():
-        check_unused(folder, WORK, MANIFEST)
-        return None
-    earlier = read_manifest(folder)
-    recorded = earlier["settings"]
-    if earlier["whole"]:
-        # remains valid if the code changes or records additional settings, whose defaults did the same as before
-        earlier_defaults: JsonObject = {"exclude": []}
-        if recorded.get("vocab_size"):
-            earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
-        recorded = {**settings, **earlier_defaults, **recorded, "version": settings["version"]}
-    check_settings(folder, recorded, settings)
-    return earlier
+
+def _recorded_settings(settings: JsonObject, manifest: JsonObject) -> JsonObject:
+    """Return the settings of an earlier call, as far as they decide whether its folder is that of `settings`."""
+    recorded = manifest["settings"]
+    if not manifest["whole"]:
+        return recorded
+    # remains valid if the code changes or records additional settings, whose defaults did the same as before
+    earlier_defaults: JsonObject = {"exclude": []}
+    if recorded.get("vocab_size"):
+        earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
+    return {**settings, **earlier_defaults, **recorded, "version": settings["version"]}
 
 
 def _sum_counts(shards: Iterable[JsonObject]) -> JsonObject:

@@ -4,7 +4,6 @@ A job is a list of independent, deterministic tasks. Each writes its files atomi
 task again after an interruption.
 """
 
-import contextlib
 import json
 import os
 import signal
@@ -17,9 +16,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context, parent_process
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..data.cleaning import available_cores
 from ..files import JsonObject, import_extra, read_json, write_whole
@@ -230,28 +230,74 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def check_settings(folder: Path, recorded: JsonObject, settings: JsonObject) -> None:
-    """Check that the job whose settings are recorded in a folder is the job with the given settings.
+class JobFolder(NamedTuple):
+    """The folder of a job, whose manifest has its settings and, once every task is done, its totals.
 
-    Raises:
-        ValueError: if not; the message names the settings that differ.
+    Args:
+        path: absolute path of the folder: new, empty, or of this job.
+        manifest: name of the manifest.
+        work: name of the subfolder in which tasks note what they have done.
+        read: returns the manifest of a folder, checked.
     """
-    changed = [name for name, value in settings.items() if recorded.get(name) != value]
-    if changed:
-        raise ValueError(
-            f'{folder} contains the output of different text or settings ({", ".join(changed)}; "version" identifies '
-            "the code); choose another folder."
-        )
 
+    path: Path
+    manifest: str
+    work: str
+    read: Callable[[Path], JsonObject]
 
-def check_unused(folder: Path, *own: str) -> None:
-    """Check that a folder is new or empty, apart from entries whose names start with one of `own`.
+    def resume(
+        self,
+        settings: JsonObject,
+        stamps: JsonObject,
+        recorded: Callable[[JsonObject], JsonObject] = itemgetter("settings"),
+    ) -> JsonObject | None:
+        """Return the manifest of an earlier call for this job, or None if there was none.
 
-    Raises:
-        ValueError: if it contains anything else.
-    """
-    if folder.is_dir() and not all(entry.name.startswith(own) for entry in folder.iterdir()):
-        raise ValueError(f"{folder} is in use: choose a new or empty folder.")
+        Args:
+            settings: everything that determines the output, in types of JSON.
+            stamps: what earlier versions recorded for some settings: names and times in place of content.
+            recorded: returns the settings of an earlier manifest.
+
+        Raises:
+            ValueError: if the folder contains anything else; for the same job with different settings, the message
+                names these.
+        """
+        if not (self.path / self.manifest).is_file():
+            own = (self.work, self.manifest)
+            if self.path.is_dir() and not all(entry.name.startswith(own) for entry in self.path.iterdir()):
+                raise ValueError(f"{self.path} is in use: choose a new or empty folder.")
+            return None
+        manifest = self.read(self.path)
+        earlier = recorded(manifest)
+        changed = [
+            name for name, value in settings.items() if earlier.get(name) not in (value, stamps.get(name, value))
+        ]
+        if changed:
+            raise ValueError(
+                f'{self.path} contains the output of different text or settings ({", ".join(changed)}; "version" '
+                "identifies the code); choose another folder."
+            )
+        return manifest
+
+    def start(self, settings: JsonObject, **content: object) -> JsonObject:
+        """Write the manifest of a new job, with `content`, and return it."""
+        (self.path / self.work).mkdir(parents=True, exist_ok=True)
+        manifest = {"settings": settings, "whole": False, **content}
+        write_json(self.path / self.manifest, manifest)
+        return manifest
+
+    def finish(self, manifest: JsonObject, totals: JsonObject) -> JsonObject:
+        """Write and return the manifest with the totals of a job whose tasks are all done."""
+        manifest = {**manifest, "whole": True, **totals}
+        write_json(self.path / self.manifest, manifest)
+        self.remove_leftovers()
+        return manifest
+
+    def remove_leftovers(self) -> None:
+        """Remove what interrupted tasks have left."""
+        for file in self.path.rglob("*.unfinished"):
+            # another process may be removing them
+            file.unlink(missing_ok=True)
 
 
 def is_complete(file: Path, note: Path) -> bool:
@@ -270,11 +316,3 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     while not (holds := condition()) and time.monotonic() < end:
         time.sleep(0.5)
     return holds
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove what interrupted tasks have left in the folder of a job that is finished."""
-    for file in folder.rglob("*.unfinished"):
-        with contextlib.suppress(FileNotFoundError):
-            # another process may be removing them
-            file.unlink()

@@ -12,7 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..data.formats import COMPRESSIONS, MAX_LINE_BYTES, DataError, decode_line, json_object, json_texts, open_text
+from ..data.formats import (
+    COMPRESSIONS,
+    MAX_LINE_BYTES,
+    DataError,
+    decode_line,
+    ending_of,
+    json_object,
+    json_texts,
+    open_text,
+)
 
 _BLOCK = 1 << 20
 _ONLY_PAIRS = (".tsv", ".csv")  # formats of parallel text that cannot be cut at line ends
@@ -49,13 +58,9 @@ def find_files(patterns: Iterable[str]) -> list[str]:
             raise DataError(f"There is no file {pattern}.")
         files += found
     for file in files:
-        if _format(file) in _ONLY_PAIRS:
+        if ending_of(file) in _ONLY_PAIRS:
             raise DataError(f"{file} is a table: give plain text, .jsonl or .parquet.")
     return files
-
-
-def _format(file: str) -> str:
-    return Path(file.removesuffix(Path(file).suffix) if file.endswith(COMPRESSIONS) else file).suffix
 
 
 def cut(file: str, lines_per_span: int) -> list[Span]:
@@ -65,7 +70,7 @@ def cut(file: str, lines_per_span: int) -> list[Span]:
         DataError: if the file is damaged.
         OSError: if it cannot be read.
     """
-    if _format(file) == ".parquet":
+    if ending_of(file) == ".parquet":
         lines = _open_parquet(file).metadata.num_rows
         offsets = list(range(0, lines, lines_per_span))
     else:
@@ -104,11 +109,11 @@ def read_span(span: Span, language: str) -> tuple[list[str], list[str]]:
     Raises:
         DataError: if the file has become damaged, or a Parquet file has no such column.
     """
-    if _format(span.file) == ".parquet":
+    if ending_of(span.file) == ".parquet":
         return _read_parquet(span, language), []
     sentences = []
     problems = []
-    as_json = _format(span.file) == ".jsonl"
+    as_json = ending_of(span.file) == ".jsonl"
     # in bytes: what precedes an offset is never decoded
     with open_text(span.file) as text:
         _skip(text, span.offset, compressed=span.file.endswith(COMPRESSIONS))
@@ -133,7 +138,7 @@ def check_language(file: str, language: str) -> None:
     Raises:
         DataError: if it lacks the language.
     """
-    if _format(file) != ".jsonl":
+    if ending_of(file) != ".jsonl":
         return
     with open_text(file) as text:
         for number, line in enumerate(_lines(text), start=1):

@@ -11,14 +11,14 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-from ..files import CORPUS_MANIFEST
+from ..files import CORPUS_MANIFEST, JsonObject
 from .exchange import FORMATS, format_of
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
@@ -75,6 +75,11 @@ def read_lines(path: str) -> Iterator[str]:
     """
     with open_text(path) as file:
         yield from decode_lines(file, path)
+
+
+def ending_of(path: str) -> str:
+    """Return the ending of a file's name, before that of a compression if it has one."""
+    return Path(path.removesuffix(Path(path).suffix) if path.endswith(COMPRESSIONS) else path).suffix
 
 
 def _open(path: str) -> BinaryIO:
@@ -137,8 +142,7 @@ def _directed_json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> I
 
 def names_languages(path: str) -> bool:
     """Return whether a file is JSON lines whose first object names its languages, for `_directed_json_rows`."""
-    name = path[: -len(Path(path).suffix)] if path.endswith(COMPRESSIONS) else path
-    if not name.endswith(".jsonl") or not Path(path).is_file():
+    if ending_of(path) != ".jsonl" or not Path(path).is_file():
         return False
     _, row = next(_json_objects(path), ("", {}))
     return "source_lang" in row and "target_lang" in row
@@ -289,8 +293,8 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     if Path(path, CORPUS_MANIFEST).is_file():
         return ".jsonl", _translated_files(path)
 
-    # The suffix before that of a compression, if any; without a known one, `path` is the prefix of a Moses pair.
-    format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
+    # Without a known one, `path` is the prefix of a Moses pair.
+    format = ending_of(path)
     if format in READERS or format == ".parquet":
         files: tuple[str, ...] = (path,)
     else:
@@ -310,23 +314,53 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     return format, files
 
 
-def read_translation_manifest(folder: str | Path) -> dict:
+def read_translation_manifest(folder: str | Path) -> JsonObject:
     """Return the manifest of a folder of translations, even if it is not finished.
 
     Raises:
         DataError: if it is damaged.
     """
-    file = Path(folder, CORPUS_MANIFEST)
-    try:
+    always = {"spans": [(int, int, int, int)]}
+    return read_checked(Path(folder, CORPUS_MANIFEST), always, {"parts": [str]}, "translate again into a new folder")
+
+
+def read_checked(file: Path, always: dict, finished: dict, advice: str) -> JsonObject:
+    """Return the manifest of a job, even if the job has not finished.
+
+    Args:
+        always, finished: what every manifest, and that of a finished job, must have besides "settings" and "whole", in
+            the words of `_matches`.
+        advice: what to do if it does not.
+
+    Raises:
+        DataError: if it does not.
+    """
+    # thousands of brackets exceed the depth of recursion
+    with suppress(ValueError, RecursionError):
         manifest = json.loads(file.read_text("utf-8"))
-        # Raises TypeError unless it is a mapping.
-        {**manifest["settings"]}
-        spans_are_valid = all(len(span) == 4 and set(map(type, span)) == {int} for span in manifest["spans"])
-        if spans_are_valid and (not manifest["whole"] or all(isinstance(part, str) for part in manifest["parts"])):
+        required = {"settings": dict, "whole": bool, **always}
+        if _matches(manifest, required) and (not manifest["whole"] or _matches(manifest, finished)):
             return manifest
-    except (ValueError, TypeError, LookupError):
-        pass
-    raise DataError(f"{file} is damaged; translate again into a new folder.")
+    raise DataError(f"{file} is damaged; {advice}.")
+
+
+def _matches(value: object, expected: object) -> bool:
+    """Return whether a value of JSON has the expected type or content.
+
+    Args:
+        expected: a type; an object with some of the keys, or with `str` for one key or more; `[item]` for a list of
+            any length, or a tuple of the items of one.
+    """
+    if isinstance(expected, type):
+        # exactly, because true and false are instances of int
+        return type(value) is expected
+    if isinstance(expected, dict) and isinstance(value, dict) and value:
+        each = dict.fromkeys(value, expected[str]) if str in expected else expected
+        return all(key in value and _matches(value[key], item) for key, item in each.items())
+    if isinstance(expected, (list, tuple)) and isinstance(value, list):
+        items = expected * len(value) if isinstance(expected, list) else expected
+        return len(value) == len(items) and all(map(_matches, value, items))
+    return False
 
 
 def _translated_files(folder: str) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 Such a folder contains `shard-00000.arrow` ..., the tokenizer, and `manifest.json`, which describes the shards.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
@@ -15,8 +14,9 @@ import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..files import JsonObject
 from .batching import MaxTokensBatchSampler, Rows
-from .formats import DataError
+from .formats import DataError, read_checked
 
 MANIFEST = "manifest.json"
 PREPARE_AGAIN = "prepare the text again in a new folder"
@@ -27,29 +27,17 @@ def is_prepared(folder: str | None) -> bool:
     return folder is not None and Path(folder, MANIFEST).is_file()
 
 
-def read_manifest(folder: str | Path) -> dict:
+def read_manifest(folder: str | Path) -> JsonObject:
     """Return the manifest of a folder to which `prepare` has written, even if it has not finished.
 
     Raises:
         DataError: if the manifest is damaged.
     """
-    file = Path(folder, MANIFEST)
-    try:
-        manifest = json.loads(file.read_text("utf-8"))
-        # A folder that is not finished has no shards yet.
-        shards = manifest.get("shards", {})
-        counts = [count for shard in shards.values() for count in (shard["pairs"], shard["bytes"])]
-        # Raises TypeError unless it is a mapping.
-        {**manifest["settings"]}
-        counts_are_valid = all(isinstance(count, int) for count in counts)
-        if counts_are_valid and (not manifest["whole"] or (shards and isinstance(manifest["pairs"], int))):
-            return manifest
-    except (ValueError, TypeError, LookupError, AttributeError):
-        pass
-    raise DataError(f"{file} is damaged; {PREPARE_AGAIN}.")
+    shards = {str: {"pairs": int, "bytes": int}}
+    return read_checked(Path(folder, MANIFEST), {}, {"pairs": int, "shards": shards}, PREPARE_AGAIN)
 
 
-def finished_manifest(folder: str) -> dict:
+def finished_manifest(folder: str) -> JsonObject:
     """Return the manifest of a finished folder, after checking that every shard exists and has the right size."""
     manifest = read_manifest(folder)
     if not manifest["whole"]:

@@ -4,20 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ..files import import_extra
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
 from ..model.layers_vanilla_transformer import sinusoids
-from ..model.loading import load, load_model
+from ..model.loading import load
 from .format import Format, num_positions
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
-_USAGE = """`ctranslate2.Translator(THIS_FOLDER)` loads it directly. Its input must be tokenised with
-`tokenizer.json` and end with `</s>`."""
 
 
 class CTranslate2Model:
@@ -141,16 +139,13 @@ class CTranslate2Model:
         return outputs
 
 
-def _register_loader() -> None:
-    """Register with CTranslate2's converter how to read the weights and settings of this model class."""
-    from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader, register_loader
+def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Path, quantization: str | None) -> None:
+    """Convert a model, and write it with its configuration to `target`."""
+    from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader
     from ctranslate2.specs.transformer_spec import TransformerSpec
 
     # BART has the same layers under the same names; only positions, and norms around embeddings, differ
-    @register_loader("VanillaTransformerConfig")
     class VanillaTransformerLoader(BartLoader):
-        architecture_name = "AutoModelForSeq2SeqLM"
-
         def get_model_spec(self, model):
             config = model.config
             if {config.d_k, config.d_v} != {config.d_model / config.num_heads}:
@@ -183,30 +178,20 @@ def _register_loader() -> None:
             super().set_config(config, model, tokenizer)
             config.layer_norm_epsilon = model.config.layer_norm_eps
 
-
-def _write(folder: str, target: Path, quantization: str | None) -> None:
-    """Convert the model in `folder`, with its tokenizer and configuration, to `target`."""
-    converters = import_extra("ctranslate2", "export").converters
-    _register_loader()
-    # checks that the files are complete
-    model = load_model(folder)
-    tokenizer = load(AutoTokenizer, folder)
-    config = model.config
-    generation_config = model.generation_config
-    # to save memory: the converter loads the model itself
-    del model
-    converter = converters.TransformersConverter(folder, trust_remote_code=False)
-    converter.convert(str(target), quantization=quantization)
-    tokenizer.save_pretrained(target)
-    config.save_pretrained(target / CONFIG_FOLDER)
-    generation_config.save_pretrained(target / CONFIG_FOLDER)
+    # as CTranslate2's converter does with a model that it has loaded
+    with torch.no_grad():
+        spec = VanillaTransformerLoader()(model, tokenizer)
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    spec.save(str(target))
+    model.config.save_pretrained(target / CONFIG_FOLDER)
+    model.generation_config.save_pretrained(target / CONFIG_FOLDER)
 
 
 FORMAT = Format(
     name="ctranslate2",
     title="CTranslate2",
     files=("model.bin", f"{CONFIG_FOLDER}/*config.json"),
-    usage=_USAGE,
     quantizations=QUANTIZATIONS,
     uses_gpus=True,
     check=lambda: import_extra("ctranslate2", "export"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -53,25 +53,23 @@ class Format:
         name: its name on the command line.
         title: the name of its runtime.
         files: patterns of the files that determine its translations, besides configuration and tokenizer.
-        usage: how other programs use an export, for its README.
-        quantizations: number formats of the weights, the default last; none if there is no choice.
-        uses_gpus: whether its runtime runs on a GPU if there is one.
         check: raises an `ImportError` if the packages that write an export are not installed.
         recognises: returns whether a folder is such an export.
-        write: writes the graphs or weights of the model in the first folder, or on the Hub, to the second.
+        write: writes the graphs or weights of a model into a folder, and what of its configuration they do not tell.
         load: loads an export.
+        quantizations: number formats of the weights, the default last; none if there is no choice.
+        uses_gpus: whether its runtime runs on a GPU if there is one.
     """
 
     name: str
     title: str
     files: tuple[str, ...]
-    usage: str
-    quantizations: tuple[str, ...]
-    uses_gpus: bool
     check: Callable[[], object]
     recognises: Callable[[Path], bool]
-    write: Callable[[str, Path, str | None], None]
+    write: Callable[[PreTrainedModel, PreTrainedTokenizerBase, Path, str | None], None]
     load: Callable[[str], ExportedModel]
+    quantizations: tuple[str, ...] = ()
+    uses_gpus: bool = False
 
 
 def num_positions(config: VanillaTransformerConfig) -> int:

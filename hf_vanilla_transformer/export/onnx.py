@@ -13,25 +13,17 @@ from typing import Any
 import torch
 import transformers
 from packaging.version import Version
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..files import import_extra
 from ..model.cache_vanilla_transformer import accept_past_key_values
-from ..model.loading import load, load_model
+from ..model.loading import load
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .format import Format, num_positions
 
 _MANIFEST = "export.json"  # written by transformers next to the graphs
-_USAGE = """Any build of ONNX Runtime can run the graphs. Run `encoder.onnx` once per sentence (tokenised with
-`tokenizer.json`, ending with `</s>`), `prefill.onnx` for the first output token, which also returns the attention keys
-and values, and `decode.onnx` for each further token, which takes and returns them. `export.json` lists all inputs and
-outputs. In Python, `transformers.exporters` runs the graphs:
-
-    from transformers.exporters import ExportedModel
-    exported = ExportedModel.from_pretrained("THIS_FOLDER", trust_remote_code=True)  # for its config class
-    exported.runners["encoder"](input_ids=..., attention_mask=...)"""
 
 
 def import_exporters() -> ModuleType:
@@ -143,16 +135,14 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         return runner(**{key: value for key, value in inputs.items() if key in runner.metadata.kwargs})
 
 
-def _write(folder: str, target: Path, quantization: str | None) -> None:
-    """Export the graphs of the model in `folder`, with its tokenizer, to `target`."""
+def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Path, quantization: str | None) -> None:
+    """Export the graphs of a model to `target`."""
     exporters = import_exporters()
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
-    model = load_model(folder).eval()
-    tokenizer = load(AutoTokenizer, folder)
     for stack in (model.get_encoder(), model.get_decoder()):
         # extends a table of sinusoids to this length
-        stack.embed_positions(0, num_positions(model.config))
+        stack.embed_positions(0, num_positions(stack.config))
     exporter = OnnxExporter()
     config = OnnxConfig(dynamic=True)
     # two sentences of different length, so that neither the batch nor the padding is traced as a constant
@@ -174,7 +164,6 @@ def _write(folder: str, target: Path, quantization: str | None) -> None:
         ).save_pretrained(target)
     for file in target.glob("*.onnx"):
         _remove_traces(file)
-    tokenizer.save_pretrained(target)
 
 
 def _remove_traces(file: Path) -> None:
@@ -203,9 +192,6 @@ FORMAT = Format(
     name="onnx",
     title="ONNX",
     files=("*.onnx", "*.onnx.data"),
-    usage=_USAGE,
-    quantizations=(),
-    uses_gpus=False,
     check=import_exporters,
     recognises=lambda folder: (folder / _MANIFEST).is_file(),
     write=_write,

@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import CARD, WEIGHT_FILES, checksum, new_folder
+from ..files import CARD, WEIGHT_FILES, checksum, new_folder, read_template
 
 if TYPE_CHECKING:  # it imports torch, and the command line needs only the names
     from .format import ExportedModel, Format
@@ -15,16 +15,6 @@ FORMATS = ("ctranslate2", "onnx")  # each has a file of its name here
 _SHARED_FILES = ("*config.json", "tokenizer*", "*vocab*")  # what decides the translations in every format
 _MODEL_FILES = (WEIGHT_FILES, "adapter_model*")  # and in a saved model
 
-_README = """# {title} export of a Transformer
-
-Exported by hf-vanilla-transformer from {name}{details}. To run it:
-
-    pip install "hf-vanilla-transformer[export]"
-    vanilla-transformer translate THIS_FOLDER --backend {format} < in.txt > out.txt
-
-{usage}
-"""
-
 
 def find_format(name: str) -> "Format":
     """Return the format called `name`, one of `FORMATS`."""
@@ -33,8 +23,7 @@ def find_format(name: str) -> "Format":
 
 def recognise(folder: str) -> "Format | None":
     """Return the format of the export in `folder`, or None if it is not an export."""
-    formats = map(find_format, FORMATS)
-    return next((format for format in formats if format.recognises(Path(folder))), None)
+    return next((format for format in map(find_format, FORMATS) if format.recognises(Path(folder))), None)
 
 
 def export_model(folder: str, output_dir: str, format_name: str, quantization: str | None = None) -> None:
@@ -51,6 +40,12 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
         ValueError: if the format does not support the model or the quantisation, or `output_dir` already exists and is
             not an empty folder.
     """
+    # slow to import
+    from jinja2 import Template
+    from transformers import AutoTokenizer
+
+    from ..model.loading import load, load_model
+
     format = find_format(format_name)
     format.check()
     if quantization and quantization not in format.quantizations:
@@ -60,15 +55,19 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
 
     # complete or not at all, so that an interrupted export is never taken for one
     with new_folder(output_dir) as target:
-        format.write(str(folder), target, quantization)
-        readme = _README.format(
-            title=format.title,
-            format=format.name,
-            # not the path on this machine
-            name=Path(folder).resolve().name if Path(folder).exists() else folder,
-            details=f", quantisation {quantization}" if quantization else "",
-            usage=format.usage,
-        )
+        model = load_model(str(folder)).eval()
+        tokenizer = load(AutoTokenizer, str(folder))
+        for module in model.modules():
+            # a layer with an adapter of PEFT, which then has the weights of both
+            if hasattr(module, "merge"):
+                module.merge()
+        target.mkdir()
+        format.write(model, tokenizer, target, quantization)
+        tokenizer.save_pretrained(target)
+        # not the path on this machine
+        name = Path(folder).resolve().name if Path(folder).exists() else folder
+        template = Template(read_template("export.md"), trim_blocks=True)
+        readme = template.render(format=format, name=name, quantization=quantization)
         (target / CARD).write_text(readme, encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
 
-from ..files import CARD, RECORD, JsonObject, read_json, write_whole
+from ..files import CARD, RECORD, JsonObject, read_json, read_template, write_whole
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
 
@@ -87,7 +87,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             model_name=title,
             eval_results=[result for part in scores for result in _eval_results(part, pairs)] or None,
         ),
-        template_str=_read_template(),
+        template_str=read_template("template.md"),
         name=title,
         location=json.dumps(details.name or str(folder)),
         repository=details.name or folder,
@@ -135,14 +135,6 @@ def _eval_results(scores: JsonObject, pairs: list[tuple[str, str]]) -> list[Eval
         for metric, label in _METRICS.items()
         if metric in scores
     ]
-
-
-def _read_template() -> str:
-    """Return the template of the card, from the installed package or from a checkout of the repository."""
-    package = Path(__file__).parent.parent
-    # An installed package has the folder inside, a checkout beside it: see `package-dir` in pyproject.toml.
-    files = (folder / "model_cards" / "template.md" for folder in (package, package.parent))
-    return next(file for file in files if file.is_file()).read_text("utf-8")
 
 
 def _read_object(file: Path) -> JsonObject:

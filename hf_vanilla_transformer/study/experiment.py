@@ -10,7 +10,7 @@ from transformers import set_seed
 
 from ..data.batching import Seq2SeqCollator
 from ..data.tokenizer import follow_tokenizer
-from ..flags import check_values, option
+from ..flags import check_values, option, positive_number
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, short_warmup
 from ..training.settings import resolve_config, run_settings
@@ -34,7 +34,7 @@ class TuneArguments:
         "'bayesian' or 'random' for a search, 'range' for a learning-rate range test.", "bayesian", choices=METHODS
     )
     trials: int = option("Number of trials of a search, including finished trials of a resumed study.", 20)
-    minutes: float | None = option("Start no new trial after this many minutes.", None)
+    minutes: float | None = option("Start no new trial after this many minutes.", None, parse=positive_number)
 
     def __post_init__(self):
         check_values(self)
@@ -87,11 +87,12 @@ class Experiment:
             scratch_args = copy.copy(args)
             scratch_args.output_dir = scratch
             self.text = tokenize_text(model, data, scratch_args, self.config, tokenizer_path, report)
+        self.settings |= self.text.contents
         if self.text.validation is None:
             raise ValueError("tune compares settings on a validation text: pass --validation_file.")
         follow_tokenizer(self.config, self.text.tokenizer)
-        if args.warmup_steps > args.max_steps:
-            report(short_warmup(args))
+        if advice := short_warmup(args, args.max_steps):
+            report(advice)
         # Both need checkpoints, of which `tune` writes none.
         args.save_strategy = "no"
         args.load_best_model_at_end = False

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
@@ -13,11 +13,16 @@ from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
 
 NOAM = "noam"
+# Recorded with the settings of a run, but not flags: the digests of the text that its flags name
+TEXT = "training_text"
+VALIDATION = "validation_text"
 _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
+_SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 
 # What a flag may mean; a value that may hold a local path is private, and stays out of cards
 _BATCHES = Meaning(Decides.BATCHES)
-_TEXT_NAME = Meaning(Decides.BATCHES, private=True)
+_TEXT = Meaning(Decides.BATCHES, private=True)
+_TEXT_NAME = replace(_TEXT, content=TEXT)
 _OPTIMIZER = Meaning(Decides.OPTIMIZER)
 # The learning rate of a recipe or preset is meant for its own schedule
 _SCHEDULE = Meaning(Decides.OPTIMIZER, replaces=("learning_rate",))
@@ -28,6 +33,7 @@ _ORIGIN = Meaning(Decides.LEARNING, private=True)
 _LENGTH = Meaning(Decides.LENGTH)
 _SCORES = Meaning(Decides.SCORES)
 _VALIDATION_TEXT = Meaning(Decides.SCORES, private=True)
+_VALIDATION_NAME = replace(_VALIDATION_TEXT, content=VALIDATION)
 _SEARCH = Meaning(Decides.SCORES, Part.GENERATION_CONFIG)
 _NOTHING = Meaning(Decides.NOTHING)
 _PRIVATE = Meaning(Decides.NOTHING, private=True)
@@ -114,18 +120,21 @@ def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
             raise ValueError(f"{flag.name} has no effect here: {known.refused}.")
 
 
-def short_warmup(args: "VanillaTransformerTrainingArguments") -> str:
-    """Return the advice for a run that ends during the warm-up.
+def short_warmup(args: "VanillaTransformerTrainingArguments", updates: int) -> str:
+    """Return the advice for a run that ends during the warm-up, or "" for any other.
 
     A shorter warm-up alone makes the peak of the noam schedule higher, in proportion to 1 / sqrt(warmup_steps).
     """
-    warmup = max(1, args.max_steps // 4)
+    if updates >= args.warmup_updates(updates):
+        return ""
+    warmup = max(1, updates // 4)
     assert args.learning_rate is not None  # set by __post_init__
     factor = args.learning_rate * (warmup / args.warmup_steps) ** 0.5
     advice = f"--warmup_steps {warmup}"
     if args.lr_scheduler_type == NOAM:
         advice += f" --learning_rate {factor:.2g}, which keeps the peak of the learning rate"
-    return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}."
+    # The settings of this run are in its folder by now, and may not change there
+    return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}, in another --output_dir."
 
 
 def check_reporters(args: TrainingArguments) -> None:
@@ -267,6 +276,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if noam:
             self.lr_scheduler_type = NOAM
 
+    def warmup_updates(self, updates: int) -> int:
+        """Return over how many of `updates` the learning rate rises, which may be more than there are."""
+        return 0 if self.lr_scheduler_type in _SCHEDULES_WITHOUT_WARMUP else self.get_warmup_steps(updates)
+
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the metrics that validation reports, without "eval_"."""
         return ("loss", "perplexity", *(("bleu",) if self.eval_bleu else ()))
@@ -280,7 +293,10 @@ class ModelArguments(VocabularyFlags):
 
     # It decides nothing by itself: the settings that it stands for are recorded one by one
     preset: str = option(
-        "Settings: tiny, base, big or a row of the paper's Table 3; the defaults shown are base's.", "base", _NOTHING
+        "Settings: tiny, base, big or a row of the paper's Table 3 (default on the command line: tiny for fewer than "
+        "200,000 pairs, else base); the defaults shown are base's.",
+        "base",
+        _NOTHING,
     )
     model_name_or_path: str | None = option("Trained model to start from, with its tokenizer.", None, _ORIGIN)
     tokenizer_name: str | None = option("Tokenizer to use; by default, learn one from the text.", None, _ORIGIN)
@@ -327,7 +343,7 @@ class DataArguments(CleaningFlags):
     )
     streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False, _BATCHES)
     validation_file: list[str] | None = option(
-        "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION_TEXT
+        "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION_NAME
     )
     dataset_name: list[str] | None = option(
         "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT_NAME
@@ -375,6 +391,7 @@ RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
 _MEANINGS = INHERITED | {
     flag.name: flag.metadata["meaning"] for kind in RUN_FLAGS for flag in fields(kind) if "meaning" in flag.metadata
 }
+_MEANINGS |= {TEXT: _TEXT, VALIDATION: _VALIDATION_TEXT}
 
 
 def known_meaning(name: str) -> Meaning | None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from ..flags import Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
+SMALL_TEXT = 200_000  # pairs, below which base overfits and tiny suffices
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -86,6 +88,22 @@ def preset(name: str) -> Preset:
     if name not in PRESETS:
         raise ValueError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
     return PRESETS[name]
+
+
+def fit_to(pairs: int) -> tuple[str, Settings]:
+    """Return the preset that fits a text of so many pairs, and its training settings.
+
+    Below `SMALL_TEXT` pairs it is tiny, trained for an update per 3 pairs, which is some 20 epochs of short sentences,
+    but for at least 2,000 updates. The warm-up is at most a fifth of them; the factor is scaled with it so that the
+    learning rate has the same peak, factor / sqrt(d_model * warmup_steps).
+    """
+    if pairs >= SMALL_TEXT:
+        return "base", PRESETS["base"].training
+    training = PRESETS["tiny"].training
+    updates = max(2000, pairs // 3)
+    warmup = min(training["warmup_steps"], updates // 5)
+    factor = round(training["learning_rate"] * (warmup / training["warmup_steps"]) ** 0.5, 3)
+    return "tiny", {**training, "max_steps": updates, "warmup_steps": warmup, "learning_rate": factor}
 
 
 def paper_config(name: str, **overrides) -> VanillaTransformerConfig:

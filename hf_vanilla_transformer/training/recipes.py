@@ -3,17 +3,26 @@
 import argparse
 import difflib
 import os
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
-from ..flags import Decides, FlagParser, Flags, Part
-from .arguments import INHERITED, RUN_FLAGS, ModelArguments, check_flags, meaning
-from .presets import paper_config, preset
-from .settings import PAIRS, PROCESSES
+from ..flags import Decides, FlagParser, Flags, Part, Settings
+from .arguments import (
+    INHERITED,
+    RUN_FLAGS,
+    DataArguments,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    check_flags,
+    meaning,
+)
+from .presets import SMALL_TEXT, fit_to, paper_config, preset
+from .settings import FACTS, recorded_settings, resolve_config
 
 _Value = TypeVar("_Value")
 
@@ -28,7 +37,8 @@ def parse_arguments(
 ) -> list[Any]:
     """Parse `[RECIPE.yaml] [flags]`; flags override the recipe, the recipe the preset, and the preset the defaults.
 
-    Invalid flags, and values out of range, end the program with exit status 2.
+    Without a preset, the text is counted to find one that fits. Invalid flags, and values out of range, end the
+    program with exit status 2.
 
     Returns:
         Instances of `ModelArguments`, `DataArguments`, `VanillaTransformerTrainingArguments` and each dataclass in
@@ -45,6 +55,8 @@ def parse_arguments(
         takes_recipe=True,
         hidden={name for name, known in INHERITED.items() if known.refused},
     )
+    # Not given, they follow the text, or the other flags
+    parser.set_defaults(preset=None, num_train_epochs=None)
     words = list(argv)
     if words and not words[0].startswith("-"):
         recipe = read_recipe(words.pop(0), parser.flags)
@@ -57,8 +69,13 @@ def parse_arguments(
         parser.set_defaults(**{precision: True})
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
+    chosen = _choose_preset(parser, flags)
     try:
-        parser.set_defaults(**_without_replaced(preset(flags.preset).training, flags))
+        parser.set_defaults(preset=chosen.name, num_train_epochs=VanillaTransformerTrainingArguments.num_train_epochs)
+        parser.set_defaults(**_without_replaced(chosen.training, flags))
+        # The number of updates of the preset would win over the epochs
+        if flags.num_train_epochs is not None:
+            parser.set_defaults(max_steps=-1)
         arguments = parser.instances(words)
         model, data, args = arguments[:3]
         check_flags(args, data)
@@ -66,7 +83,52 @@ def parse_arguments(
     except (ValueError, TypeError) as error:
         # TypeError: wrong keys in a dictionary such as --accelerator_config
         parser.error(" ".join(str(error).split()))
+    if chosen.reason and args.process_index == 0:
+        length = f"{args.max_steps:,} updates" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+        print(f"{chosen.reason} for {length}; --preset and --max_steps choose otherwise.", file=sys.stderr)
     return arguments
+
+
+class _Choice(NamedTuple):
+    """A preset by name, its training settings, and why it was chosen if neither the user nor the default did."""
+
+    name: str
+    training: Settings
+    reason: str = ""
+
+
+def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> _Choice:
+    """Return the preset that is given, that of the run in the output folder, or one that fits the text.
+
+    Raises:
+        ValueError: if the settings in the folder are damaged.
+    """
+    if flags.preset is None and (before := recorded_settings(flags.output_dir)):
+        name = str(argparse.Namespace(**{**vars(ModelArguments()), **before}).preset)
+        # As they were fitted when the run began
+        return _Choice(name, {key: before.get(key, value) for key, value in preset(name).training.items()})
+    try:
+        if flags.preset is not None:
+            return _Choice(flags.preset, preset(flags.preset).training)
+        given = DataArguments(**{flag.name: getattr(flags, flag.name) for flag in fields(DataArguments)})
+    except ValueError as error:
+        parser.error(str(error))
+
+    from ..data.source import Source  # slow to import
+    from .text import training_sources
+
+    # The languages of a pretrained model are the default
+    try:
+        _, data = resolve_config(ModelArguments(model_name_or_path=flags.model_name_or_path), given)
+        pairs = Source(training_sources(data)).count(SMALL_TEXT)
+    except (ValueError, OSError):
+        # Reported when the text is read, after everything that is checked before
+        return _Choice("base", preset("base").training)
+    name, training = fit_to(pairs)
+    if pairs >= SMALL_TEXT:
+        return _Choice(name, training)
+    few = f"The text has {pairs:,} pairs, too few for the preset base ({SMALL_TEXT:,})"
+    return _Choice(name, training, f"{few}: training with the preset {name}")
 
 
 def _without_replaced(settings: Mapping[str, _Value], flags: argparse.Namespace) -> dict[str, _Value]:
@@ -112,7 +174,7 @@ def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
     seen: set[str] = set()
     for key, value in _read_mapping(path):
         where = f"{path}, line {key.start_mark.line + 1}"
-        if key.value in (PROCESSES, PAIRS):
+        if key.value in FACTS:
             continue
         if not isinstance(key.value, str) or key.value not in known:
             near = difflib.get_close_matches(str(key.value), known, n=1)

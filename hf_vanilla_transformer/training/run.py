@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from accelerate.utils import gather_object
-from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, set_seed
+from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, vocabulary_size
 from ..files import STATE, read_json
@@ -17,6 +17,7 @@ from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
 from .arguments import (
+    TEXT,
     DataArguments,
     ModelArguments,
     VanillaTransformerTrainingArguments,
@@ -34,12 +35,21 @@ from .settings import (
     check_same_run,
     compare_validations,
     recorded_settings,
+    renames_text,
     resolve_config,
     run_settings,
     write_settings,
 )
-from .text import TokenizedText, all_tags, prepared_folder, tokenize_text
+from .text import TokenizedText, all_tags, prepared_folder, read_contents, tokenize_text
 from .trainer import VanillaTransformerTrainer
+
+
+class _ReportShortWarmup(TrainerCallback):
+    """Report a run that will end during the warm-up, once transformers has counted the updates of its epochs."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if state.is_world_process_zero and (advice := short_warmup(args, state.max_steps)):
+            print(advice, file=sys.stderr, flush=True)
 
 
 def run_train(
@@ -75,6 +85,8 @@ class _Run:
     def train(self) -> VanillaTransformerTrainer | None:
         """Train until the end or SIGTERM; return None if the run was already finished."""
         requested = self.args.resume_from_checkpoint
+        if renames_text(recorded_settings(self.folder) or {}, self.settings):
+            self.settings |= read_contents(self.data)
         resumes = check_same_run(self.settings, self.folder)
         finished = resumes and not requested and self._is_finished()
         checkpoint = None if finished else self._find_checkpoint(resumes)
@@ -156,26 +168,30 @@ class _Run:
                 names = ", ".join(data.dataset_name or [])
                 raise ValueError(f"{names} has no validation split, which early stopping needs.")
             self.args.eval_strategy = IntervalStrategy.NO
-        self.settings[PAIRS] = text.num_pairs
+        self.settings |= {PAIRS: text.num_pairs, **text.contents}
         return text
 
     def _build_trainer(self, text: TokenizedText) -> VanillaTransformerTrainer:
         """Build or load the model, and record the settings of the run in its folder.
 
         Raises:
-            ValueError: if the run began with another number of pairs.
+            ValueError: if the run began with other text.
         """
         args = self.args
         model = self._build_model(text.tokenizer)
-        if 0 < args.max_steps < args.warmup_steps:
-            self._report(short_warmup(args))
         rows = {"train_dataset": text.train, "eval_dataset": text.validation}
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
+        trainer.add_callback(_ReportShortWarmup())
         before = recorded_settings(self.folder) or {}
         if before.get(PAIRS, text.num_pairs) != text.num_pairs:
             raise ValueError(
                 f"{self.folder} was trained on {before[PAIRS]:,} sentence pairs, but its text now has "
                 f"{text.num_pairs:,}. Restore the text, or choose another --output_dir."
+            )
+        if before.get(TEXT, self.settings[TEXT]) != self.settings[TEXT]:
+            raise ValueError(
+                f"{self.folder} was trained on other text, which had as many sentence pairs. Restore the text, or "
+                "choose another --output_dir."
             )
         trainer.resumed_state.has_new_validation = bool(before) and not compare_validations(before, self.settings)
         if args.process_index == 0:

@@ -171,9 +171,12 @@ class Safeguards(TrainerCallback):
             if bad:
                 message = f"Update {number} was skipped: {self._describe(batches)}."
                 if self._bad_updates == MAX_BAD_UPDATES:
+                    precision = ", or --bf16 instead of --fp16" if self.accelerator.scaler is not None else ""
+                    # The run in this folder may not change its schedule or precision
                     raise FloatingPointError(
-                        f"{message} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint predates them; try a "
-                        "lower --learning_rate, more --warmup_steps, or --bf16 instead of --fp16."
+                        f"{message} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint, if any, predates "
+                        "them: train in another --output_dir, from the beginning or with that checkpoint as "
+                        f"--model_name_or_path, with a lower --learning_rate or more --warmup_steps{precision}."
                     )
                 # print would break a progress bar
                 tqdm.write(message, file=sys.stderr)
@@ -205,7 +208,9 @@ def reason_for(error: BaseException) -> str | None:
     on_gpu = isinstance(error, torch.OutOfMemoryError)
     if on_gpu or isinstance(error, MemoryError) or "DefaultCPUAllocator" in text:
         place = "on the GPU" if on_gpu else "on this machine"
-        return f"Out of memory {place}: use smaller batches (--max_tokens, --gradient_accumulation_steps in training)."
+        # Accumulation alone saves nothing, and neither may change in the folder of a run
+        training = "--gradient_accumulation_steps N with an N-th of --max_tokens, in another --output_dir"
+        return f"Out of memory {place}: use smaller batches (--max_tokens; in training, {training})."
     if isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
         return "A data-loading process died, possibly out of memory; run the same command again to resume."
     if any(words in text for words in _LOST_PEER):

@@ -1,6 +1,7 @@
 """Validate a model during training: cross-entropy, perplexity, and BLEU of its translations."""
 
 import copy
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -149,6 +150,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
             if untranslated := sum(not output for output in outputs):
                 # more tokens than the model has positions
                 metrics["untranslated"] = untranslated
+            self._check_use_of_source(outputs, labels)
             if self.args.eval_bleu:
                 metrics["bleu"] = self._bleu(outputs, labels)
             if self.compute_metrics:
@@ -156,6 +158,24 @@ class ValidatingTrainer(Seq2SeqTrainer):
                 # NumPy scalars would fail later, when the state of the run is saved as JSON
                 metrics |= denumpify_detensorize(self.compute_metrics(EvalPrediction(*arrays)))
         return metrics
+
+    def _check_use_of_source(self, outputs: list[list[int]], labels: list[list[int]]) -> None:
+        """Report during training that nearly all translations are the same sentence, unless their references are."""
+        updates = self.state.global_step
+        different = len(set(map(tuple, outputs)))
+        # Some sentences that take turns say as little about the source as a single one
+        if not updates or 10 * different > len(set(map(tuple, labels))) or not self.is_world_process_zero():
+            return
+        warmup = self.args.warmup_updates(self.state.max_steps)
+        advice = f"This is normal during the warm-up of {warmup:,} updates."
+        if updates > warmup:
+            advice = (
+                "If it does not change within the next validations, check that the lines of both sides of the text "
+                "correspond; otherwise train in another --output_dir with a lower --learning_rate, or on more text."
+            )
+        found = f"only {different:,} different translations of {len(outputs):,} validation sentences"
+        # print would break a progress bar
+        tqdm.write(f"Update {updates:,}: {found}: the model ignores its source yet. {advice}", file=sys.stderr)
 
     def _bleu(self, outputs: list[list[int]], labels: list[list[int]]) -> float:
         predictions, references = self._decode(outputs, labels)

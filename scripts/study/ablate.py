@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--reduce", type=int, default=1, help="divide d_model, d_ff, d_k and d_v by this (default: 1)")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for the runs and for ablation.json")
     options, train_flags = parser.parse_known_args()
-    base = {"d_model": 512 // options.reduce, "d_ff": 2048 // options.reduce}
+    base = {"preset": "base", "d_model": 512 // options.reduce, "d_ff": 2048 // options.reduce}
     file = options.output_dir / "ablation.json"
     results = read_json(file) if file.is_file() else {}  # the rows of earlier commands
     for row in options.rows:

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 
-from hf_vanilla_transformer.corpus.runner import Runner, available_cores, remove_leftovers, write_json
+from hf_vanilla_transformer.corpus.runner import JobFolder, Runner, available_cores, write_json
 
 
 def square(number: int) -> tuple[int, int, int]:
@@ -116,5 +116,6 @@ def test_leftovers_of_interrupted_tasks_are_removed(tmp_path):
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "00001.json.1a2b.unfinished").touch()
     write_json(tmp_path / "tasks" / "00001.json", {"bytes": 3})
-    remove_leftovers(tmp_path)
+    JobFolder(tmp_path, "manifest.json", "tasks", dict).finish({}, {})
+    (tmp_path / "manifest.json").unlink()
     assert [file.name for file in (tmp_path / "tasks").iterdir()] == ["00001.json"]

@@ -10,7 +10,7 @@ from small import model_flags
 from torch.utils.data import DataLoader
 
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.formats import DataError
+from hf_vanilla_transformer.data.formats import DataError, read_translation_manifest
 from hf_vanilla_transformer.data.shards import ShardStream, load_shards
 
 SMALL = [*model_flags(num_encoder_layers=4, num_decoder_layers=4), "--max_tokens", "256"]
@@ -42,14 +42,46 @@ def test_a_missing_or_truncated_shard_is_named(prepared, damage):
         load_shards(str(prepared))
 
 
-@pytest.mark.parametrize(
-    "content", ["[]", "{", "{}", '{"settings": {}, "whole": true, "shards": null}', '{"whole": true}']
-)
+WRONG = ["[]", "{", "{}", '{"settings": {}, "whole": true, "shards": null}', '{"whole": true}', "[" * 100_000]
+# of a finished folder: without shards, without their counts, and with values of other types
+WRONG += [
+    json.dumps({"settings": {}, "whole": whole, "pairs": pairs, "shards": shards})
+    for whole, pairs, shards in (
+        (True, 1, {}),
+        (True, 1, {"a": {"pairs": 1}}),
+        (True, 1, {"a": {"pairs": True, "bytes": 1}}),
+        (True, 1.5, {"a": {"pairs": 1, "bytes": 1}}),
+        ("yes", 1, {"a": {"pairs": 1, "bytes": 1}}),
+    )
+]
+
+
+@pytest.mark.parametrize("content", WRONG, ids=range(len(WRONG)))
 def test_a_damaged_manifest_is_named(prepared, sample_folder, sample_tokenizer, content):
     (prepared / "manifest.json").write_text(content)
     for read in (lambda: load_shards(str(prepared)), lambda: prepare_sample(sample_folder, sample_tokenizer)):
         with pytest.raises(DataError, match=r"manifest\.json is damaged"):
             read()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"spans": [[0, 0, 1, 2, 3]]},
+        {"spans": [[0, 0, 1, True]]},
+        {"spans": {"a": 1}},
+        {"whole": 1},
+        {"settings": []},
+        {"parts": [1]},
+    ],
+)
+def test_a_damaged_manifest_of_translations_is_named(tmp_path, changes):
+    intact = {"settings": {}, "whole": True, "spans": [[0, 0, 1, 2]], "parts": ["part-00000.jsonl"]}
+    (tmp_path / "translation.json").write_text(json.dumps(intact))
+    assert read_translation_manifest(tmp_path) == intact
+    (tmp_path / "translation.json").write_text(json.dumps(intact | changes))
+    with pytest.raises(DataError, match=r"translation\.json is damaged; translate again into a new folder"):
+        read_translation_manifest(tmp_path)
 
 
 def test_training_reads_a_prepared_folder_with_its_tokenizer(prepared, sample_tokenizer, tmp_path, capsys):

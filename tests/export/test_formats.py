@@ -8,14 +8,17 @@ import sys
 
 import numpy
 import pytest
-from export_models import PHRASES
+import torch
+from export_models import NEEDS_ONNX, PHRASES
+from peft import LoraConfig, get_peft_model
 from small import write_moses
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.export.registry import export_model
+from hf_vanilla_transformer.export.registry import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
 from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
+from hf_vanilla_transformer.model.loading import load_model
 
 
 def test_ctranslate2_export_contains_model_tokenizer_configuration_and_readme(save_model, tmp_path):
@@ -43,6 +46,20 @@ def test_impossible_export_is_a_clear_error_and_leaves_no_files(save_model, tmp_
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     assert main(["export", str(folder), str(tmp_path / "export"), "--format", "ctranslate2"]) == 1
     assert "hf-vanilla-transformer[export]" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")  # of PEFT
+@pytest.mark.parametrize("name", ["ctranslate2", pytest.param("onnx", marks=[pytest.mark.slow, NEEDS_ONNX])])
+def test_an_export_of_an_adapter_translates_with_it(save_model, phrase_tokenizer, tmp_path, name):
+    _, folder = save_model()
+    adapted = get_peft_model(load_model(str(folder)), LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "adapter")
+    phrase_tokenizer.save_pretrained(tmp_path / "adapter")
+    sources = torch.tensor([[token] * 6 for token in range(4, 200)])
+    settings = {"num_beams": 1, "max_new_tokens": 1}
+    exported = load_export(str(tmp_path / "adapter"), name).generate(sources, **settings)
+    assert torch.equal(exported, adapted.eval().generate(input_ids=sources, **settings))
+    assert not torch.equal(exported, load_model(str(folder)).eval().generate(sources, **settings))
 
 
 @pytest.mark.parametrize("exported", [True, False])

@@ -1,3 +1,5 @@
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,102 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_only_finished(train,
     (tmp_path / "text.en").write_text((tmp_path / "text.en").read_text() + "more\n")
     with pytest.raises(ValueError, match=r"was trained on \d+ sentence pairs, but its text now has \d+"):
         train(*flags, "--max_steps", "4")
+
+
+def shift_target(prefix: Path) -> None:
+    """Shift the target by one line, so that size and number of pairs stay the same, and restore the time."""
+    file = Path(f"{prefix}.fr")
+    status = file.stat()
+    first, *others = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join([*others, first]), encoding="utf-8")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.fixture
+def aligned(tmp_path, monkeypatch) -> Path:
+    """The prefix of an English-French text of which every pair is used, however the target is shifted."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    return write_moses(tmp_path / "aligned", en=["a dog", "a cat", "men", "a boy"], fr=["un c", "le c", "h", "g"])
+
+
+@pytest.fixture
+def aligned_flags(aligned) -> list[str]:
+    return ["--train_file", str(aligned), "--target_lang", "fr", "--vocab_size", "260"]
+
+
+def test_a_run_does_not_resume_on_other_text_with_as_many_pairs(train, run_flags, aligned_flags, aligned, tmp_path):
+    flags = run_flags(tmp_path / "run", *aligned_flags)
+    train(*flags)
+    before = contents(tmp_path / "run")
+    renamed = write_moses(tmp_path / "renamed", en=["a", "b", "c", "d"], fr=["e", "f", "g", "h"])
+    with pytest.raises(ValueError, match=f"train_file was {aligned}, now {renamed}; training_text is not the same"):
+        train(*flags, "--train_file", str(renamed))
+    shift_target(aligned)
+    with pytest.raises(ValueError, match="was trained on other text, which had as many sentence pairs"):
+        train(*flags, "--max_steps", "4")
+    resume = ["--resume_from_checkpoint", str(tmp_path / "run" / "checkpoint-2")]
+    with pytest.raises(ValueError, match="checkpoint-2: training_text is not the same, which changes the batches"):
+        train(*run_flags(tmp_path / "other", *aligned_flags, "--max_steps", "4", *resume))
+    assert contents(tmp_path / "run") == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.suffix != ".lock"}
+
+
+def test_the_same_text_under_another_path_resumes_its_run(
+    train, run_flags, aligned_flags, aligned, tmp_path, monkeypatch, capfd
+):
+    flags = [*aligned_flags, "--validation_file", str(aligned), "--no_eval_bleu", "--eval_steps", "1"]
+    straight = train(*run_flags(tmp_path / "straight", *flags, "--save_steps", "2", "--max_steps", "4"))
+    train(*run_flags(tmp_path / "run", *flags, "--save_steps", "2"))
+    (tmp_path / "elsewhere").mkdir()
+    for language in ("en", "fr"):
+        moved = Path(f"{aligned}.{language}").rename(tmp_path / "elsewhere" / f"corpus.{language}")
+        os.utime(moved, (1, 1))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    flags = [*flags, "--train_file", "corpus", "--validation_file", "corpus"]
+    before = contents(tmp_path / "run")
+    assert train(*run_flags(tmp_path / "run", *flags)) is None
+    assert contents(tmp_path / "run") == before
+    run = train(*run_flags(tmp_path / "run", *flags, "--save_steps", "2", "--max_steps", "4"))
+    assert "checkpoint-2" in capfd.readouterr().err
+    assert [log["step"] for log in run.state.log_history if "eval_loss" in log] == [1, 2, 3, 4]
+    expected = straight.model.state_dict()
+    assert all(torch.equal(expected[name], weight) for name, weight in run.model.state_dict().items())
+    # and its checkpoint starts a run elsewhere
+    resume = ["--max_steps", "4", "--resume_from_checkpoint", str(tmp_path / "straight" / "checkpoint-2")]
+    assert train(*run_flags(tmp_path / "third", *flags, *resume)).state.global_step == 4
+
+
+def test_validations_of_changed_text_under_the_same_name_are_forgotten(
+    train, run_flags, aligned_flags, moses, tmp_path
+):
+    flags = run_flags(tmp_path / "run", *aligned_flags, "--validation_file", str(moses), "--no_eval_bleu")
+    flags += ["--eval_steps", "1", "--save_steps", "1"]
+    train(*flags)
+    shift_target(moses)
+    state = train(*flags, "--max_steps", "3").state
+    assert [log["step"] for log in state.log_history if "eval_loss" in log] == [3]
+
+
+def test_a_run_that_did_not_record_its_text_resumes_under_the_same_name(
+    train, run_flags, aligned_flags, aligned, tmp_path
+):
+    flags = run_flags(tmp_path / "run", *aligned_flags)
+    train(*flags)
+    file = tmp_path / "run" / "settings.yaml"
+    recorded = yaml.safe_load(file.read_text())
+    content = recorded.pop("training_text")
+    file.write_text(yaml.safe_dump(recorded))
+    renamed = write_moses(tmp_path / "renamed", en=["a dog"], fr=["un chien"])
+    with pytest.raises(ValueError, match=r"train_file was .*aligned, now .*renamed"):
+        train(*flags, "--train_file", str(renamed), "--max_steps", "3")
+    assert train(*flags, "--max_steps", "3").state.global_step == 3
+    assert yaml.safe_load(file.read_text())["training_text"] == content
+    assert "text" not in json.loads((tmp_path / "run" / "training.json").read_text())["settings"]
+    assert content not in (tmp_path / "run" / "README.md").read_text()
+    assert train(str(file)) is None  # it is still a recipe
 
 
 def test_a_run_whose_card_could_not_be_written_is_not_finished(train, run_flags, text_flags, tmp_path, monkeypatch):
@@ -302,8 +400,25 @@ def test_a_warm_up_longer_than_the_training_is_reported(train, run_flags, text_f
     train(*run_flags(tmp_path / "run", *text_flags, "--warmup_steps", "2"))
     assert "during the warm-up" not in capfd.readouterr().err
     train(*run_flags(tmp_path / "longer", *text_flags, "--warmup_steps", "3"))
-    advice = "try --warmup_steps 1 --learning_rate 0.4, which keeps the peak of the learning rate."
-    assert f"Training ends during the warm-up of 3 updates: {advice}" in capfd.readouterr().err
+    advice = "try --warmup_steps 1 --learning_rate 0.4, which keeps the peak of the learning rate, in another"
+    assert f"Training ends during the warm-up of 3 updates: {advice} --output_dir." in capfd.readouterr().err
+    train(*run_flags(tmp_path / "another", *text_flags, "--warmup_steps", "1", "--learning_rate", "0.4"))
+    assert "during the warm-up" not in capfd.readouterr().err
+
+
+def test_a_warm_up_longer_than_the_epochs_is_reported(train, run_flags, text_flags, tmp_path, capfd):
+    epochs = ["--max_steps", "-1", "--num_train_epochs"]
+    train(*run_flags(tmp_path / "run", *text_flags, "--warmup_steps", "3", *epochs, "2"))
+    assert "Training ends during the warm-up of 3 updates" in capfd.readouterr().err
+    train(*run_flags(tmp_path / "longer", *text_flags, "--warmup_steps", "3", *epochs, "3"))
+    assert "during the warm-up" not in capfd.readouterr().err
+
+
+def test_a_schedule_without_warm_up_is_not_told_to_shorten_it(train, run_flags, text_flags, tmp_path, capfd):
+    for schedule in ("constant", "reduce_lr_on_plateau"):
+        flags = ["--lr_scheduler_type", schedule, "--learning_rate", "1e-4", "--warmup_steps", "3"]
+        train(*run_flags(tmp_path / schedule, *text_flags, *flags))
+        assert "during the warm-up" not in capfd.readouterr().err
 
 
 def test_reporters_that_are_not_installed_are_refused_before_the_text_is_read(train, run_flags, tmp_path, monkeypatch):

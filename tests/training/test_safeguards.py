@@ -84,7 +84,10 @@ def test_the_logged_loss_leaves_out_bad_losses(trainer):
 
 def test_three_bad_losses_in_a_row_stop_training_before_they_reach_a_checkpoint(trainer, tmp_path):
     run = trainer((4, 5, 6), save_steps=1, save_strategy="steps")
-    with pytest.raises(FloatingPointError, match=r"Update 6 .* 3 in a row"):
+    # The run in this folder may change neither of them, and does not train in half precision
+    with pytest.raises(
+        FloatingPointError, match=r"Update 6 .* 3 in a row.*another --output_dir.*more --warmup_steps\.$"
+    ):
         run.train()
     newest = newest_checkpoint(tmp_path)
     assert newest is not None
@@ -141,7 +144,7 @@ def test_a_folder_is_locked_for_one_run_and_unlocked_without_traces(tmp_path):
         (RuntimeError("One of the subprocesses has abruptly died during map operation."), "data-loading process"),
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
-            "Out of memory on the GPU: use smaller",
+            r"Out of memory on the GPU: use smaller .* N with an N-th of --max_tokens, in another --output_dir\)",
         ),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "Out of memory on this machine: use small"),
         (MemoryError(), "Out of memory on this machine"),

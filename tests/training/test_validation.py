@@ -188,6 +188,29 @@ def test_validation_in_mixed_precision_uses_the_fast_search(trainer, monkeypatch
     assert vars(run.model)["forward"] is wrapper
 
 
+@pytest.mark.parametrize(
+    ("outputs", "references", "warmup", "advice"),
+    [
+        ([[5, 1]] * 20, range(20), 4, "This is normal during the warm-up of 4 updates."),
+        ([[5, 1], [6, 1]] * 10, range(20), 1, "check that the lines of both sides of the text correspond"),
+        ([[]] * 20, range(20), 1, "only 1 different translations of 20 validation sentences"),
+        # the source is used, or need not be
+        ([[5, 1], [6, 1], [7, 1], [8, 1]] * 5, range(20), 1, None),
+        ([[5, 1]] * 20, [3] * 20, 1, None),
+    ],
+)
+def test_a_model_that_ignores_its_source_is_reported(
+    outputs, references, warmup, advice, trainer, capsys, monkeypatch
+):
+    labels = [[number, 1] for number in references]
+    monkeypatch.setattr(VanillaTransformerTrainer, "_translate_ids", lambda *args, **settings: (outputs, labels))
+    run = trainer(warmup_steps=warmup, eval_strategy="steps", eval_steps=2, max_steps=2)
+    run.train()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "ignores its source" in line]
+    assert len(lines) == (advice is not None)
+    assert all(line.startswith("Update 2: ") and advice in line for line in lines)
+
+
 def test_sources_longer_than_the_positions_are_counted_and_have_no_translation(trainer, small_model):
     model = small_model(vocab_size=260, max_position_embeddings=8)
     run = trainer(model, eval_dataset=pairs([(5, 9), (9, 3), (12, 3), (8, 2)]))
