@@ -1,18 +1,29 @@
-"""Train models from scratch on the same text with different settings, for `vanilla-transformer tune`."""
+"""Train models from scratch on the same text with different settings, for `tune` and scripts/study/range_test.py."""
 
 import copy
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from transformers import set_seed
 
 from ..data.batching import Seq2SeqCollator
 from ..data.tokenizer import follow_tokenizer
+from ..files import import_extra
 from ..flags import check_values, option
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, short_warmup
+from ..training.arguments import (
+    NOAM,
+    DataArguments,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    short_warmup,
+)
+from ..training.safeguards import explain_failures, one_run
 from ..training.settings import resolve_config, run_settings
 from ..training.text import prepared_folder, tokenize_text
 from ..training.trainer import VanillaTransformerTrainer
@@ -20,7 +31,7 @@ from ..training.trainer import VanillaTransformerTrainer
 if TYPE_CHECKING:
     from optuna import Trial
 
-METHODS = ("bayesian", "random", "range")
+METHODS = ("bayesian", "random")
 DROPOUTS = (0.0, 0.5)  # search range
 
 
@@ -30,9 +41,7 @@ class TuneArguments:
 
     TITLE: ClassVar[str] = "tuning"
 
-    method: str = option(
-        "'bayesian' or 'random' for a search, 'range' for a learning-rate range test.", "bayesian", choices=METHODS
-    )
+    method: str = option("How the search chooses settings: 'bayesian' or 'random'.", "bayesian", choices=METHODS)
     trials: int = option("Number of trials of a search, including finished trials of a resumed study.", 20)
     minutes: float | None = option("Start no new trial after this many minutes.", None)
 
@@ -88,7 +97,7 @@ class Experiment:
             scratch_args.output_dir = scratch
             self.text = tokenize_text(model, data, scratch_args, self.config, tokenizer_path, report)
         if self.text.validation is None:
-            raise ValueError("tune compares settings on a validation text: pass --validation_file.")
+            raise ValueError("Tuning compares settings on a validation text: pass --validation_file.")
         follow_tokenizer(self.config, self.text.tokenizer)
         if args.warmup_steps > args.max_steps:
             report(short_warmup(args))
@@ -122,3 +131,49 @@ class Experiment:
             eval_dataset=self.text.validation,
             processing_class=self.text.tokenizer,
         )
+
+
+def run_experiment(
+    study: Callable[[Experiment, Path], str],
+    model: ModelArguments,
+    data: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    report: Callable[[str], None],
+) -> None:
+    """Print the table that `study` returns to stdout; it writes plots and JSON into the folder `args.output_dir`.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if the settings cannot be tuned.
+    """
+    _check(model, data, args)
+    assert args.output_dir is not None
+    folder = Path(args.output_dir)
+    # fail before hours of training if matplotlib is missing
+    import_extra("matplotlib.figure", "plots")
+    # the Trainer prints its log to stdout
+    with one_run(folder), explain_failures(), redirect_stdout(sys.stderr):
+        table = study(Experiment(model, data, args, report), folder)
+    print(table)
+
+
+def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments) -> None:
+    """Check that the settings can be tuned.
+
+    Raises:
+        ValueError: if they cannot, with the reason.
+    """
+    if args.world_size > 1:
+        raise ValueError("Tuning runs in a single process: start it without a distributed launcher.")
+    if model.model_name_or_path:
+        raise ValueError("Tuning trains from scratch: remove --model_name_or_path.")
+    if args.lr_scheduler_type != NOAM:
+        raise ValueError("Tuning supports only the noam schedule: remove --lr_scheduler_type.")
+    if args.resume_from_checkpoint:
+        raise ValueError("Tuning trains from scratch: remove --resume_from_checkpoint.")
+    # a prepared stream has batches of one size
+    if data.streaming:
+        raise ValueError("Tuning tries several batch sizes, so it cannot stream the text: remove --streaming.")
+    # trials of equal length can be compared
+    if args.max_steps < 1:
+        raise ValueError("Tuning needs a fixed number of updates per training run: pass --max_steps.")

@@ -174,23 +174,6 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
     return figure
 
 
-def learning_rates(result: JsonObject) -> "Figure":
-    """Plot a range test: the loss by learning rate without the schedule, and the validation loss by factor with it."""
-    figure = new_figure(11, 4)
-    left, right = figure.subplots(1, 2)
-    off = result["schedule_off"]
-    on = [row for row in result["schedule_on"] if row["eval_loss"] is not None]  # None if it diverged
-    left.plot(off["rates"], off["smoothed_losses"], **line_style(0))
-    for i, (name, rate) in enumerate((("steepest fall", off["steepest"]), ("lowest loss", off["lowest"])), start=1):
-        left.axvline(rate, label=f"{name}: {rate:.2g}", **line_style(i))
-    left.set(xscale="log", xlabel="learning rate", ylabel="training loss, smoothed", title="schedule off")
-    left.legend()
-    right.plot([row["factor"] for row in on], [row["eval_loss"] for row in on], marker="o", **line_style(0))
-    right.set(xscale="log", xlabel="factor on the schedule", ylabel="validation loss")
-    right.set_title(f"schedule on, {result['updates']:,} updates each")
-    return figure
-
-
 def search_results(result: JsonObject) -> "Figure":
     """Plot a hyperparameter search: the result of each trial, the best so far, and the importance of each setting."""
     figure = new_figure(11, 4)
