@@ -7,11 +7,10 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from transformers import set_seed
 
-from ..data.batching import Seq2SeqCollator
 from ..data.tokenizer import follow_tokenizer
 from ..files import import_extra
 from ..flags import check_values, option
@@ -65,9 +64,6 @@ class TuningTrainer(VanillaTransformerTrainer):
         pass
 
 
-_Trainer = TypeVar("_Trainer", bound=TuningTrainer)
-
-
 class Experiment:
     """A text, read and tokenised once, for training models from scratch with different settings.
 
@@ -117,15 +113,10 @@ class Experiment:
         set_seed(self.args.seed)
         return model
 
-    def trainer(self, trainer_class: type[_Trainer]) -> _Trainer:
+    def trainer(self, trainer_class: type[TuningTrainer]) -> TuningTrainer:
         """Return a trainer that builds a new model for each training run."""
-        # `follow_tokenizer` has set both
-        assert self.config.pad_token_id is not None
-        assert self.config.decoder_start_token_id is not None
         return trainer_class(
-            None,
-            self.args,
-            Seq2SeqCollator(self.config.pad_token_id, self.config.decoder_start_token_id),
+            args=self.args,
             model_init=self.model,
             train_dataset=self.text.train,
             eval_dataset=self.text.validation,
