@@ -1,18 +1,19 @@
-"""`vanilla-transformer tune`: tune learning rate and other hyperparameters."""
+"""`vanilla-transformer tune`: search for better hyperparameters (requires the extra `tune`)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from .console import say
 
-HELP = "tune hyperparameters: a search, or a learning-rate range test"
-_DESCRIPTION = "Search for better hyperparameters, or find usable learning rates with a range test."
+HELP = "search for better hyperparameters"
 
 
 def run(argv: Sequence[str]) -> None:
-    """Run a range test or a search, and print its table to stdout."""
-    from ..study.experiment import TuneArguments
-    from ..study.tuning import tune
+    """Run a search, and print its table to stdout."""
+    from ..study.experiment import TuneArguments, run_experiment
+    from ..study.hyperparameter_search import hyperparameter_search
     from ..training.recipes import parse_arguments
 
-    model, data, args, tuning = parse_arguments(argv, "tune", _DESCRIPTION, TuneArguments)
-    tune(tuning, model, data, args, say)
+    description = "Search for better hyperparameters with Optuna."
+    model, data, args, tuning = parse_arguments(argv, "vanilla-transformer tune", description, TuneArguments)
+    run_experiment(partial(hyperparameter_search, tuning=tuning), model, data, args, say)

@@ -11,7 +11,7 @@ from ..files import import_extra
 from ..inference.translator import Translator
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY
 from ..model.text_rules_vanilla_transformer import is_blank
-from ..study.plots import attention_map
+from ..study.plots import KINDS, attention_map
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 MAX_CHARACTERS = 2000
 # Of a sentence: the axes of larger heat maps are not readable.
 MAX_TOKENS = 128
-# The sides of the queries and keys of each kind of attention.
-_KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 _INTRODUCTION = """# {title}
 
 The Transformer of [Attention Is All You Need](https://arxiv.org/abs/1706.03762). Translate a sentence, and see below
@@ -143,7 +141,7 @@ class Explorer:
         outputs = self.model(input_ids=source_ids, decoder_input_ids=target_ids, output_attentions=True)
 
         # per layer (1, heads, queries, keys)
-        return {kind: torch.stack(outputs[f"{kind}_attentions"]).squeeze(1).float().cpu() for kind in _KINDS}
+        return {kind: torch.stack(outputs[f"{kind}_attentions"]).squeeze(1).float().cpu() for kind in KINDS}
 
     def _token_labels(self, ids: list[int]) -> list[str]:
         """Return a printable label for each token: "␣" for white space, "·" for an unprintable character."""
@@ -158,7 +156,7 @@ class Explorer:
             kind: "encoder", "decoder" or "cross".
             layer, head: counted from 1; a layer behind the last is the last.
         """
-        queries, keys = _KINDS[kind]
+        queries, keys = KINDS[kind]
         tokens = attention["tokens"]
         weights = attention["weights"][kind]
         # The slider goes to the larger number of layers, but encoder and decoder may have different ones.
@@ -224,7 +222,7 @@ def build_page(explorer: Explorer) -> "Blocks":
                 table = gr.HTML()
         gr.Markdown(_ATTENTION)
         with gr.Row():
-            kind = gr.Radio(list(_KINDS), value="cross", label="Attention")
+            kind = gr.Radio(list(KINDS), value="cross", label="Attention")
             num_layers = max(config.num_encoder_layers, config.num_decoder_layers)
             # A slider needs two values; one that has only a single value is hidden.
             layer = gr.Slider(1, max(num_layers, 2), num_layers, step=1, label="Layer", visible=num_layers > 1)

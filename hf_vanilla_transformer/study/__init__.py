@@ -1,4 +1,4 @@
 """Study models: plots, comparisons of two systems, and hyperparameter tuning.
 
-Read `plots.py` or `tuning.py` first.
+Read `plots.py` or `experiment.py` first.
 """

@@ -1,18 +1,28 @@
-"""Train models from scratch on the same text with different settings, for `vanilla-transformer tune`."""
+"""Train models from scratch on the same text with different settings, for `tune` and scripts/study/range_test.py."""
 
 import copy
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from transformers import set_seed
 
-from ..data.batching import Seq2SeqCollator
 from ..data.tokenizer import follow_tokenizer
+from ..files import import_extra
 from ..flags import check_values, option, positive_number
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..training.arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, short_warmup
+from ..training.arguments import (
+    NOAM,
+    DataArguments,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    short_warmup,
+)
+from ..training.safeguards import explain_failures, one_run
 from ..training.settings import resolve_config, run_settings
 from ..training.text import prepared_folder, tokenize_text
 from ..training.trainer import VanillaTransformerTrainer
@@ -20,7 +30,7 @@ from ..training.trainer import VanillaTransformerTrainer
 if TYPE_CHECKING:
     from optuna import Trial
 
-METHODS = ("bayesian", "random", "range")
+METHODS = ("bayesian", "random")
 DROPOUTS = (0.0, 0.5)  # search range
 
 
@@ -30,9 +40,7 @@ class TuneArguments:
 
     TITLE: ClassVar[str] = "tuning"
 
-    method: str = option(
-        "'bayesian' or 'random' for a search, 'range' for a learning-rate range test.", "bayesian", choices=METHODS
-    )
+    method: str = option("How the search chooses settings: 'bayesian' or 'random'.", "bayesian", choices=METHODS)
     trials: int = option("Number of trials of a search, including finished trials of a resumed study.", 20)
     minutes: float | None = option("Start no new trial after this many minutes.", None, parse=positive_number)
 
@@ -54,9 +62,6 @@ class TuningTrainer(VanillaTransformerTrainer):
     def _save_checkpoint(self, model, trial):
         # `tune` keeps settings, not weights; `Trainer` would save each trial under a folder of its own
         pass
-
-
-_Trainer = TypeVar("_Trainer", bound=TuningTrainer)
 
 
 class Experiment:
@@ -89,7 +94,7 @@ class Experiment:
             self.text = tokenize_text(model, data, scratch_args, self.config, tokenizer_path, report)
         self.settings |= self.text.contents
         if self.text.validation is None:
-            raise ValueError("tune compares settings on a validation text: pass --validation_file.")
+            raise ValueError("Tuning compares settings on a validation text: pass --validation_file.")
         follow_tokenizer(self.config, self.text.tokenizer)
         if advice := short_warmup(args, args.max_steps):
             report(advice)
@@ -109,17 +114,58 @@ class Experiment:
         set_seed(self.args.seed)
         return model
 
-    def trainer(self, trainer_class: type[_Trainer]) -> _Trainer:
+    def trainer(self, trainer_class: type[TuningTrainer]) -> TuningTrainer:
         """Return a trainer that builds a new model for each training run."""
-        # `follow_tokenizer` has set both
-        assert self.config.pad_token_id is not None
-        assert self.config.decoder_start_token_id is not None
         return trainer_class(
-            None,
-            self.args,
-            Seq2SeqCollator(self.config.pad_token_id, self.config.decoder_start_token_id),
+            args=self.args,
             model_init=self.model,
             train_dataset=self.text.train,
             eval_dataset=self.text.validation,
             processing_class=self.text.tokenizer,
         )
+
+
+def run_experiment(
+    study: Callable[[Experiment, Path], str],
+    model: ModelArguments,
+    data: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    report: Callable[[str], None],
+) -> None:
+    """Print the table that `study` returns to stdout; it writes plots and JSON into the folder `args.output_dir`.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+        ValueError: if the settings cannot be tuned.
+    """
+    _check(model, data, args)
+    assert args.output_dir is not None
+    folder = Path(args.output_dir)
+    # fail before hours of training if matplotlib is missing
+    import_extra("matplotlib.figure", "plots")
+    # the Trainer prints its log to stdout
+    with one_run(folder), explain_failures(), redirect_stdout(sys.stderr):
+        table = study(Experiment(model, data, args, report), folder)
+    print(table)
+
+
+def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments) -> None:
+    """Check that the settings can be tuned.
+
+    Raises:
+        ValueError: if they cannot, with the reason.
+    """
+    if args.world_size > 1:
+        raise ValueError("Tuning runs in a single process: start it without a distributed launcher.")
+    if model.model_name_or_path:
+        raise ValueError("Tuning trains from scratch: remove --model_name_or_path.")
+    if args.lr_scheduler_type != NOAM:
+        raise ValueError("Tuning supports only the noam schedule: remove --lr_scheduler_type.")
+    if args.resume_from_checkpoint:
+        raise ValueError("Tuning trains from scratch: remove --resume_from_checkpoint.")
+    # a prepared stream has batches of one size
+    if data.streaming:
+        raise ValueError("Tuning tries several batch sizes, so it cannot stream the text: remove --streaming.")
+    # trials of equal length can be compared
+    if args.max_steps < 1:
+        raise ValueError("Tuning needs a fixed number of updates per training run: pass --max_steps.")

@@ -23,24 +23,18 @@ if TYPE_CHECKING:
 EVALUATIONS = 4  # per trial; after each of them the trial may be pruned
 
 
-def _trial_length(tokens: int, max_tokens: int) -> tuple[int, int]:
-    """Return how many updates a trial of `tokens` tokens takes, and the number of updates between evaluations."""
+def _trial_length(experiment: Experiment, max_tokens: int) -> Settings:
+    """Return how many updates a trial takes, so that all see the same number of tokens, and when it is evaluated."""
+    tokens = experiment.settings["max_tokens"] * experiment.settings["max_steps"]
     eval_steps = max(1, round(tokens / max_tokens / EVALUATIONS))
-    return EVALUATIONS * eval_steps, eval_steps
+    return {"max_steps": EVALUATIONS * eval_steps, "eval_steps": eval_steps}
 
 
 class _SearchTrainer(TuningTrainer):
-    """Train every trial on the same number of tokens, whatever its batch size."""
-
-    # per trial, over all updates
-    tokens = 0
-
-    def _hp_search_setup(self, trial):
-        super()._hp_search_setup(trial)
-        self.args.max_steps, self.args.eval_steps = _trial_length(self.tokens, self.args.max_tokens)
+    """Report the evaluations of a trial by their number, because trials differ in their number of updates."""
 
     def _report_to_hp_search(self, trial, step, metrics):
-        # The pruner compares trials at equal steps: evaluations are counted, since updates differ in size.
+        # the pruner compares trials at equal steps
         super()._report_to_hp_search(trial, round(EVALUATIONS * step / self.args.max_steps), metrics)
 
 
@@ -74,7 +68,6 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
         trainer = experiment.trainer(_SearchTrainer)
         # of several texts, the first one's
         metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
-        trainer.tokens = args.max_tokens * args.max_steps
         try:
             trainer.hyperparameter_search(
                 hp_space=_search_space(experiment),
@@ -156,12 +149,13 @@ def _search_space(experiment: Experiment) -> Callable[["Trial"], Settings]:
 
     def suggest(trial: "Trial") -> Settings:
         # a factor of four to either side, on a logarithmic scale: both act by their ratio
-        return {
+        params: Settings = {
             "learning_rate": trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True),
             "warmup_steps": trial.suggest_int("warmup_steps", max(1, warmup // 4), warmup * 4, log=True),
             "label_smoothing_factor": trial.suggest_float("label_smoothing_factor", 0.0, 0.3),
             "max_tokens": trial.suggest_categorical("max_tokens", sizes),
         }
+        return {**params, **_trial_length(experiment, params["max_tokens"])}
 
     return suggest
 
@@ -170,12 +164,10 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     """Write `best.yaml`, `trials.json` and `search.png`, and return the Markdown table."""
     best = study.best_trial
     complete = optuna.trial.TrialState.COMPLETE
-    tokens = experiment.settings["max_tokens"] * experiment.settings["max_steps"]
-    max_steps, eval_steps = _trial_length(tokens, best.params["max_tokens"])
-    steps = {"max_steps": max_steps, "eval_steps": eval_steps, "save_steps": eval_steps, "eval_strategy": "steps"}
+    length = _trial_length(experiment, best.params["max_tokens"])
     # the vocabulary may be smaller than requested, if the text is small
-    vocab_size = experiment.config.vocab_size
-    settings = {**study.user_attrs["settings"], **best.params, **steps, "vocab_size": vocab_size}
+    found = {"save_steps": length["eval_steps"], "eval_strategy": "steps", "vocab_size": experiment.config.vocab_size}
+    settings = {**study.user_attrs["settings"], **best.params, **length, **found}
     # the recipe works with any number of processes and any text
     settings = {name: value for name, value in settings.items() if name not in FACTS}
     measure = f"validation {experiment.measure}"

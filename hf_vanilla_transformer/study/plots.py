@@ -15,8 +15,12 @@ from ..files import STATE, JsonObject, import_extra, read_json
 from ..training.checkpoints import checkpoint_folders
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
+# The sides of the queries and keys of each kind of attention
+KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 COLOUR_MAP = "cividis"
@@ -53,6 +57,15 @@ def save(figure: "Figure", file: str) -> None:
         figure.savefig(file, dpi=150, metadata={"Date": None} if kind == ".svg" else {"Software": None})
 
 
+def _heat_map(axes: "Axes", weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str]) -> "AxesImage":
+    """Draw the attention of one head, (queries, keys), with one row per query."""
+    # one scale for every map, so that their colours can be compared
+    image = axes.imshow(weights.numpy(), cmap=COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(keys)), keys, rotation=90)
+    axes.set_yticks(range(len(queries)), queries)
+    return image
+
+
 def attention_map(
     weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str], title: str, axis_labels: tuple[str, str]
 ) -> "Figure":
@@ -69,13 +82,8 @@ def attention_map(
     width = max(3.0, 1.6 + _INCHES_PER_TOKEN * len(keys))
     figure = new_figure(width + 0.8, height)
     axes = figure.add_subplot()
-    # one scale for every map, so that their colours can be compared
-    image = axes.imshow(weights.numpy(), cmap=COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(keys)), keys, rotation=90)
-    axes.set_yticks(range(len(queries)), queries)
-    axes.set_xlabel(axis_labels[1])
-    axes.set_ylabel(axis_labels[0])
-    axes.set_title(title)
+    image = _heat_map(axes, weights, queries, keys)
+    axes.set(xlabel=axis_labels[1], ylabel=axis_labels[0], title=title)
     figure.colorbar(image, ax=axes, label="attention")
     return figure
 
@@ -93,7 +101,6 @@ def attention_heads(
     Raises:
         ValueError: if there is no such layer.
     """
-    rows = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
     layers = min(len(all_layers) for all_layers in weights.values())
     heads = weights["encoder"].shape[1]
     if not -layers <= layer < layers:
@@ -101,11 +108,11 @@ def attention_heads(
     side = 1.1 + 0.17 * max(map(len, tokens.values()))
     figure = new_figure(side * heads + 1, side * 3 + 0.5)
     panels = figure.subplots(3, heads, squeeze=False)
-    for row, (kind, (queries, keys)) in zip(panels, rows.items(), strict=True):
+    for row, (kind, (queries, keys)) in zip(panels, KINDS.items(), strict=True):
         for head, axes in enumerate(row):
-            image = axes.imshow(weights[kind][layer, head].numpy(), cmap=COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
-            axes.set_xticks(range(len(tokens[keys])), tokens[keys], rotation=90, fontsize=6)
-            axes.set_yticks(range(len(tokens[queries])), tokens[queries] if head == 0 else [], fontsize=6)
+            image = _heat_map(axes, weights[kind][layer, head], tokens[queries], tokens[keys])
+            # the queries are those of the whole row
+            axes.tick_params(labelsize=6, labelleft=head == 0)
             axes.set_title(f"{kind}, head {head + 1}", fontsize=9)
     figure.suptitle(
         f"layer {layer % layers + 1} of {layers}: rows are queries, columns are keys\n"
@@ -171,23 +178,6 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
             axes.yaxis.set_minor_formatter(ScalarFormatter())
         axes.grid(alpha=0.3)
         axes.legend()
-    return figure
-
-
-def learning_rates(result: JsonObject) -> "Figure":
-    """Plot a range test: the loss by learning rate without the schedule, and the validation loss by factor with it."""
-    figure = new_figure(11, 4)
-    left, right = figure.subplots(1, 2)
-    off = result["schedule_off"]
-    on = [row for row in result["schedule_on"] if row["eval_loss"] is not None]  # None if it diverged
-    left.plot(off["rates"], off["smoothed_losses"], **line_style(0))
-    for i, (name, rate) in enumerate((("steepest fall", off["steepest"]), ("lowest loss", off["lowest"])), start=1):
-        left.axvline(rate, label=f"{name}: {rate:.2g}", **line_style(i))
-    left.set(xscale="log", xlabel="learning rate", ylabel="training loss, smoothed", title="schedule off")
-    left.legend()
-    right.plot([row["factor"] for row in on], [row["eval_loss"] for row in on], marker="o", **line_style(0))
-    right.set(xscale="log", xlabel="factor on the schedule", ylabel="validation loss")
-    right.set_title(f"schedule on, {result['updates']:,} updates each")
     return figure
 
 

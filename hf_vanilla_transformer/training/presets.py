@@ -1,10 +1,13 @@
-"""The paper's configurations by name (Tables 2 and 3), and a small one for the examples.
+"""The paper's configurations by name (Tables 2 and 3), and a small one for the examples, from `presets.yaml`.
 
 A preset combines a model with its training settings, because rows D3 and D4 of Table 3 differ from base only in label
 smoothing.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import yaml
 
 from ..flags import Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -16,67 +19,33 @@ SMALL_TEXT = 200_000  # pairs, below which base overfits and tiny suffices
 class Preset:
     """Changes to the defaults of `VanillaTransformerConfig` and `VanillaTransformerTrainingArguments` (both base)."""
 
-    model: Settings = field(default_factory=dict)
-    training: Settings = field(default_factory=dict)
+    model: Settings
+    training: Settings
 
 
-def _heads(num_heads: int) -> Preset:
-    # Rows A keep the amount of computation constant, so that the heads share the 512 columns of base
-    width = 512 // num_heads
-    return Preset({"num_heads": num_heads, "d_k": width, "d_v": width})
+def _read_presets(file: Path) -> dict[str, Preset]:
+    """Return the presets of a YAML file, which maps each name to its flags.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    in_config = {field.name for field in fields(VanillaTransformerConfig)}
+    try:
+        table = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        table = None
+    if not isinstance(table, dict) or not all(isinstance(settings, dict) for settings in table.values()):
+        raise ValueError(f"{file} is damaged: install the package again.")
+    return {
+        name: Preset(
+            {flag: value for flag, value in settings.items() if flag in in_config},
+            {flag: value for flag, value in settings.items() if flag not in in_config},
+        )
+        for name, settings in table.items()
+    }
 
 
-def _layers(number: int) -> Settings:
-    return {"num_encoder_layers": number, "num_decoder_layers": number}
-
-
-PRESETS: dict[str, Preset] = {
-    # A size that suits Multi30k (Wu et al. 2021, "Transformer-Tiny"): about 20 minutes on two cores
-    "tiny": Preset(
-        {
-            "vocab_size": 5000,
-            "d_model": 128,
-            "num_encoder_layers": 4,
-            "num_decoder_layers": 4,
-            "num_heads": 4,
-            "d_ff": 256,
-            "dropout": 0.3,
-            "initializer_range": 0.02,
-        },
-        {
-            "max_tokens": 1024,
-            "learning_rate": 0.7,
-            "warmup_steps": 1500,
-            "max_steps": 7500,
-            "save_steps": 500,
-            "logging_steps": 100,
-        },
-    ),
-    "base": Preset(),
-    "big": Preset(
-        {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
-        # a checkpoint every ten minutes at the paper's one second per step; the last 20 are averaged
-        {"max_steps": 300_000, "save_steps": 600, "save_total_limit": 20},
-    ),
-    "A1": _heads(1),
-    "A2": _heads(4),
-    "A3": _heads(16),
-    "A4": _heads(32),
-    "B1": Preset({"d_k": 16}),
-    "B2": Preset({"d_k": 32}),
-    "C1": Preset(_layers(2)),
-    "C2": Preset(_layers(4)),
-    "C3": Preset(_layers(8)),
-    "C4": Preset({"d_model": 256, "d_k": 32, "d_v": 32}),
-    "C5": Preset({"d_model": 1024, "d_k": 128, "d_v": 128}),
-    "C6": Preset({"d_ff": 1024}),
-    "C7": Preset({"d_ff": 4096}),
-    "D1": Preset({"dropout": 0.0}),
-    "D2": Preset({"dropout": 0.2}),
-    "D3": Preset({}, {"label_smoothing_factor": 0.0}),
-    "D4": Preset({}, {"label_smoothing_factor": 0.2}),
-    "E": Preset({"position_embedding": "learned"}),
-}
+PRESETS = _read_presets(Path(__file__).with_name("presets.yaml"))
 
 
 def preset(name: str) -> Preset:

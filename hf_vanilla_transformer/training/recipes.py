@@ -33,7 +33,7 @@ _TRAIN = (
 
 
 def parse_arguments(
-    argv: Sequence[str], verb: str = "train", description: str = _TRAIN, *more: type[Flags]
+    argv: Sequence[str], prog: str = "vanilla-transformer train", description: str = _TRAIN, *more: type[Flags]
 ) -> list[Any]:
     """Parse `[RECIPE.yaml] [flags]`; flags override the recipe, the recipe the preset, and the preset the defaults.
 
@@ -49,7 +49,7 @@ def parse_arguments(
     """
     parser = FlagParser(
         (*RUN_FLAGS, *more),
-        prog=f"vanilla-transformer {verb}",
+        prog=prog,
         usage="%(prog)s [RECIPE.yaml] [flags]",
         description=description,
         takes_recipe=True,

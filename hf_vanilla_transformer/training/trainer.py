@@ -86,9 +86,11 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             args = self._check_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
         if model is not None:
             _choose_attention(model, args)
-            if data_collator is None:
-                data_collator = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
         super().__init__(model, args, data_collator, **kwargs)
+        if data_collator is None:
+            # of the model, or of the one that `model_init` returned
+            config = self.model.config
+            self.data_collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
 
         if args.device.type == "cuda" and args.dataloader_pin_memory:
             # Otherwise each copy of a batch to the GPU waits for the last update

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from hf_vanilla_transformer import train_tokenizer
@@ -16,7 +18,7 @@ def test_tune_requires_a_validation_text(tune, without_validation, tmp_path, cap
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--method", "grid"], "method must be one of bayesian, random, range"),
+        (["--method", "range"], "method must be one of bayesian, random, got"),
         (["--trials", "0"], "trials must be at least 1"),
     ],
 )
@@ -39,3 +41,26 @@ def test_prepared_text_and_early_stopping_are_supported_but_not_streaming(tune, 
     assert main(["train", str(tmp_path / "study" / "best.yaml"), "--output_dir", str(tmp_path / "run")]) == 0
     assert tune(flags, tmp_path / "other", *more, "--streaming") == 1
     assert "remove --streaming" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--model_name_or_path", "x"], "remove --model_name_or_path"),
+        (["--lr_scheduler_type", "linear"], "remove --lr_scheduler_type"),
+        (["--max_steps", "-1"], "pass --max_steps"),
+    ],
+)
+def test_unsupported_settings_are_reported(more, message, tune, flags, tmp_path, capsys):
+    if "--model_name_or_path" in more:
+        size = {"--vocab_size", "--d_model", "--d_ff", "--num_heads", "--num_encoder_layers", "--num_decoder_layers"}
+        flags = [word for i, word in enumerate(flags) if word not in size and (i == 0 or flags[i - 1] not in size)]
+    assert tune(flags, tmp_path / "study", *more) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_without_matplotlib_nothing_is_trained(tune, flags, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert tune(flags, tmp_path / "study") == 1
+    assert "hf-vanilla-transformer[plots]" in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()

@@ -78,7 +78,7 @@ def test_training_curves_show_the_logs_of_finished_and_interrupted_runs(tmp_path
     assert plots.read_log(str(tmp_path / "interrupted")) == LOG[:1]
 
 
-def test_a_search_and_a_range_test_are_plotted_from_their_results():
+def test_a_search_is_plotted_from_its_results():
     trials = [
         {"number": 0, "state": "complete", "value": 3.0},
         {"number": 1, "state": "pruned", "value": 9.0},
@@ -90,8 +90,3 @@ def test_a_search_and_a_range_test_are_plotted_from_their_results():
     assert lines(left)["best so far"] == [[0, 2, 3], [3, 3, 2]]
     assert left.collections[1].get_offsets().tolist() == [[1, 9]]
     assert [bar.get_width() for bar in right.patches] == [0.2, 0.8]
-    off = {"rates": [0.1, 1.0], "smoothed_losses": [3.0, 2.0], "steepest": 0.1, "lowest": 1.0}
-    on = [{"factor": 1.0, "eval_loss": 2.5}, {"factor": 2.0, "eval_loss": None}]
-    left, right = plots.learning_rates({"updates": 9, "schedule_off": off, "schedule_on": on}).axes
-    assert next(iter(lines(left).values())) == [[0.1, 1.0], [3.0, 2.0]]
-    assert next(iter(lines(right).values())) == [[1.0], [2.5]]

@@ -124,11 +124,6 @@ COMMANDS = {
     "prepare again": Command([*PREPARE, "--output_dir", "shards"], ("shards",), PREPARING),
     "translate files": Command([*TRANSLATE, "--output_dir", "new"], ("text.en", "model"), (*FILES, *DECODING)),
     "translate files again": Command([*TRANSLATE, "--output_dir", "translated"], ("translated",), FILES),
-    "tune by range": Command(
-        ["tune", *SMALL, *SHORT, "--train_file", "text", "--method", "range", "--output_dir", "new"],
-        ("text.en",),
-        (*MODEL, *TRAINING),
-    ),
 }
 FLAGS = {
     "num_beams": ["0", "-1", "many", "3", "1e9"],

@@ -55,6 +55,8 @@ def test_a_wheel_trains_and_translates_in_a_fresh_environment(python, tmp_path):
     )  # the card's template is in the wheel
     translations = run(python, tmp_path, *command, "translate", "model", text=f"{phrases[0].en}\n{phrases[1].en}\n")
     assert len(translations.splitlines()) == 2
+    presets = "from hf_vanilla_transformer import paper_config; print(paper_config('C4').d_model)"
+    assert run(python, tmp_path, "-c", presets) == "256\n"
     page = "from hf_vanilla_transformer.serving.page import page_response; print(page_response().body.decode())"
     assert "<title>Translate</title>" in run(python, tmp_path, "-c", page)
     place = run(python, tmp_path, "-c", "import hf_vanilla_transformer; print(hf_vanilla_transformer.__file__)")

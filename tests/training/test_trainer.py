@@ -244,6 +244,16 @@ def test_the_debugger_of_transformers_can_inspect_every_mask(small_model, traine
     assert run.state.global_step == again.state.global_step == 3
 
 
+def test_a_model_that_model_init_makes_is_trained_as_a_given_one(small_model, trainer):
+    run = trainer(small_model(dropout=0.0))
+    run.train()
+    again = VanillaTransformerTrainer(
+        args=run.args, model_init=lambda: small_model(dropout=0.0), train_dataset=run.train_dataset
+    )
+    again.train()
+    torch.testing.assert_close(parameters(again), parameters(run), atol=0, rtol=0)
+
+
 def test_failed_training_restores_the_sigterm_handler(trainer):
     before = signal.getsignal(signal.SIGTERM)
     run = trainer()

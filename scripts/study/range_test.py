@@ -1,18 +1,31 @@
-"""Find usable learning rates with a learning-rate range test (Smith 2017)."""
+"""Find usable learning rates with a learning-rate range test (Smith 2017).
+
+python scripts/study/range_test.py --train_file data/train --validation_file data/val --max_steps 200 \\
+  --output_dir runs/range
+
+Raise the learning rate at every update without the schedule, then train with several factors on the schedule. It takes
+the flags and recipes of `vanilla-transformer train`, writes `range.json` and `range.png` into the output folder, and
+prints a table.
+"""
 
 import json
 import math
+import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 
-from ..files import JsonObject, write_whole
-from ..training.schedule import noam
-from . import plots
-from .experiment import Experiment, TuningTrainer
+from hf_vanilla_transformer import noam
+from hf_vanilla_transformer.commands.console import say
+from hf_vanilla_transformer.files import JsonObject, write_whole
+from hf_vanilla_transformer.study.experiment import Experiment, TuningTrainer, run_experiment
+from hf_vanilla_transformer.study.plots import line_style, new_figure, save
+from hf_vanilla_transformer.training.recipes import parse_arguments
 
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # multiples of --learning_rate, the factor on the schedule
 LOWEST = 1e-6  # learning rates
@@ -74,7 +87,7 @@ def range_test(experiment: Experiment, folder: Path) -> str:
     on = _schedule_on(experiment)
     result = {"updates": updates, "schedule_off": off, "schedule_on": on}
     write_whole(folder / "range.json", json.dumps(result, indent=2) + "\n")
-    plots.save(plots.learning_rates(result), str(folder / "range.png"))
+    save(learning_rates(result), str(folder / "range.png"))
     lines = [f"Schedule off: the loss falls fastest at {off['steepest']:.2g} and is lowest at {off['lowest']:.2g}."]
     lines += ["", "| factor | peak rate | validation loss |", "|---|---|---|"]
     for row in on:
@@ -135,3 +148,35 @@ def _schedule_on(experiment: Experiment) -> list[JsonObject]:
         rows.append({"factor": factor, "peak_rate": peak, "eval_loss": loss if math.isfinite(loss) else None})
     args.learning_rate = base
     return rows
+
+
+def learning_rates(result: JsonObject) -> "Figure":
+    """Plot a range test: the loss by learning rate without the schedule, and the validation loss by factor with it."""
+    figure = new_figure(11, 4)
+    left, right = figure.subplots(1, 2)
+    off = result["schedule_off"]
+    on = [row for row in result["schedule_on"] if row["eval_loss"] is not None]  # None if it diverged
+    left.plot(off["rates"], off["smoothed_losses"], **line_style(0))
+    for i, (name, rate) in enumerate((("steepest fall", off["steepest"]), ("lowest loss", off["lowest"])), start=1):
+        left.axvline(rate, label=f"{name}: {rate:.2g}", **line_style(i))
+    left.set(xscale="log", xlabel="learning rate", ylabel="training loss, smoothed", title="schedule off")
+    left.legend()
+    right.plot([row["factor"] for row in on], [row["eval_loss"] for row in on], marker="o", **line_style(0))
+    right.set(xscale="log", xlabel="factor on the schedule", ylabel="validation loss")
+    right.set_title(f"schedule on, {result['updates']:,} updates each")
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    description = "Find usable learning rates: raise the rate without the schedule, then try factors on the schedule."
+    try:
+        model, data, args = parse_arguments(sys.argv[1:] if argv is None else argv, "range_test.py", description)
+        run_experiment(range_test, model, data, args, say)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (ValueError, ImportError, ArithmeticError, OSError) as error:
+        sys.exit(f"range_test.py: {error}")
+
+
+if __name__ == "__main__":
+    main()
