@@ -20,7 +20,7 @@ from ..data.cleaning import all_dropped
 from ..data.formats import DataError, check_languages
 from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
-from ..data.source import Source, Text, named_identities
+from ..data.source import Source, Text, text_to_exclude
 from ..data.tokenizer import fingerprint, train_tokenizer
 from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
@@ -86,6 +86,8 @@ def prepare(
         # which may have been interrupted
         _clean_up(folder)
         return earlier
+    # before hours of work
+    load_excluded(preparation.exclude, preparation.languages)
     (folder / WORK).mkdir(parents=True, exist_ok=True)
     manifest = earlier or {"settings": settings, "whole": False}
     if earlier is None:
@@ -223,6 +225,7 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     """Return everything that determines the content of the shards, in types of JSON."""
     identities = [(part.needs_network, part.identity()) for part in source.parts]
     cleaning = asdict(preparation.cleaning).items() if preparation.cleaning else ()
+    excluded = [text_to_exclude(path, preparation.languages) for path in preparation.exclude]
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
@@ -235,7 +238,7 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
         "max_tokens": preparation.max_tokens,
         # only what is set, so that a new setting does not invalidate earlier folders
         "cleaning": {name: value for name, value in cleaning if value is not None} or None,
-        "exclude": named_identities(preparation.exclude),
+        "exclude": [file for text in excluded for file in text.identity()],
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }

@@ -1,7 +1,7 @@
 """Find the files of parallel text and read them row by row.
 
-Formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; and the folders of JSON lines that
-`translate --output_dir` writes. `source.py` reads .parquet.
+Formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; .parquet; and the folders of JSON lines
+that `translate --output_dir` writes.
 """
 
 import csv
@@ -10,13 +10,14 @@ import io
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ..files import CORPUS_MANIFEST
 from .exchange import FORMATS, format_of
@@ -25,6 +26,8 @@ from .exchange import FORMATS, format_of
 MAX_LINE_BYTES = 1 << 20
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
 COMPRESSIONS = (".gz", ".zst")
+# Suffixes of files that are not lines of plain text; in lower case, since others are not recognised as formats.
+NOT_LINES = {*FORMATS, ".parquet"} - {".txt"}
 Row = dict[str, str]
 
 
@@ -135,10 +138,14 @@ def _directed_json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> I
         yield texts
 
 
+def ending_of(path: str) -> str:
+    """Return the suffix of a path, before that of a compression, if any."""
+    return Path(path[: -len(Path(path).suffix)] if path.endswith(COMPRESSIONS) else path).suffix
+
+
 def names_languages(path: str) -> bool:
     """Return whether a file is JSON lines whose first object names its languages, for `_directed_json_rows`."""
-    name = path[: -len(Path(path).suffix)] if path.endswith(COMPRESSIONS) else path
-    if not name.endswith(".jsonl") or not Path(path).is_file():
+    if ending_of(path) != ".jsonl" or not Path(path).is_file():
         return False
     _, row = next(_json_objects(path), ("", {}))
     return "source_lang" in row and "target_lang" in row
@@ -180,8 +187,11 @@ def json_texts(where: str, row: dict, keys: tuple[str, ...]) -> list[str]:
     Raises:
         DataError: if a key is missing, or its value is not a string.
     """
-    if isinstance(row.get("translation"), dict):
-        row = row["translation"]
+    inner = row.get("translation", row)
+    if inner is None:
+        return [""] * len(keys)
+    if isinstance(inner, dict):
+        row = inner
     texts = []
     for key in keys:
         if key not in row:
@@ -193,6 +203,55 @@ def json_texts(where: str, row: dict, keys: tuple[str, ...]) -> list[str]:
         # JSON can escape lone surrogates, which no tokenizer and no file accepts.
         texts.append(text.encode("utf-8", "replace").decode())
     return texts
+
+
+def open_parquet(path: str) -> pq.ParquetFile:
+    """Open a Parquet file.
+
+    Raises:
+        DataError: if it is none.
+    """
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowException as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def parquet_objects(path: str, languages: tuple[str, ...], groups: Sequence[int] | None = None) -> Iterator[dict]:
+    """Yield the rows of a Parquet file as the objects that `json_texts` takes, of which only the languages are read.
+
+    Args:
+        groups: the row groups to read; by default all.
+
+    Raises:
+        DataError: if a column is missing, or the file is damaged.
+    """
+    with open_parquet(path) as file:
+        columns = {field.name: field.type for field in file.schema_arrow}
+        wanted = list(languages)
+        if "translation" in columns:
+            if pa.types.is_struct(columns["translation"]):
+                columns = {f"translation.{field.name}": field.type for field in columns["translation"]}
+                wanted = [f"translation.{language}" for language in languages]
+            else:
+                # the keys of a map are in its rows
+                wanted = ["translation"]
+        for column in wanted:
+            if column not in columns:
+                raise DataError(f"{path} has no column {column!r}; its columns are {', '.join(columns)}.")
+        try:
+            for batch in file.iter_batches(row_groups=groups, columns=wanted):
+                yield from batch.to_pylist(maps_as_pydicts="strict")
+        except (pa.ArrowException, KeyError) as error:
+            # KeyError: a map with a key twice
+            raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _parquet_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
+    """Yield the pairs of a Parquet file: columns named after the languages, or a struct or map "translation"."""
+    for number, row in enumerate(parquet_objects(files[0], languages), start=1):
+        source, target = json_texts(f"{files[0]}, row {number}", row, languages)
+        yield {"source": source, "target": target}
 
 
 def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tuple[str, ...]) -> Iterator[Row]:
@@ -247,6 +306,7 @@ READERS: dict[str, Callable[[tuple[str, ...], tuple[str, ...]], Iterator[Row]]] 
     "directed .jsonl": _directed_json_rows,
     ".tsv": _tsv_rows,
     ".csv": _csv_rows,
+    ".parquet": _parquet_rows,
     "moses": _moses_rows,
 }
 
@@ -280,7 +340,7 @@ def _advice(path: str, languages: tuple[str, str]) -> str:
 
 
 def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
-    """Return the format of parallel text, a key of `READERS` or ".parquet", and its files: two for a Moses pair.
+    """Return the format of parallel text, a key of `READERS`, and its files: two for a Moses pair.
 
     Raises:
         DataError: if a file is missing or empty, or the languages are the same.
@@ -289,9 +349,9 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     if Path(path, CORPUS_MANIFEST).is_file():
         return ".jsonl", _translated_files(path)
 
-    # The suffix before that of a compression, if any; without a known one, `path` is the prefix of a Moses pair.
-    format = Path(path[: -len(Path(path).suffix)] if Path(path).suffix in COMPRESSIONS else path).suffix
-    if format in READERS or format == ".parquet":
+    # Without a known suffix, `path` is the prefix of a Moses pair.
+    format = ending_of(path)
+    if format in READERS:
         files: tuple[str, ...] = (path,)
     else:
         format = "moses"

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from corpora import MULTI30K, NO_MULTI30K
 from datasets import Dataset
@@ -196,6 +198,10 @@ def test_json_and_parquet_may_omit_the_translation_key(tmp_path):
             "line 2: the value of 'en' is not a string",
         ),
         ("t.jsonl", b'{"en": [], "de": "b"}\n', "t.jsonl, line 1: the value of 'en' is not a string"),
+        ("t.jsonl", b'{"en": "a", "de": NaN}\n', "t.jsonl, line 1: the value of 'de' is not a string"),
+        ("t.jsonl", b'{"en": {"text": "a"}, "de": "b"}\n', "t.jsonl, line 1: the value of 'en' is not a string"),
+        ("t.jsonl", b'{"translation": ["a", "b"]}\n', "t.jsonl, line 1: no 'en' among the keys (translation)"),
+        ("t.jsonl", b'{"en": ' + b"9" * 5000 + b', "de": "b"}\n', "t.jsonl, line 1: not valid JSON"),
         ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en": "\xff", "de": "b"}\n', "t.jsonl, line 2: not UTF-8"),
         ("t.tsv", b"en\tde\na\tb\nc\n", "t.tsv, line 3: the header has 2 fields, but this line 1"),
         ("t.tsv", b"en\tfr\na\tb\n", "t.tsv has no column 'de'; its columns are en, fr"),
@@ -236,8 +242,39 @@ def test_a_missing_parquet_file_or_column_is_named(tmp_path):
     Dataset.from_dict({"en": ["a"], "fr": ["b"], "ids": [[1]]}).to_parquet(tmp_path / "t.parquet")
     with pytest.raises(DataError, match="has no column 'de'; its columns are en, fr, ids"):
         TextFile(("en", "de"), str(tmp_path / "t.parquet")).pairs()
-    with pytest.raises(DataError, match="column 'ids' does not contain text"):
+    with pytest.raises(DataError, match=r"t\.parquet, row 1: the value of 'ids' is not a string"):
         TextFile(("en", "ids"), str(tmp_path / "t.parquet")).pairs()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_parquet_text_of_any_type_of_string_is_read(kind, nested, tmp_path):
+    sides = [["one", "two", None], ["eins", "zwei", "drei"]]
+    values = [pa.array(side, pa.string()) for side in sides]
+    arrays = [each.dictionary_encode() if pa.types.is_dictionary(kind) else each.cast(kind) for each in values]
+    table = {"en": arrays[0], "de": arrays[1], "id": pa.array([1, 2, 3])}
+    if nested:
+        table = {"translation": pa.StructArray.from_arrays(arrays, ["en", "de"])}
+    pq.write_table(pa.table(table), tmp_path / "text.parquet")
+    assert read(str(tmp_path / "text.parquet")) == [("one", "eins"), ("two", "zwei"), ("", "drei")]
+
+
+def test_parquet_translations_may_be_a_map(tmp_path):
+    kind = pa.map_(pa.string(), pa.string())
+    rows = [{"de": "eins", "en": "one"}, None, {"de": "zwei", "en": None}, {"en": "three", "fr": "trois"}]
+    table = pa.table({"translation": pa.array([row and [*row.items()] for row in rows], kind)})
+    pq.write_table(table.slice(0, 3), tmp_path / "text.parquet")
+    assert read(str(tmp_path / "text.parquet")) == [("one", "eins"), ("", ""), ("", "zwei")]
+    pq.write_table(table, tmp_path / "text.parquet")
+    with pytest.raises(DataError, match=r"text\.parquet, row 4: no 'de' among the keys \(en, fr\)"):
+        read(str(tmp_path / "text.parquet"))
+    pq.write_table(pa.table({"translation": pa.array([[("en", "a"), ("en", "b")]], kind)}), tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match=r"twice\.parquet cannot be read"):
+        read(str(tmp_path / "twice.parquet"))
 
 
 def test_an_empty_parquet_file_is_named(tmp_path):
