@@ -104,6 +104,11 @@ def checksum(file: Path) -> str:
     return digest.hexdigest()
 
 
+def digest(content: object) -> str:
+    """Return the BLAKE2b digest of what is given in types of JSON: 16 bytes in hexadecimal."""
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
 def import_extra(module: str, extra: str) -> ModuleType:
     """Import a module that is installed by an extra of this package.
 

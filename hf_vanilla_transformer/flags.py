@@ -58,6 +58,8 @@ class Meaning:
         private: whether its value may reveal local paths or private text, and so never appears on a card.
         recorded: whether it belongs to the settings of a run, not only to a single launch.
         replaces: flags of a recipe or preset that no longer hold if this flag changes.
+        content: the name under which the content of the text that it names is recorded. If it is, only a change of the
+            content counts.
         refused: why it has no effect, so that only its default is accepted.
     """
 
@@ -66,6 +68,7 @@ class Meaning:
     private: bool = False
     recorded: bool = True
     replaces: tuple[str, ...] = ()
+    content: str | None = None
     refused: str | None = None
     refuser: Refuser = Refuser.COMMAND_LINE
 

@@ -17,7 +17,8 @@ from transformers import AutoConfig, set_seed
 from transformers.utils import logging
 
 from ..data.formats import DataError, read_translation_manifest
-from ..data.source import named_identities
+from ..data.identity import identify as identify_text
+from ..data.identity import stamp
 from ..export.registry import identify
 from ..files import CORPUS_MANIFEST, JsonObject, read_json, replacing
 from ..inference.translator import Hypothesis, Translation, Translator
@@ -161,7 +162,9 @@ class CorpusJob:
         # not resolved: a link's target may lack the extension
         files = [os.path.abspath(file) for file in files]
         settings = _settings(translation, files, shard_lines)
-        manifest = self._read_manifest(settings)
+        models = zip(translation.models, settings["models"], strict=True)
+        named = [{"name": Path(name).resolve().name, **model} for name, model in models]
+        manifest = self._read_manifest(settings, {"files": list(map(stamp, files)), "models": named})
         # the model may have changed
         _load.cache_clear()
         if manifest is None:
@@ -176,14 +179,14 @@ class CorpusJob:
         self.manifest = manifest
         self.tasks = [Task(i, Span(files[file], *rest)) for i, (file, *rest) in enumerate(manifest["spans"])]
 
-    def _read_manifest(self, settings: JsonObject) -> JsonObject | None:
+    def _read_manifest(self, settings: JsonObject, stamps: JsonObject) -> JsonObject | None:
         """Return the manifest of an earlier call for this job, or None if the folder is empty."""
         file = self.folder / CORPUS_MANIFEST
         if not file.is_file():
             check_unused(self.folder, _NOTES, CORPUS_MANIFEST)
             return None
         manifest = read_translation_manifest(self.folder)
-        check_settings(self.folder, manifest["settings"], settings)
+        check_settings(self.folder, manifest["settings"], settings, stamps)
         return manifest
 
     def is_done(self, task: Task) -> bool:
@@ -235,14 +238,14 @@ def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines:
         "options": translation.options,
         "shard_lines": shard_lines,
         "version": __version__,
-        "files": named_identities(files),
+        "files": list(map(identify_text, files)),
     }
     return json.loads(json.dumps(settings))
 
 
 def _identify(model: str) -> dict[str, str]:
-    """Return a model's name and, for a local folder, the checksums of the files that decide what it translates."""
+    """Return the checksums of the files that decide what a model translates, or its name on the Hub and its commit."""
     folder = Path(model)
     if not folder.is_dir():
         return {"name": model, "revision": str(load(AutoConfig, model)._commit_hash)}
-    return {"name": folder.resolve().name, **identify(folder)}
+    return identify(folder)

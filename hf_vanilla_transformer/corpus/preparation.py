@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
+from operator import methodcaller
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,7 +82,7 @@ def prepare(
     folder = Path(output_dir).resolve()
     runner = runner or Runner()
     settings = _settings(source, preparation, tokenizer)
-    earlier = _earlier_manifest(folder, settings)
+    earlier = _earlier_manifest(folder, settings, _text(source, preparation, methodcaller("stamps")))
     if earlier is not None and earlier["whole"]:
         # which may have been interrupted
         _clean_up(folder)
@@ -223,14 +224,11 @@ class _Steps:
 
 def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTokenizerBase | None) -> JsonObject:
     """Return everything that determines the content of the shards, in types of JSON."""
-    identities = [(part.needs_network, part.identity()) for part in source.parts]
     cleaning = asdict(preparation.cleaning).items() if preparation.cleaning else ()
-    excluded = [text_to_exclude(path, preparation.languages) for path in preparation.exclude]
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        "files": [file for is_dataset, files in identities if not is_dataset for file in files],
-        "dataset": next((identity for is_dataset, identity in identities if is_dataset), None),
+        **_text(source, preparation, methodcaller("identity")),
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
@@ -238,7 +236,6 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
         "max_tokens": preparation.max_tokens,
         # only what is set, so that a new setting does not invalidate earlier folders
         "cleaning": {name: value for name, value in cleaning if value is not None} or None,
-        "exclude": [file for text in excluded for file in text.identity()],
         "shard_pairs": preparation.shard_pairs,
         "version": VERSION,
     }
@@ -246,8 +243,22 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     return json.loads(json.dumps(settings))
 
 
-def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
+def _text(source: Source, preparation: Preparation, known_by: Callable[[Text], list]) -> JsonObject:
+    """Return by what text is known among the settings: that to prepare, and that to exclude."""
+    known = [(part.needs_network, known_by(part)) for part in source.parts]
+    excluded = [text_to_exclude(path, preparation.languages) for path in preparation.exclude]
+    return {
+        "files": [each for is_dataset, parts in known if not is_dataset for each in parts],
+        "dataset": next((parts for is_dataset, parts in known if is_dataset), None),
+        "exclude": [each for text in excluded for each in known_by(text)],
+    }
+
+
+def _earlier_manifest(folder: Path, settings: JsonObject, stamps: JsonObject) -> JsonObject | None:
     """Return the manifest of an earlier call with the same settings, or None if there was none.
+
+    Args:
+        stamps: as in `check_settings`.
 
     Raises:
         ValueError: if the settings of that call are different, or the folder contains anything else.
@@ -263,7 +274,7 @@ def _earlier_manifest(folder: Path, settings: JsonObject) -> JsonObject | None:
         if recorded.get("vocab_size"):
             earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
         recorded = {**settings, **earlier_defaults, **recorded, "version": settings["version"]}
-    check_settings(folder, recorded, settings)
+    check_settings(folder, recorded, settings, stamps)
     return earlier
 
 

@@ -230,13 +230,16 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def check_settings(folder: Path, recorded: JsonObject, settings: JsonObject) -> None:
+def check_settings(folder: Path, recorded: JsonObject, settings: JsonObject, stamps: JsonObject) -> None:
     """Check that the job whose settings are recorded in a folder is the job with the given settings.
+
+    Args:
+        stamps: what earlier versions recorded for some settings: names and times in place of content.
 
     Raises:
         ValueError: if not; the message names the settings that differ.
     """
-    changed = [name for name, value in settings.items() if recorded.get(name) != value]
+    changed = [name for name, value in settings.items() if recorded.get(name) not in (value, stamps.get(name, value))]
     if changed:
         raise ValueError(
             f'{folder} contains the output of different text or settings ({", ".join(changed)}; "version" identifies '

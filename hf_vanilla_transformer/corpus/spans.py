@@ -17,12 +17,12 @@ from ..data.formats import (
     NOT_LINES,
     DataError,
     decode_line,
+    ending_of,
     json_object,
     json_texts,
     open_parquet,
     open_text,
     parquet_objects,
-    ending_of,
 )
 
 _BLOCK = 1 << 20

@@ -80,6 +80,11 @@ def read_lines(path: str) -> Iterator[str]:
         yield from decode_lines(file, path)
 
 
+def ending_of(path: str) -> str:
+    """Return the ending of a file's name, before that of a compression if it has one."""
+    return Path(path.removesuffix(Path(path).suffix) if path.endswith(COMPRESSIONS) else path).suffix
+
+
 def _open(path: str) -> BinaryIO:
     # A stream of pyarrow does not implement readline, and the standard library reads no .zst before Python 3.14.
     if path.endswith(".gz"):
@@ -136,11 +141,6 @@ def _directed_json_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> I
         if direction not in languages:
             raise DataError(f"{where}: the direction {direction} is not among --language_pairs {' '.join(languages)}.")
         yield texts
-
-
-def ending_of(path: str) -> str:
-    """Return the suffix of a path, before that of a compression, if any."""
-    return Path(path[: -len(Path(path).suffix)] if path.endswith(COMPRESSIONS) else path).suffix
 
 
 def names_languages(path: str) -> bool:

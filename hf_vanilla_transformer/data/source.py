@@ -6,20 +6,21 @@ Whoever needs text asks a `Source`, and never what class it has.
 import glob
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
+import datasets
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, IterableDataset, Value, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..files import checksum
+from ..files import checksum, digest
 from ..model.loading import load
 from . import formats
 from .batching import Rows, TokenRows
@@ -31,15 +32,16 @@ from .formats import (
     DataError,
     Row,
     check_languages,
+    ending_of,
     find_files,
     json_texts,
     read_lines,
-    ending_of,
 )
+from .identity import identify, stamp
 from .mixture import MixedRows
 from .phrases import splits
 from .sampling import temperature_weights
-from .shards import MANIFEST, ShardStream, finished_manifest, load_shards
+from .shards import ShardStream, finished_manifest, load_shards, read_manifest
 from .tags import prefix_ids
 
 # Part of the cache keys: changed code reads text again.
@@ -47,21 +49,7 @@ VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))
 TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
 DIRECTED_PAIR = Features({**TEXT_PAIR, "source_lang": Value("string"), "target_lang": Value("string")})
 Languages = tuple[str, str]  # source and target language
-
-
-def file_identity(file: str) -> tuple[int, int]:
-    """Return what stands for the content of a file wherever a text is compared with that of an earlier call.
-
-    That is its size in bytes and its modification time in nanoseconds.
-    """
-    # A digest would have to read a corpus of many gigabytes before every start.
-    status = Path(file).stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def named_identities(files: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Return the name of each file, without its folder, and its identity, to record them."""
-    return [(Path(file).name, *file_identity(file)) for file in files]
+_Identity = TypeVar("_Identity")
 
 
 class Counts(NamedTuple):
@@ -141,7 +129,7 @@ class Source:
         return Counts(None if None in reads else sum(reads), sum(used), sum(map(Counter, drops), Counter()))
 
     def identity(self) -> list:
-        """Return what determines the pairs, in types of JSON.
+        """Return what determines the pairs, in types of JSON: for each part, a list with the digests of its content.
 
         Raises:
             DataError: if a file is missing, or a dataset cannot be read.
@@ -221,6 +209,10 @@ class Text(Source):
             for source, target in zip(batch["source"], batch["target"], strict=True):
                 yield {"source": source, "target": target}
 
+    def stamps(self) -> list:
+        """Return what earlier versions recorded in place of the identity, with names, sizes and times of files."""
+        return self.identity()
+
     def prefix(self, how: Tokenization) -> list[int]:
         """Return the token ids of the tags with which every source sentence starts."""
         return prefix_ids(how.config, how.tokenizer, *self.languages, self.tag)
@@ -256,7 +248,10 @@ class TextFile(Text):
         return Path(os.path.abspath(self.path)).name
 
     def identity(self) -> list:
-        return named_identities(find_files(self.path, self.languages)[1])
+        return [list(map(identify, find_files(self.path, self.languages)[1]))]
+
+    def stamps(self) -> list:
+        return list(map(stamp, find_files(self.path, self.languages)[1]))
 
     def pairs(self) -> Dataset:
         format, files = find_files(self.path, self.languages)
@@ -272,7 +267,10 @@ class SentenceFile(TextFile):
     """Sentences of either language, one per line, as the sources of pairs without targets."""
 
     def identity(self) -> list:
-        return named_identities([self.path])
+        return [[identify(self.path)]]
+
+    def stamps(self) -> list:
+        return [stamp(self.path)]
 
     def __iter__(self) -> Iterator[Row]:
         return ({"source": line, "target": ""} for line in read_lines(self.path))
@@ -315,9 +313,11 @@ class PreparedFolder(TextFile):
 
     has_text = False
     streamed: bool = False
+    stamps = Text.stamps
 
     def identity(self) -> list:
-        return named_identities([str(Path(self.path, MANIFEST))])
+        # The settings say where the shards come from, and not what they contain
+        return [["prepared", digest({**read_manifest(self.path), "settings": None})]]
 
     def tokenize(self, how: Tokenization, label: str) -> Rows:
         manifest = finished_manifest(self.path)
@@ -361,8 +361,15 @@ class HubDataset(Text):
         if Path(self.dataset).is_dir() and glob.has_magic(os.path.abspath(self.dataset)):
             # `datasets` takes the path of a folder for a pattern, and cannot be told otherwise
             raise DataError(f"{self.dataset}: the path of a dataset may not contain any of * ? [; rename the folder.")
+        if Path(self.dataset).is_dir():
+            options["cache_dir"] = _cache_folder(self._files(identify))
         with _reading_errors(f"The dataset {self._origin}"):
             return load_dataset(self.dataset, self.config_name, **options)
+
+    def _files(self, identity: Callable[[str], _Identity]) -> dict[str, _Identity]:
+        """Return the identity of each file in a local folder, by its path there."""
+        files = sorted(str(file) for file in Path(self.dataset).rglob("*") if file.is_file())
+        return {os.path.relpath(file, self.dataset): identity(file) for file in files}
 
     @cached_property
     def _splits(self) -> DatasetDict:
@@ -373,14 +380,18 @@ class HubDataset(Text):
         return self._load(split=self.split, streaming=True)
 
     def identity(self) -> list:
-        # Raises if the dataset cannot be read.
-        _ = self._stream
+        # One that has been loaded may no longer be within reach
+        if "_splits" not in vars(self):
+            # Raises if the dataset cannot be read.
+            _ = self._stream
+        content = self._files(identify) if Path(self.dataset).is_dir() else self.dataset
+        return [[content, self.config_name, self.split]]
+
+    def stamps(self) -> list:
         folder = Path(self.dataset)
         if not folder.is_dir():
             return [self.dataset, self.config_name]
-        # A local folder is identified by its name and files, not by its path
-        files = sorted(str(file) for file in folder.rglob("*") if file.is_file())
-        return [folder.resolve().name, self.config_name, *map(file_identity, files)]
+        return [folder.resolve().name, self.config_name, *(times[1:] for times in self._files(stamp).values())]
 
     def pairs(self) -> Dataset:
         if self.split not in self._splits:
@@ -406,7 +417,7 @@ class BuiltInPhrases(Text):
     split: str = "train"
 
     def identity(self) -> list:
-        return [self.name, self.split]
+        return [[self.name, self.split]]
 
     def pairs(self) -> Dataset:
         if sorted(self.languages) != ["de", "en"]:
@@ -420,9 +431,9 @@ class BuiltInPhrases(Text):
 
 
 def _read_rows(
-    format: str, files: tuple[str, ...], languages: tuple[str, ...], stamps: tuple, version: str
+    format: str, files: tuple[str, ...], languages: tuple[str, ...], contents: tuple[str, ...], version: str
 ) -> Iterator[Row]:
-    """Yield the rows of `files`; `stamps` and `version` only make the cache notice changed files and changed code."""
+    """Yield the rows of `files`; `contents` and `version` only let the cache notice changed files and changed code."""
     empty = True
     for row in READERS[format](files, languages):
         empty = False
@@ -453,11 +464,16 @@ def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Da
     return dataset if dataset.features == TEXT_PAIR else dataset.cast(TEXT_PAIR)
 
 
+def _cache_folder(identity: object) -> str:
+    """Return the folder in which `datasets`, which knows a file by its path and time, caches text of this identity."""
+    return str(Path(datasets.config.HF_DATASETS_CACHE, digest(identity)))
+
+
 def _cache(path: str, format: str, files: tuple[str, ...], languages: tuple[str, ...], features: Features) -> Dataset:
     """Return what a reader yields, as a dataset that is cached on disk."""
     # `from_generator` derives the cache key from the arguments, and would divide a list among processes.
     arguments: dict[str, object] = {"format": format, "files": files, "languages": languages, "version": VERSION}
-    arguments["stamps"] = tuple(map(file_identity, files))
+    arguments["contents"] = tuple(map(identify, files))
     with _reading_errors(path):
         return Dataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
 

@@ -1,12 +1,13 @@
 """Learn a joint vocabulary for source and target (section 5.1), as a plain transformers tokenizer, or adapt one."""
 
-import hashlib
 import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from ..files import digest
 
 if TYPE_CHECKING:  # they import torch
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -91,7 +92,7 @@ def fingerprint(tokenizer: "PreTrainedTokenizerBase") -> str:
         content = {name: part for name, part in content.items() if name not in ("truncation", "padding")}
     else:
         content = tokenizer.get_vocab()
-    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return digest(content)
 
 
 def adapt_tokenizer(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:

@@ -87,6 +87,7 @@ class Experiment:
             scratch_args = copy.copy(args)
             scratch_args.output_dir = scratch
             self.text = tokenize_text(model, data, scratch_args, self.config, tokenizer_path, report)
+        self.settings |= self.text.contents
         if self.text.validation is None:
             raise ValueError("tune compares settings on a validation text: pass --validation_file.")
         follow_tokenizer(self.config, self.text.tokenizer)

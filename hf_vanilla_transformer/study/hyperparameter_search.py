@@ -13,7 +13,7 @@ import torch
 from ..data.batching import by_name, check_fits
 from ..files import JsonObject, import_extra, write_whole
 from ..flags import Settings
-from ..training.settings import PROCESSES, differences, write_settings
+from ..training.settings import FACTS, differences, write_settings
 from . import plots
 from .experiment import Experiment, TuneArguments, TuningTrainer
 
@@ -176,8 +176,8 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     # the vocabulary may be smaller than requested, if the text is small
     vocab_size = experiment.config.vocab_size
     settings = {**study.user_attrs["settings"], **best.params, **steps, "vocab_size": vocab_size}
-    # the recipe works with any number of processes
-    settings.pop(PROCESSES, None)
+    # the recipe works with any number of processes and any text
+    settings = {name: value for name, value in settings.items() if name not in FACTS}
     measure = f"validation {experiment.measure}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
     importances: dict[str, float] = {}

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
@@ -13,11 +13,15 @@ from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
 
 NOAM = "noam"
+# Recorded with the settings of a run, but not flags: the digests of the text that its flags name
+TEXT = "training_text"
+VALIDATION = "validation_text"
 _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
 
 # What a flag may mean; a value that may hold a local path is private, and stays out of cards
 _BATCHES = Meaning(Decides.BATCHES)
-_TEXT_NAME = Meaning(Decides.BATCHES, private=True)
+_TEXT = Meaning(Decides.BATCHES, private=True)
+_TEXT_NAME = replace(_TEXT, content=TEXT)
 _OPTIMIZER = Meaning(Decides.OPTIMIZER)
 # The learning rate of a recipe or preset is meant for its own schedule
 _SCHEDULE = Meaning(Decides.OPTIMIZER, replaces=("learning_rate",))
@@ -28,6 +32,7 @@ _ORIGIN = Meaning(Decides.LEARNING, private=True)
 _LENGTH = Meaning(Decides.LENGTH)
 _SCORES = Meaning(Decides.SCORES)
 _VALIDATION_TEXT = Meaning(Decides.SCORES, private=True)
+_VALIDATION_NAME = replace(_VALIDATION_TEXT, content=VALIDATION)
 _SEARCH = Meaning(Decides.SCORES, Part.GENERATION_CONFIG)
 _NOTHING = Meaning(Decides.NOTHING)
 _PRIVATE = Meaning(Decides.NOTHING, private=True)
@@ -327,7 +332,7 @@ class DataArguments(CleaningFlags):
     )
     streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False, _BATCHES)
     validation_file: list[str] | None = option(
-        "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION_TEXT
+        "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION_NAME
     )
     dataset_name: list[str] | None = option(
         "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT_NAME
@@ -375,6 +380,7 @@ RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
 _MEANINGS = INHERITED | {
     flag.name: flag.metadata["meaning"] for kind in RUN_FLAGS for flag in fields(kind) if "meaning" in flag.metadata
 }
+_MEANINGS |= {TEXT: _TEXT, VALIDATION: _VALIDATION_TEXT}
 
 
 def known_meaning(name: str) -> Meaning | None:

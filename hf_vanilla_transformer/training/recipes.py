@@ -13,7 +13,7 @@ import yaml
 from ..flags import Decides, FlagParser, Flags, Part
 from .arguments import INHERITED, RUN_FLAGS, ModelArguments, check_flags, meaning
 from .presets import paper_config, preset
-from .settings import PAIRS, PROCESSES
+from .settings import FACTS
 
 _Value = TypeVar("_Value")
 
@@ -112,7 +112,7 @@ def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
     seen: set[str] = set()
     for key, value in _read_mapping(path):
         where = f"{path}, line {key.start_mark.line + 1}"
-        if key.value in (PROCESSES, PAIRS):
+        if key.value in FACTS:
             continue
         if not isinstance(key.value, str) or key.value not in known:
             near = difflib.get_close_matches(str(key.value), known, n=1)

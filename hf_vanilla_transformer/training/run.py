@@ -17,6 +17,7 @@ from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
 from .arguments import (
+    TEXT,
     DataArguments,
     ModelArguments,
     VanillaTransformerTrainingArguments,
@@ -34,11 +35,12 @@ from .settings import (
     check_same_run,
     compare_validations,
     recorded_settings,
+    renames_text,
     resolve_config,
     run_settings,
     write_settings,
 )
-from .text import TokenizedText, all_tags, prepared_folder, tokenize_text
+from .text import TokenizedText, all_tags, prepared_folder, read_contents, tokenize_text
 from .trainer import VanillaTransformerTrainer
 
 
@@ -75,6 +77,8 @@ class _Run:
     def train(self) -> VanillaTransformerTrainer | None:
         """Train until the end or SIGTERM; return None if the run was already finished."""
         requested = self.args.resume_from_checkpoint
+        if renames_text(recorded_settings(self.folder) or {}, self.settings):
+            self.settings |= read_contents(self.data)
         resumes = check_same_run(self.settings, self.folder)
         finished = resumes and not requested and self._is_finished()
         checkpoint = None if finished else self._find_checkpoint(resumes)
@@ -156,14 +160,14 @@ class _Run:
                 names = ", ".join(data.dataset_name or [])
                 raise ValueError(f"{names} has no validation split, which early stopping needs.")
             self.args.eval_strategy = IntervalStrategy.NO
-        self.settings[PAIRS] = text.num_pairs
+        self.settings |= {PAIRS: text.num_pairs, **text.contents}
         return text
 
     def _build_trainer(self, text: TokenizedText) -> VanillaTransformerTrainer:
         """Build or load the model, and record the settings of the run in its folder.
 
         Raises:
-            ValueError: if the run began with another number of pairs.
+            ValueError: if the run began with other text.
         """
         args = self.args
         model = self._build_model(text.tokenizer)
@@ -176,6 +180,11 @@ class _Run:
             raise ValueError(
                 f"{self.folder} was trained on {before[PAIRS]:,} sentence pairs, but its text now has "
                 f"{text.num_pairs:,}. Restore the text, or choose another --output_dir."
+            )
+        if before.get(TEXT, self.settings[TEXT]) != self.settings[TEXT]:
+            raise ValueError(
+                f"{self.folder} was trained on other text, which had as many sentence pairs. Restore the text, or "
+                "choose another --output_dir."
             )
         trainer.resumed_state.has_new_validation = bool(before) and not compare_validations(before, self.settings)
         if args.process_index == 0:

@@ -15,6 +15,8 @@ from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import parse_language_pair
 from .arguments import (
     RUN_FLAGS,
+    TEXT,
+    VALIDATION,
     DataArguments,
     ModelArguments,
     VanillaTransformerTrainingArguments,
@@ -25,6 +27,8 @@ from .presets import paper_config
 
 PROCESSES = "processes"  # recorded with the settings, but not a flag: set by the launcher
 PAIRS = "training_pairs"  # likewise: how many the training text has
+_TEXTS = (PAIRS, TEXT, VALIDATION)  # likewise, and known once the text has been read
+FACTS = (PROCESSES, *_TEXTS)
 
 
 def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[VanillaTransformerConfig, DataArguments]:
@@ -126,20 +130,22 @@ def write_settings(settings: Settings, folder: str, comment: str, name: str = SE
 
 
 def differences(before: Settings, settings: Settings) -> dict[str, str]:
-    """Describe each setting that has changed. Settings not recorded by earlier versions count as defaults."""
+    """Describe each setting that has changed. Settings not recorded by earlier versions count as defaults.
+
+    The same text under another name is no change. Text that has not been read yet is taken to be the same.
+    """
     old = {name: _to_plain(value) for name, value in before.items() if meaning(name).recorded}
-    if PAIRS not in settings:
-        # the text has not been read yet
-        old.pop(PAIRS, None)
-    # Neither is a flag with a default; an earlier version that did not record them is taken to have had the same.
-    defaults = {name: settings[name] for name in (PROCESSES, PAIRS) if name in settings}
+    # None of these has a default; an earlier version that did not record them is taken to have had the same.
+    defaults = {name: settings[name] for name in FACTS if name in settings}
     defaults |= {field.name: field.default for group in RUN_FLAGS for field in fields(group)}
     old = {**{name: defaults[name] for name in settings if name in defaults}, **old}
-    return {
-        name: f"{name} was {old.get(name)}, now {settings.get(name)}"
-        for name in {**old, **settings}
-        if old.get(name) != settings.get(name)
-    }
+    now = {**{name: old[name] for name in _TEXTS if name in old}, **settings}
+    changed = [name for name in {**old, **now} if old.get(name) != now.get(name)]
+    changes = {name: f"{name} was {old.get(name)}, now {now.get(name)}" for name in changed}
+    # A digest says nothing to the user
+    changes |= {name: f"{name} is not the same" for name in (TEXT, VALIDATION) if name in changed}
+    same = {name for name in (TEXT, VALIDATION) if name in before and name not in changed}
+    return {name: change for name, change in changes.items() if meaning(name).content not in same}
 
 
 def compare_validations(before: Settings, settings: Settings) -> bool:
@@ -164,6 +170,12 @@ def check_continues(before: Settings, settings: Settings, checkpoint: str) -> No
             f"--resume_from_checkpoint {checkpoint}: {change}, {reason}. To start from these weights instead, give "
             f"--model_name_or_path {checkpoint}."
         )
+
+
+def renames_text(before: Settings, settings: Settings) -> bool:
+    """Return whether the training text of a run that has recorded its content now has another name."""
+    names = {name for name in {**before, **settings} if meaning(name).content == TEXT}
+    return TEXT in before and any(before.get(name) != settings.get(name) for name in names)
 
 
 def recorded_settings(folder: str | Path) -> Settings | None:

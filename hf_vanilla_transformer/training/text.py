@@ -24,10 +24,11 @@ from ..data.source import (
 )
 from ..data.tags import LANGUAGE_TAG, add_tags, language_tag
 from ..data.tokenizer import adapt_tokenizer, train_tokenizer
-from ..files import JsonObject
+from ..files import JsonObject, digest
+from ..flags import Settings
 from ..model.loading import load
 from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
-from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+from .arguments import TEXT, VALIDATION, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 
 _Value = TypeVar("_Value")
 
@@ -42,6 +43,7 @@ class TokenizedText:
         num_pairs: number of training pairs.
         sources: what the card says about each source of training text.
         directions: the direction of each validation text by name.
+        contents: the digests of the training and validation text, as settings of the run.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -50,6 +52,7 @@ class TokenizedText:
     num_pairs: int = 0
     sources: list[JsonObject] = field(default_factory=list)
     directions: dict[str, str] = field(default_factory=dict)
+    contents: Settings = field(default_factory=dict)
 
 
 def _for_each(flag: str, values: Sequence[_Value] | None, count: int, default: _Value) -> list[_Value]:
@@ -166,6 +169,21 @@ def validation_sources(data: DataArguments, training: Sequence[Text] = ()) -> li
     return [source for file, pair in zip(files, languages, strict=True) for source in _sources_in(file, pair, data)]
 
 
+def read_contents(data: DataArguments) -> Settings:
+    """Return the digests of the text that the flags name, under the names by which the settings of a run record them.
+
+    Raises:
+        ValueError: as `training_sources` and `validation_sources`.
+    """
+    training = training_sources(data)
+    return _contents(training, validation_sources(data, training))
+
+
+def _contents(training: Sequence[Text], validation: Sequence[Text]) -> Settings:
+    texts = {TEXT: training, VALIDATION: validation}
+    return {name: digest(Source(sources).identity()) for name, sources in texts.items() if sources}
+
+
 def all_tags(config: PreTrainedConfig, data: DataArguments) -> list[str]:
     """Return every tag that the sources of a run need, those of the target languages first.
 
@@ -239,6 +257,7 @@ def tokenize_text(
         training.counts.used,
         [_about(source) for source in training.parts],
         {name: "-".join(text.languages) for name, text in texts.items()},
+        _contents(training.parts, validation),
     )
 
 

@@ -5,13 +5,17 @@ import csv
 import gzip
 import itertools
 import json
+import os
+import shutil
 import tempfile
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import small
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,14 +177,77 @@ def test_a_mixture_is_a_source_with_the_pairs_counts_and_identity_of_its_parts(s
     assert mixture.counts == (480, 478, {"blank side": 2})
 
 
-def test_the_identity_of_a_text_does_not_depend_on_its_folder_but_on_its_files(tmp_path):
+def write_at(time: int, write: Callable[..., Text], folder: Path, pairs: Pairs) -> Text:
+    """Write a text whose files have the given modification time."""
+    text = write(folder, pairs)
+    for file in folder.rglob("*"):
+        os.utime(file, (time, time))
+    return text
+
+
+def in_folder(text: Text, old: Path, new: Path) -> Text:
+    """Return the same text in another folder."""
+    moved = copy(text)
+    for name in ("path", "dataset"):
+        if hasattr(text, name):
+            setattr(moved, name, getattr(text, name).replace(str(old), str(new)))
+    return moved
+
+
+# The target is shifted by one line: the sizes of all files are the same
+SHIFTED = [([("a dog", "ein H."), ("a cat", "die K.")], [("a dog", "die K."), ("a cat", "ein H.")])]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize(("pairs", "other"), SHIFTED)
+def test_other_text_of_the_same_path_size_and_time_is_another_text(write, pairs, other, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    text = write_at(1_700_000_000, write, folder, pairs)
+    stamps = text.stamps()
+    identity = text.identity()
+    assert list(zip(*(text.pairs()[side] for side in ("source", "target")), strict=True)) == pairs
+
+    changed = write_at(1_700_000_000, write, folder, other)
+    assert changed.stamps() == stamps
+    assert changed.identity() != identity
+    assert list(zip(*(changed.pairs()[side] for side in ("source", "target")), strict=True)) == other
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize(("pairs", "other"), SHIFTED)
+def test_corpora_of_the_same_relative_name_size_and_time_share_no_cache(write, pairs, other, tmp_path, monkeypatch):
+    for name, each in (("one", pairs), ("two", other)):
+        folder = tmp_path / name / "corpus"
+        folder.mkdir(parents=True)
+        text = write_at(1_700_000_000, write, folder, each)
+        monkeypatch.chdir(folder.parent)
+        relative = in_folder(text, folder, Path("corpus"))
+        assert list(zip(*(relative.pairs()[side] for side in ("source", "target")), strict=True)) == each
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_the_same_text_in_another_folder_and_of_another_time_is_the_same(write, tmp_path):
+    folder = tmp_path / "one"
+    folder.mkdir()
+    text = write(folder, PAIRS[:3])
+    shutil.copytree(folder, tmp_path / "two", copy_function=shutil.copyfile)
+    moved = write_at(1_700_000_000, lambda there, _: in_folder(text, folder, there), tmp_path / "two", [])
+    assert moved.stamps() != text.stamps()
+    assert moved.identity() == text.identity()
+
+
+def test_a_prepared_folder_is_known_by_its_shards_and_not_by_its_origin(sample_folder, sample_tokenizer):
+    for language in LANGUAGES:
+        shutil.copyfile(sample_folder / f"all.{language}", sample_folder / f"same.{language}")
     identities = []
-    for name, pairs in (("one", PAIRS[:3]), ("two", PAIRS[:3]), ("three", PAIRS[:4])):
-        folder = tmp_path / name
-        folder.mkdir()
-        text = write_moses(folder, pairs)
-        identities.append([(file, size) for file, size, _ in text.identity()])
-        assert str(tmp_path) not in str(text.identity())
+    for i, (name, pairs) in enumerate((("all", None), ("same", None), ("shifted", [*PAIRS[1:], PAIRS[0]]))):
+        if pairs:
+            targets = [target for _, target in pairs]
+            small.write_moses(sample_folder / name, en=[source for source, _ in PAIRS], de=targets)
+        text = TextFile(LANGUAGES, str(sample_folder / name))
+        folder, _ = prepare_sample(sample_folder, sample_tokenizer, f"prepared-{i}", source=text)
+        identities.append(PreparedFolder(LANGUAGES, str(folder)).identity())
     assert identities[0] == identities[1] != identities[2]
 
 
