@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from ..data.cleaning import available_cores
-from ..files import JsonObject, import_extra, read_json, write_whole
+from ..files import JsonObject, check_folder, import_extra, read_json, write_whole
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
@@ -251,8 +251,9 @@ def check_unused(folder: Path, *own: str) -> None:
     """Check that a folder is new or empty, apart from entries whose names start with one of `own`.
 
     Raises:
-        ValueError: if it contains anything else.
+        ValueError: if it contains anything else, or is a file.
     """
+    check_folder(folder)
     if folder.is_dir() and not all(entry.name.startswith(own) for entry in folder.iterdir()):
         raise ValueError(f"{folder} is in use: choose a new or empty folder.")
 

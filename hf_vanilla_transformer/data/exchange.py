@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 29  # of an unpacked file; larger text is plain text, which `train` reads directly
 _BASE_MEMORY = 200 << 20
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_SEPARATORS = "\t,;|"
+SEPARATORS = "\t,;|"
 _SAMPLE_ROWS = 200  # by which the separator of a table is found
 SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 TABLES = (".csv", ".tsv", ".tab", ".txt")
@@ -84,7 +84,7 @@ def _unpack(path: str) -> bytes:
     return content
 
 
-def _decode(content: bytes, encoding: str | None) -> tuple[str, str]:
+def decode(content: bytes, encoding: str | None) -> tuple[str, str]:
     """Return text and its encoding: the given one, that of its byte order mark, UTF-8, or the most likely one."""
     for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if content.startswith(mark):
@@ -176,7 +176,7 @@ def _table_rows(text: str) -> Iterator[Line]:
         return (lengths.count(common), common) if common > 1 else (0, 0)
 
     try:
-        separator = max(_SEPARATORS, key=regularity)
+        separator = max(SEPARATORS, key=regularity)
         if regularity(separator) == (0, 0):
             raise ExchangeError("a single column: source and target must be separated by tabs, commas or semicolons")
         yield ["note", f"separator: {separator!r}"]
@@ -373,7 +373,7 @@ def read(
     if is_plain:
         texts = []
         for path, content in zip(paths, contents, strict=True):
-            text, found = _decode(content, encoding)
+            text, found = decode(content, encoding)
             texts.append(text.removeprefix("\ufeff"))
             if found != "utf-8":
                 which = f" of {Path(path).name}" if len(paths) == 2 else ""

@@ -11,8 +11,8 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..files import CORPUS_MANIFEST
-from .exchange import FORMATS, format_of
+from .exchange import FORMATS, SEPARATORS, ExchangeError, decode
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
 MAX_LINE_BYTES = 1 << 20
@@ -64,10 +64,20 @@ def decode_line(line: bytes, name: str, number: int) -> str:
         text = line.rstrip(b"\r\n").decode("utf-8")
     except UnicodeDecodeError as error:
         advice = "convert it to UTF-8, as `vanilla-transformer import` does"
-        problem = f"not UTF-8 ({error.reason} at byte {error.start}); {advice}"
+        problem = f"not UTF-8 ({error.reason} at byte {error.start}){_other_encoding(name)}; {advice}"
         raise DataError(f"{name}, line {number}: {problem}.") from None
     # Only the first line can have a byte order mark; later on, U+FEFF is a character of the text.
     return text.removeprefix("\ufeff") if number == 1 else text
+
+
+@lru_cache
+def _other_encoding(path: str) -> str:
+    """Return the likely encoding of a file that is not UTF-8, for error messages, or "" if none is recognised."""
+    with suppress(ExchangeError, ImportError, OSError), open_text(path) as file:
+        _, encoding = decode(file.read(1 << 18), None)
+        if encoding != "utf-8":
+            return f" but probably {encoding}"
+    return ""
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -213,7 +223,7 @@ def open_parquet(path: str) -> pq.ParquetFile:
     """
     try:
         return pq.ParquetFile(path)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
@@ -242,7 +252,7 @@ def parquet_objects(path: str, languages: tuple[str, ...], groups: Sequence[int]
         try:
             for batch in file.iter_batches(row_groups=groups, columns=wanted):
                 yield from batch.to_pylist(maps_as_pydicts="strict")
-        except (pa.ArrowException, KeyError) as error:
+        except (pa.ArrowException, OSError, KeyError) as error:
             # KeyError: a map with a key twice
             raise DataError(f"{path} cannot be read: {error}") from None
 
@@ -261,8 +271,9 @@ def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tup
         if header.count(language) != 1:
             count = f"{header.count(language)} columns" if language in header else "no column"
             names = ", ".join(header) or "none"
-            if len(header) == 1 and ";" in names:
-                names += ", perhaps separated by ';': `vanilla-transformer import` reads such a table"
+            separators = [mark for mark in SEPARATORS if mark in names]
+            if len(header) == 1 and separators:
+                names += f", perhaps separated by {separators[0]!r}: `vanilla-transformer import` reads such a table"
             raise DataError(f"{path} has {count} {language!r}; its columns are {names}.")
     source, target = map(header.index, languages)
     for number, row in rows:
@@ -328,10 +339,10 @@ def _existing(file: str) -> str:
 
 def _advice(path: str, languages: tuple[str, str]) -> str:
     """Return what to do with an existing file whose name is none of a format read here."""
-    format = format_of(path)
+    format = ending_of(path).lower()
     name = Path(path).name
-    if format.removeprefix(".") in languages:
-        return f"give {path[: -len(format)]}, the prefix of {name} and its translation"
+    if ending_of(path).removeprefix(".") in languages:
+        return f"give {path.rpartition(ending_of(path))[0]}, the prefix of {name} and its translation"
     if format in READERS:
         return f"write the ending of {name} in lower case"
     if format in FORMATS:

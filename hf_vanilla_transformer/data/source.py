@@ -5,6 +5,7 @@ Whoever needs text asks a `Source`, and never what class it has.
 
 import glob
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -363,6 +364,7 @@ class HubDataset(Text):
             raise DataError(f"{self.dataset}: the path of a dataset may not contain any of * ? [; rename the folder.")
         if Path(self.dataset).is_dir():
             options["cache_dir"] = _cache_folder(self._files(identify))
+        _check_cache()
         with _reading_errors(f"The dataset {self._origin}"):
             return load_dataset(self.dataset, self.config_name, **options)
 
@@ -464,6 +466,22 @@ def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Da
     return dataset if dataset.features == TEXT_PAIR else dataset.cast(TEXT_PAIR)
 
 
+def _check_cache() -> None:
+    """Check that `datasets` can write to its cache, whose own errors do not say what to do.
+
+    Raises:
+        OSError: if it cannot.
+    """
+    folder = datasets.config.HF_DATASETS_CACHE
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        advice = "make it writable, or set HF_DATASETS_CACHE to another folder"
+        raise OSError(f"The cache folder {folder} cannot be used ({error.strerror}); {advice}.") from None
+
+
 def _cache_folder(identity: object) -> str:
     """Return the folder in which `datasets`, which knows a file by its path and time, caches text of this identity."""
     return str(Path(datasets.config.HF_DATASETS_CACHE, digest(identity)))
@@ -474,6 +492,7 @@ def _cache(path: str, format: str, files: tuple[str, ...], languages: tuple[str,
     # `from_generator` derives the cache key from the arguments, and would divide a list among processes.
     arguments: dict[str, object] = {"format": format, "files": files, "languages": languages, "version": VERSION}
     arguments["contents"] = tuple(map(identify, files))
+    _check_cache()
     with _reading_errors(path):
         return Dataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
 

@@ -1,7 +1,9 @@
 """Learn a joint vocabulary for source and target (section 5.1), as a plain transformers tokenizer, or adapt one."""
 
 import json
-from collections.abc import Iterable
+import logging
+import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -11,6 +13,8 @@ from ..files import digest
 
 if TYPE_CHECKING:  # they import torch
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]  # ids 0 to 3; <s> starts the decoder
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # every byte has a token, so that no text is unknown
@@ -23,6 +27,23 @@ _WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d"
     r"| ?(?:\p{L}\p{M}{0,10}){1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{N}]{1,100}|\s{1,100}(?!\S)|\s{1,100}"
 )
+# About what `_WORDS` cuts: `re` has no classes of letters and marks.
+_LONG_WORD = re.compile(r"[^\W\d_]{101,}")
+
+
+class _Counted:
+    """Texts of which the words of more than 100 letters are counted."""
+
+    def __init__(self, texts: Iterable[str]):
+        self._texts = texts
+        self.long_words = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self._texts:
+            # shorter ones cannot have any
+            if len(text) > 100:
+                self.long_words += len(_LONG_WORD.findall(text))
+            yield text
 
 
 def train_tokenizer(
@@ -68,7 +89,11 @@ def train_tokenizer(
         show_progress=False,
         **({"min_frequency": 2} if model == "bpe" else {"unk_token": "<unk>"}),
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    counted = _Counted(texts)
+    tokenizer.train_from_iterator(counted, trainer)
+    if counted.long_words:
+        words = f"Words of more than 100 letters, as in text without spaces: {counted.long_words:,}"
+        logger.warning(f"{words}. Tokens are learned from pieces of 100 letters.")
 
     end = SPECIAL_TOKENS.index("</s>")
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])

@@ -80,7 +80,7 @@ def test_parquet_files_are_cut_across_row_groups(nested, tmp_path):
 def test_a_map_and_views_of_strings_are_text_of_parquet_files(tmp_path):
     english = [f"sentence {i}" if i % 5 else None for i in range(20)]
     translations = [{"en": text, "de": "x"} for text in english]
-    maps = pa.array(map(dict.items, translations), pa.map_(pa.string(), pa.string()))
+    maps = pa.array([[*row.items()] for row in translations], pa.map_(pa.string(), pa.string()))
     columns = {"map": {"translation": maps}, "view": {"en": pa.array(english, pa.string_view())}}
     for name, table in columns.items():
         pq.write_table(pa.table(table), tmp_path / f"{name}.parquet", row_group_size=6)

@@ -13,7 +13,7 @@ from corpora import MULTI30K, NO_MULTI30K
 from datasets import Dataset
 
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.source import TextFile
+from hf_vanilla_transformer.data.source import HubDataset, TextFile
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -291,7 +291,9 @@ def test_an_empty_parquet_file_is_named(tmp_path):
         ("words.xlsx", "`vanilla-transformer import words.xlsx` makes Moses files of it"),
         ("memory.tmx", "`vanilla-transformer import memory.tmx` makes Moses files of it"),
         ("words.TSV", "write the ending of words.TSV in lower case"),
-        ("train.en", "give .*train, the prefix of train.en and its translation"),
+        ("train.en", "give .*/train, the prefix of train.en and its translation"),
+        ("train.en.gz", "give .*/train, the prefix of train.en.gz and its translation"),
+        ("train.de.zst", "give .*/train, the prefix of train.de.zst and its translation"),
         ("words.docx", "words.docx is no text: save it as a table or plain text"),
     ],
 )
@@ -299,6 +301,52 @@ def test_a_file_of_another_kind_says_what_to_do_with_it(name, advice, tmp_path):
     (tmp_path / name).write_text("en\tde\n")
     with pytest.raises(DataError, match=advice):
         TextFile(("en", "de"), str(tmp_path / name)).pairs()
+
+
+SENTENCES = {
+    "cp1251": ["Маленькая собака бежит по саду.", "Дети играют в мяч на улице.", "Женщина читает книгу дома."],
+    "cp1252": ["Zwei Männer stehen müde am Fluss.", "Die Straße führt über eine Brücke.", "Ein Mädchen hört zu."],
+    "utf-16": ["Zwei Männer stehen müde am Fluss.", "\u4e2d\u6587", "Маленькая собака"],
+}
+
+
+@pytest.mark.parametrize("encoding", SENTENCES)
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl", ".csv", ".de"])
+def test_text_in_another_encoding_says_which(encoding, ending, tmp_path):
+    rows = [("A dog runs", sentence) for sentence in SENTENCES[encoding]]
+    text = "".join(f"{target}\n" for _, target in rows)
+    if ending == ".jsonl":
+        text = "".join(json.dumps({"en": en, "de": de}, ensure_ascii=False) + "\n" for en, de in rows)
+    elif ending != ".de":
+        text = "".join({".tsv": "\t", ".csv": ","}[ending].join(row) + "\n" for row in [("en", "de"), *rows])
+    content = text.encode(encoding)
+    (tmp_path / f"text{ending}").write_bytes(content)
+    (tmp_path / "text.en").write_text("A dog runs\n" * 3)
+    with pytest.raises(DataError, match=r"line [12]: not UTF-8 .* but probably [\w-]+; convert it") as error:
+        list(TextFile(("en", "de"), str(tmp_path / f"text{ending}".removesuffix(".de"))))
+    assert content.decode(str(error.value).split("probably ")[1].split(";")[0]) == text
+
+
+def test_a_tab_separated_file_with_commas_says_so(tmp_path):
+    (tmp_path / "t.tsv").write_text("en,de\na,b\n")
+    with pytest.raises(DataError, match=r"t.tsv has no column 'en'; its columns are en,de, perhaps separated by ','"):
+        TextFile(("en", "de"), str(tmp_path / "t.tsv")).pairs()
+
+
+@pytest.mark.parametrize("fault", ["file", "parent", "read-only"])
+def test_a_cache_folder_that_cannot_be_used_is_named_with_what_to_do(fault, prefix, tmp_path, monkeypatch):
+    write(prefix, "one\n", "eins\n")
+    (tmp_path / "taken").touch()
+    cache = {"file": "taken", "parent": "taken/cache", "read-only": "/proc/self"}[fault]
+    if fault == "read-only" and not Path(cache).is_dir():
+        pytest.skip("There is no folder to which nobody can write.")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / cache)
+    with pytest.raises(OSError, match=rf"The cache folder .*{cache} cannot be used \(.*HF_DATASETS_CACHE"):
+        TextFile(("en", "de"), prefix).pairs()
+    (tmp_path / "set").mkdir()
+    Dataset.from_dict({"en": ["a"], "de": ["b"]}).to_parquet(tmp_path / "set" / "train.parquet")
+    with pytest.raises(OSError, match=rf"The cache folder .*{cache} cannot be used"):
+        HubDataset(("en", "de"), str(tmp_path / "set")).pairs()
 
 
 def test_a_table_with_another_separator_says_which(tmp_path):
