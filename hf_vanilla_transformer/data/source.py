@@ -382,11 +382,16 @@ class HubDataset(Text):
         return self._load(split=self.split, streaming=True)
 
     def identity(self) -> list:
-        # One that has been loaded may no longer be within reach
-        if "_splits" not in vars(self):
+        # What has been loaded may no longer be within reach, and so cannot be streamed
+        loaded = "_splits" in vars(self)
+        if not loaded:
             # Raises if the dataset cannot be read.
             _ = self._stream
-        content = self._files(identify) if Path(self.dataset).is_dir() else self.dataset
+        content: object = self.dataset
+        if Path(self.dataset).is_dir():
+            content = self._files(identify)
+        elif loaded:
+            content = digest([digest(batch) for batch in self.pairs().iter(1000)])
         return [[content, self.config_name, self.split]]
 
     def stamps(self) -> list:

@@ -1,6 +1,7 @@
 """`translate --input_files`: content of the output, resuming, and refusals."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -121,6 +122,27 @@ def test_a_folder_of_a_different_job_or_with_other_files_is_refused(saved, corpu
     (saved.folder / "out" / "translation.json").write_text("{")
     assert corpus() == 1
     assert "translation.json is damaged" in last_error(capsys)
+
+
+def test_a_job_knows_its_files_and_models_by_their_content(saved, corpus, capsys):
+    assert corpus() == 0
+    manifest = saved.folder / "out" / "translation.json"
+    written = manifest.stat().st_mtime_ns
+    # the same model and text under other names and of other times
+    shutil.copytree(saved.folder / "model", saved.folder / "renamed", copy_function=shutil.copyfile)
+    names = {"a.txt": "same.de", "b.jsonl": "same.jsonl"}
+    renamed = [shutil.copyfile(saved.folder / old, saved.folder / new) for old, new in names.items()]
+    command = ["translate", str(saved.folder / "renamed"), "--input_files", *map(str, renamed), "--workers", "1"]
+    command += ["--output_dir", str(saved.folder / "out"), "--shard_lines", "3", "--num_beams", "2"]
+    assert main(command) == 0
+    assert manifest.stat().st_mtime_ns == written
+    # other text of the same name, size and time
+    file = saved.folder / "a.txt"
+    status = file.stat()
+    file.write_bytes(file.read_bytes()[::-1])
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert corpus() == 1
+    assert "different text or settings (files;" in last_error(capsys)
 
 
 def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -142,6 +143,72 @@ def test_a_folder_rejects_different_settings_and_changed_text(sample_folder, sam
         file.write("more\n"), other.write("mehr\n")
     with pytest.raises(ValueError, match="different text or settings"):
         prepare_sample(sample_folder, sample_tokenizer)
+
+
+def shift(file: Path) -> None:
+    """Move the first line to the end, and restore the modification time."""
+    time = file.stat().st_mtime_ns
+    first, *others = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join([*others, first]), encoding="utf-8")
+    os.utime(file, ns=(time, time))
+
+
+@pytest.mark.parametrize(("changed", "setting"), [("first.de", "files"), ("test.en", "exclude")])
+def test_shards_of_other_text_of_the_same_name_size_and_time_are_not_kept(
+    sample_folder, sample_tokenizer, changed, setting
+):
+    (sample_folder / "test.en").write_text(f"{PAIRS[3][0]}\nelse\n")
+    exclude = (str(sample_folder / "test.en"),)
+    prepare_sample(sample_folder, sample_tokenizer, exclude=exclude)
+    shift(sample_folder / changed)
+    with pytest.raises(ValueError, match=rf"different text or settings \({setting};"):
+        prepare_sample(sample_folder, sample_tokenizer, exclude=exclude)
+
+
+def test_text_under_other_names_and_of_other_times_is_not_prepared_again(sample_folder, sample_tokenizer):
+    (sample_folder / "test.en").write_text(f"{PAIRS[3][0]}\n")
+    (sample_folder / "moved").mkdir()
+    old, new = (
+        {
+            "exclude": (str(sample_folder / f"{place}.en"),),
+            "source": Source([TextFile(LANGUAGES, str(sample_folder / name)) for name in names]),
+        }
+        for place, names in (("test", ("first", "second")), ("moved/test", ("moved/a", "moved/b")))
+    )
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, **old)
+    names = {"test.en": "test.en", "first.en": "a.en", "first.de": "a.de"}
+    for name, renamed in {**names, "second.en.zst": "b.en.zst", "second.de.zst": "b.de.zst"}.items():
+        os.utime((sample_folder / name).rename(sample_folder / "moved" / renamed), (1, 1))
+    written = stamps(folder, folder.iterdir())
+    assert prepare_sample(sample_folder, sample_tokenizer, **new)[1] == manifest
+    assert stamps(folder, folder.iterdir()) == written
+
+
+@pytest.mark.parametrize("origin", ["files", "dataset"])
+def test_a_folder_that_recorded_only_names_sizes_and_times_is_recognised_by_them(
+    sample_folder, sample_tokenizer, origin
+):
+    def stamp(file: Path) -> list:
+        return [file.name, file.stat().st_size, file.stat().st_mtime_ns]
+
+    (sample_folder / "set").mkdir()
+    Dataset.from_dict({"en": ["a dog"], "de": ["ein Hund"]}).to_parquet(sample_folder / "set" / "train.parquet")
+    (sample_folder / "test.en").write_text("else\n")
+    settings = {"exclude": (str(sample_folder / "test.en"),)}
+    settings["source"] = TextFile(LANGUAGES, str(sample_folder / "first"))
+    changed = sample_folder / "first.en"
+    recorded = {"files": [stamp(changed), stamp(sample_folder / "first.de")]}
+    if origin == "dataset":
+        settings["source"] = HubDataset(LANGUAGES, str(sample_folder / "set"))
+        changed = sample_folder / "set" / "train.parquet"
+        recorded = {"files": [], "dataset": ["set", None, stamp(changed)[1:]]}
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, **settings)
+    manifest["settings"] |= {**recorded, "exclude": [stamp(sample_folder / "test.en")]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert prepare_sample(sample_folder, sample_tokenizer, **settings)[1] == manifest
+    os.utime(changed, (1, 1))
+    with pytest.raises(ValueError, match=rf"different text or settings \({origin};"):
+        prepare_sample(sample_folder, sample_tokenizer, **settings)
 
 
 def test_a_folder_rejects_a_different_tokenizer_or_vocabulary_size(sample_folder, sample_tokenizer):

@@ -41,6 +41,19 @@ def test_a_missing_split_or_language_of_a_hub_dataset_is_reported_with_the_exist
         HubDataset(("en", "fr"), hub_dataset, "de-en").pairs()
 
 
+def test_a_dataset_on_the_hub_that_was_loaded_is_known_by_its_text(tmp_path):
+    def loaded(*targets: str, name: str = "someone/text", chunks: int = 1) -> HubDataset:
+        source = HubDataset(LANGUAGES, name)
+        rows = Dataset.from_dict({"en": ["a dog", "a cat"], "de": targets})
+        parts = [rows.shard(chunks, i, contiguous=True) for i in range(chunks)]
+        source._splits = datasets.DatasetDict(train=datasets.concatenate_datasets(parts))
+        return source
+
+    identity = loaded("ein H.", "die K.").identity()
+    assert loaded("die K.", "ein H.").identity() != identity  # as after an update of the dataset
+    assert loaded("ein H.", "die K.", name="later/name", chunks=2).identity() == identity
+
+
 def test_a_null_row_of_a_stream_is_blank(tmp_path):
     (tmp_path / "null").mkdir()
     rows = [{"en": "a", "de": "b"}, None]

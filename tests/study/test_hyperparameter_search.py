@@ -117,6 +117,18 @@ def test_a_study_with_a_different_vocabulary_is_refused(tune, flags, without_val
     assert "different settings: vocab_size was 280, now 290. Choose another --output_dir" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "text"), [("train", "training_text"), ("val", "validation_text")])
+def test_a_study_of_other_text_of_the_same_name_and_size_is_refused(tune, flags, tmp_path, capsys, name, text):
+    more = ["--max_steps", "2", "--trials", "1"]
+    assert tune(flags, tmp_path / "study", *more) == 0
+    assert text not in yaml.safe_load((tmp_path / "study" / "best.yaml").read_text())
+    file = tmp_path / f"{name}.de"
+    first, *others = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*others, first]))
+    assert tune(flags, tmp_path / "study", *more) == 1
+    assert f"different settings: {text} is not the same. Choose another" in capsys.readouterr().err
+
+
 def test_batches_smaller_than_the_longest_sentence_are_not_tried(tune, flags, tmp_path, capsys):
     with open(tmp_path / "val.en", "a") as english, open(tmp_path / "val.de", "a") as german:
         english.write("dog " * 150 + "\n")  # more than half a batch of 256

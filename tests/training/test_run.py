@@ -1,3 +1,5 @@
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -152,6 +154,102 @@ def test_training_says_that_a_column_is_no_language(train, run_flags, moses, tmp
     card = (tmp_path / "run" / "README.md").read_text().split("## Training")[0]
     assert "language:" not in card
     assert "from one language to another" in card
+
+
+def shift_target(prefix: Path) -> None:
+    """Shift the target by one line, so that size and number of pairs stay the same, and restore the time."""
+    file = Path(f"{prefix}.fr")
+    status = file.stat()
+    first, *others = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join([*others, first]), encoding="utf-8")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.fixture
+def aligned(tmp_path, monkeypatch) -> Path:
+    """The prefix of an English-French text of which every pair is used, however the target is shifted."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    return write_moses(tmp_path / "aligned", en=["a dog", "a cat", "men", "a boy"], fr=["un c", "le c", "h", "g"])
+
+
+@pytest.fixture
+def aligned_flags(aligned) -> list[str]:
+    return ["--train_file", str(aligned), "--target_lang", "fr", "--vocab_size", "260"]
+
+
+def test_a_run_does_not_resume_on_other_text_with_as_many_pairs(train, run_flags, aligned_flags, aligned, tmp_path):
+    flags = run_flags(tmp_path / "run", *aligned_flags)
+    train(*flags)
+    before = contents(tmp_path / "run")
+    renamed = write_moses(tmp_path / "renamed", en=["a", "b", "c", "d"], fr=["e", "f", "g", "h"])
+    with pytest.raises(ValueError, match=f"train_file was {aligned}, now {renamed}; training_text is not the same"):
+        train(*flags, "--train_file", str(renamed))
+    shift_target(aligned)
+    with pytest.raises(ValueError, match="was trained on other text, which had as many sentence pairs"):
+        train(*flags, "--max_steps", "4")
+    resume = ["--resume_from_checkpoint", str(tmp_path / "run" / "checkpoint-2")]
+    with pytest.raises(ValueError, match="checkpoint-2: training_text is not the same, which changes the batches"):
+        train(*run_flags(tmp_path / "other", *aligned_flags, "--max_steps", "4", *resume))
+    assert contents(tmp_path / "run") == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.suffix != ".lock"}
+
+
+def test_the_same_text_under_another_path_resumes_its_run(
+    train, run_flags, aligned_flags, aligned, tmp_path, monkeypatch, capfd
+):
+    flags = [*aligned_flags, "--validation_file", str(aligned), "--no_eval_bleu", "--eval_steps", "1"]
+    straight = train(*run_flags(tmp_path / "straight", *flags, "--save_steps", "2", "--max_steps", "4"))
+    train(*run_flags(tmp_path / "run", *flags, "--save_steps", "2"))
+    (tmp_path / "elsewhere").mkdir()
+    for language in ("en", "fr"):
+        moved = Path(f"{aligned}.{language}").rename(tmp_path / "elsewhere" / f"corpus.{language}")
+        os.utime(moved, (1, 1))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    flags = [*flags, "--train_file", "corpus", "--validation_file", "corpus"]
+    before = contents(tmp_path / "run")
+    assert train(*run_flags(tmp_path / "run", *flags)) is None
+    assert contents(tmp_path / "run") == before
+    run = train(*run_flags(tmp_path / "run", *flags, "--save_steps", "2", "--max_steps", "4"))
+    assert "checkpoint-2" in capfd.readouterr().err
+    assert [log["step"] for log in run.state.log_history if "eval_loss" in log] == [1, 2, 3, 4]
+    expected = straight.model.state_dict()
+    assert all(torch.equal(expected[name], weight) for name, weight in run.model.state_dict().items())
+    # and its checkpoint starts a run elsewhere
+    resume = ["--max_steps", "4", "--resume_from_checkpoint", str(tmp_path / "straight" / "checkpoint-2")]
+    assert train(*run_flags(tmp_path / "third", *flags, *resume)).state.global_step == 4
+
+
+def test_validations_of_changed_text_under_the_same_name_are_forgotten(
+    train, run_flags, aligned_flags, moses, tmp_path
+):
+    flags = run_flags(tmp_path / "run", *aligned_flags, "--validation_file", str(moses), "--no_eval_bleu")
+    flags += ["--eval_steps", "1", "--save_steps", "1"]
+    train(*flags)
+    shift_target(moses)
+    state = train(*flags, "--max_steps", "3").state
+    assert [log["step"] for log in state.log_history if "eval_loss" in log] == [3]
+
+
+def test_a_run_that_did_not_record_its_text_resumes_under_the_same_name(
+    train, run_flags, aligned_flags, aligned, tmp_path
+):
+    flags = run_flags(tmp_path / "run", *aligned_flags)
+    train(*flags)
+    file = tmp_path / "run" / "settings.yaml"
+    recorded = yaml.safe_load(file.read_text())
+    content = recorded.pop("training_text")
+    file.write_text(yaml.safe_dump(recorded))
+    renamed = write_moses(tmp_path / "renamed", en=["a dog"], fr=["un chien"])
+    with pytest.raises(ValueError, match=r"train_file was .*aligned, now .*renamed"):
+        train(*flags, "--train_file", str(renamed), "--max_steps", "3")
+    assert train(*flags, "--max_steps", "3").state.global_step == 3
+    assert yaml.safe_load(file.read_text())["training_text"] == content
+    assert "text" not in json.loads((tmp_path / "run" / "training.json").read_text())["settings"]
+    assert content not in (tmp_path / "run" / "README.md").read_text()
+    assert train(str(file)) is None  # it is still a recipe
 
 
 def test_a_run_whose_card_could_not_be_written_is_not_finished(train, run_flags, text_flags, tmp_path, monkeypatch):
