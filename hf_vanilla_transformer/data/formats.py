@@ -198,7 +198,8 @@ def json_texts(where: str, row: dict, keys: tuple[str, ...]) -> list[str]:
         DataError: if a key is missing, or its value is not a string.
     """
     inner = row.get("translation", row)
-    if inner is None:
+    # as for the texts below
+    if inner is None and not any(key in row for key in keys):
         return [""] * len(keys)
     if isinstance(inner, dict):
         row = inner
@@ -237,15 +238,15 @@ def parquet_objects(path: str, languages: tuple[str, ...], groups: Sequence[int]
         DataError: if a column is missing, or the file is damaged.
     """
     with open_parquet(path) as file:
-        columns = {field.name: field.type for field in file.schema_arrow}
+        columns = {column.name: column.type for column in file.schema_arrow}
         wanted = list(languages)
-        if "translation" in columns:
-            if pa.types.is_struct(columns["translation"]):
-                columns = {f"translation.{field.name}": field.type for field in columns["translation"]}
-                wanted = [f"translation.{language}" for language in languages]
-            else:
-                # the keys of a map are in its rows
-                wanted = ["translation"]
+        nested = columns.get("translation", pa.null())
+        if pa.types.is_map(nested):
+            # its keys are in the rows
+            wanted = ["translation"]
+        elif pa.types.is_struct(nested):
+            columns = {f"translation.{part.name}": part.type for part in nested}
+            wanted = [f"translation.{language}" for language in languages]
         for column in wanted:
             if column not in columns:
                 raise DataError(f"{path} has no column {column!r}; its columns are {', '.join(columns)}.")
@@ -338,9 +339,11 @@ def _existing(file: str) -> str:
 
 
 def _advice(path: str, languages: tuple[str, str]) -> str:
-    """Return what to do with an existing file whose name is none of a format read here."""
+    """Return what to do with a folder, or with a file whose name is none of a format read here."""
     format = ending_of(path).lower()
     name = Path(path).name
+    if Path(path).is_dir():
+        return f"{name} is a folder: give the prefix of two files in it, such as {Path(path, 'train')}"
     if ending_of(path).removeprefix(".") in languages:
         return f"give {path.rpartition(ending_of(path))[0]}, the prefix of {name} and its translation"
     if format in READERS:
@@ -374,7 +377,7 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
             if format != "moses":
                 raise DataError(f"There is no file {file}.")
             meaning = f"the prefix {path} stands for {' and '.join(plain)}"
-            hint = _advice(path, languages) if Path(path).is_file() else meaning
+            hint = _advice(path, languages) if Path(path).exists() else meaning
             raise DataError(f"There is no file {file}; {hint}.")
         if Path(file).stat().st_size == 0:
             raise DataError(f"{file} is empty.")

@@ -263,6 +263,12 @@ def test_parquet_text_of_any_type_of_string_is_read(kind, nested, tmp_path):
     assert read(str(tmp_path / "text.parquet")) == [("one", "eins"), ("two", "zwei"), ("", "drei")]
 
 
+def test_a_column_of_text_may_be_called_translation(tmp_path):
+    pq.write_table(pa.table({"source": ["one", "two"], "translation": ["eins", None]}), tmp_path / "text.parquet")
+    pairs = TextFile(("source", "translation"), str(tmp_path / "text.parquet")).pairs()
+    assert pairs[:] == {"source": ["one", "two"], "target": ["eins", ""]}
+
+
 def test_parquet_translations_may_be_a_map(tmp_path):
     kind = pa.map_(pa.string(), pa.string())
     rows = [{"de": "eins", "en": "one"}, None, {"de": "zwei", "en": None}, {"en": "three", "fr": "trois"}]
@@ -308,6 +314,13 @@ SENTENCES = {
     "cp1252": ["Zwei Männer stehen müde am Fluss.", "Die Straße führt über eine Brücke.", "Ein Mädchen hört zu."],
     "utf-16": ["Zwei Männer stehen müde am Fluss.", "\u4e2d\u6587", "Маленькая собака"],
 }
+
+
+def test_a_folder_of_text_says_to_give_a_prefix_in_it(tmp_path):
+    (tmp_path / "data").mkdir()
+    write(str(tmp_path / "data" / "train"), "one", "eins")
+    with pytest.raises(DataError, match=r"data is a folder: give the prefix of two files in it, such as .*data/train"):
+        TextFile(("en", "de"), str(tmp_path / "data")).pairs()
 
 
 @pytest.mark.parametrize("encoding", SENTENCES)
