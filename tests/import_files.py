@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import struct
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -17,6 +19,69 @@ def write_xlsx(path: Path, pairs: Pairs, header: Sequence[str] = ("en", "de")) -
     for number, row in enumerate([header, *pairs]):
         sheet.write_row(number, 0, row)
     workbook.close()
+
+
+def write_xls(path: Path, pairs: Pairs) -> None:
+    """Write BIFF8 in a compound file, as Excel 97 to 2003 did."""
+
+    def record(kind: int, content: bytes) -> bytes:
+        return struct.pack("<HH", kind, len(content)) + content
+
+    cells = [
+        (row, column, text.encode("utf-16-le"))
+        for row, pair in enumerate([("en", "de"), *pairs])
+        for column, text in enumerate(pair)
+    ]
+    labels = (record(0x204, struct.pack("<4HB", *at, 0, len(text) // 2, 1) + text) for *at, text in cells)
+    begins = [record(0x809, struct.pack("<4H8x", 0x600, kind, 0, 1997)) for kind in (5, 16)]
+    ends = record(0xA, b"")
+    # the first part says where the sheet begins, after 13 bytes of its own and its name
+    place = len(begins[0]) + 4 + 13 + len(ends)
+    first = begins[0] + record(0x85, struct.pack("<I2x2B", place, 5, 0) + b"Words") + ends
+    stream = first + begins[1] + b"".join(labels) + ends
+    stream += bytes(max(4096, len(stream) + -len(stream) % 512) - len(stream))
+
+    none = 0xFFFFFFFF
+    end = 0xFFFFFFFE
+    sectors = [0xFFFFFFFD, end, *range(3, len(stream) // 512 + 2), end]
+    head = bytes.fromhex("d0cf11e0a1b11ae1") + struct.pack("<16x5H6x", 62, 3, 0xFFFE, 9, 6)
+    head += struct.pack("<9I", 0, 1, 1, 0, 4096, end, 0, end, 0) + struct.pack("<109I", 0, *[none] * 108)
+    entries = (("Root Entry", 5, 1, end, 0), ("Workbook", 2, none, 2, len(stream)))
+    folder = b"".join(
+        name.encode("utf-16-le").ljust(64, b"\0")
+        + struct.pack("<HBBIII36xIQ", 2 * len(name) + 2, kind, 1, none, none, child, start, size)
+        for name, kind, child, start, size in entries
+    )
+    table = struct.pack(f"<{len(sectors)}I", *sectors)
+    path.write_bytes(head + table.ljust(512, b"\xff") + folder.ljust(512, b"\0") + stream)
+
+
+def write_ods(path: Path, pairs: Pairs) -> None:
+    """Write a sheet as LibreOffice does, with the empty rest of its million rows."""
+    names = "urn:oasis:names:tc:opendocument:xmlns"
+    rest = '<table:table-cell table:number-columns-repeated="1022"/>'
+    rows = "".join(
+        "<table:table-row>"
+        + "".join(
+            f'<table:table-cell office:value-type="string"><text:p>{escape(c)}</text:p></table:table-cell>'
+            for c in row
+        )
+        + f"{rest}</table:table-row>"
+        for row in [("en", "de"), *pairs]
+    )
+    rows += f'<table:table-row table:number-rows-repeated="1048000">{rest}</table:table-row>'
+    kinds = "".join(f' xmlns:{kind}="{names}:{kind}:1.0"' for kind in ("office", "table", "text"))
+    kind = "application/vnd.oasis.opendocument.spreadsheet"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mimetype", kind)
+        archive.writestr(
+            "content.xml",
+            f"<office:document-content{kinds}><office:body><office:spreadsheet>"
+            f'<table:table table:name="Words">{rows}</table:table>'
+            "</office:spreadsheet></office:body></office:document-content>",
+        )
+        manifest = f'<m:manifest xmlns:m="{names}:manifest:1.0"><m:file-entry m:full-path="/" m:media-type="{kind}"/>'
+        archive.writestr("META-INF/manifest.xml", f"{manifest}</m:manifest>")
 
 
 def write_csv(path: Path, pairs: Pairs) -> None:
@@ -110,6 +175,8 @@ def write_compressed(path: Path, pairs: Pairs) -> None:
 
 WRITERS: dict[str, Callable[[Path, Pairs], None]] = {
     "words.xlsx": write_xlsx,
+    "words.xls": write_xls,
+    "words.ods": write_ods,
     "words.csv": write_csv,
     "words.txt": write_unicode_text,
     "memory.tmx": write_tmx,

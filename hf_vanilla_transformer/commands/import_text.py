@@ -73,13 +73,16 @@ def run(args: ImportArguments) -> None:
     job = Import(languages, tuple(args.columns), args.encoding)
     with new_folder(args.output_dir) as folder:
         pairs: list[Pair] = []
-        for pair in tqdm(job.pairs(args.files), desc="reading", unit=" pairs", unit_scale=True):
-            if any(sentence in sentences for sentence, sentences in zip(pair, excluded, strict=True)):
-                job.report.dropped["excluded"] += 1
-            else:
-                pairs.append(pair)
-        for note in job.report.notes:
-            say(note)
+        try:
+            for pair in tqdm(job.pairs(args.files), desc="reading", unit=" pairs", unit_scale=True):
+                if any(sentence in sentences for sentence, sentences in zip(pair, excluded, strict=True)):
+                    job.report.dropped["excluded"] += 1
+                else:
+                    pairs.append(pair)
+        finally:
+            # also before an error, which a wrong encoding or separator may explain
+            for note in job.report.notes:
+                say(note)
         parts = split(pairs, (_count(args.validation, len(pairs)), _count(args.test, len(pairs))), args.seed)
         if not parts[0]:
             raise ValueError(

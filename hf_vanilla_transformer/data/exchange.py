@@ -14,6 +14,7 @@ its output is a JSON list: what it is, and its content.
 """
 
 import csv
+import gettext
 import gzip
 import io
 import json
@@ -22,9 +23,10 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..files import import_extra
 
@@ -36,7 +38,25 @@ MAX_BYTES = 1 << 29  # of an unpacked file; larger text is plain text, which `tr
 _BASE_MEMORY = 200 << 20
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 SEPARATORS = "\t,;|"
-_SAMPLE_ROWS = 200  # by which the separator of a table is found
+# of Windows, Unix and the Mac, with the languages that are written in them
+_CODE_PAGES = {
+    "iso8859_2": "bs cs hr hu pl ro sk sl sq sr",
+    "cp1250": "bs cs hr hu pl ro sk sl sq sr",
+    "cp1251": "ba be bg ce cv kk ky mk mn os ru sah sr tg tt udm uk uz",
+    "koi8_r": "ru",
+    "cp1253": "el",
+    "cp1254": "az tr uz",
+    "cp1255": "he yi",
+    "cp1256": "ar ckb fa ps sd ug ur",
+    "cp1257": "et lt lv",
+    "cp1258": "vi",
+    "cp874": "th",
+    "cp932": "ja",
+    "cp949": "ko",
+    "gb18030": "zh",
+    "big5": "zh",
+}
+_WESTERN = ["cp1252", "mac_roman", "cp850"]  # of all other languages
 SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 TABLES = (".csv", ".tsv", ".tab", ".txt")
 CATALOGUES = (".po", ".pot")
@@ -47,8 +67,9 @@ JSON = (".json", ".jsonl")
 FORMATS = (*SHEETS, *TABLES, *MEMORIES, *CATALOGUES, *XLIFF, *ANNOTATIONS, *JSON)
 # TMX and XLIFF mark code of the original document with these; their content is not text
 _NATIVE_CODE = {"bpt", "ept", "ph", "it", "ut", "x", "bx", "ex", "pc-start", "cp", "sc", "ec"}
-# of XLIFF 1.2: the translation is a draft
+# of XLIFF 1.2, and of Trados: the translation is a draft
 _DRAFTS = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "needs-review-translation"}
+_DRAFTS |= {"Draft", "RejectedTranslation", "RejectedSignOff"}
 Line = list[object]
 
 
@@ -84,8 +105,12 @@ def _unpack(path: str) -> bytes:
     return content
 
 
-def decode(content: bytes, encoding: str | None) -> tuple[str, str]:
-    """Return text and its encoding: the given one, that of its byte order mark, UTF-8, or the most likely one."""
+def decode(content: bytes, encoding: str | None, languages: Sequence[str]) -> tuple[str, str]:
+    """Return text and its encoding: the given one, that of its byte order mark, UTF-8, or the most likely one.
+
+    Args:
+        languages: those of the text; without any, it may be in every one.
+    """
     for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if content.startswith(mark):
             encoding = encoding or name
@@ -96,8 +121,16 @@ def decode(content: bytes, encoding: str | None) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         if encoding:
             raise ExchangeError(f"not {encoding} ({error.reason} at byte {error.start}); give --encoding") from None
-    # only a part, since its time grows with the text
-    found = import_extra("charset_normalizer", "import").from_bytes(content[: 1 << 18]).best()
+    # only a part, since its time grows with the text, but whole lines: a truncated character rules its encoding out
+    sample = content[: content.rfind(b"\n", 0, 1 << 18) + 1] or content[: 1 << 18]
+    bases = {re.split("[-_]", language.lower())[0] for language in languages}
+    likely = [page for page, users in _CODE_PAGES.items() if bases & set(users.split())] or _WESTERN
+    likely = likely if languages else [*_WESTERN, *_CODE_PAGES]
+    detect = import_extra("charset_normalizer", "import").from_bytes
+    # among all encodings, few lines of Hebrew look as good in Thai
+    pages = detect(sample, cp_isolation=likely)
+    found = min(pages, key=lambda page: (page.chaos, likely.index(page.encoding)), default=None)
+    found = found or detect(sample).best()
     if found is None:
         raise ExchangeError("neither UTF-8 nor any encoding that can be recognised; give --encoding")
     try:
@@ -163,44 +196,64 @@ def _cell(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+class _Dialect(NamedTuple):
+    """How a table is written: what separates its cells, and whether quotation marks enclose them."""
+
+    delimiter: str
+    quoting: int
+    strict: bool
+
+
 def _table_rows(text: str) -> Iterator[Line]:
-    """Yield the rows of a table whose separator is that which cuts most rows into equally many cells."""
+    """Yield the rows of a table, read in the way that cuts most rows into equally many cells."""
     csv.field_size_limit(MAX_BYTES)
 
-    def cut(separator: str) -> Iterator[list[str]]:
-        return csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    def cut(dialect: _Dialect) -> Iterator[list[str]]:
+        return csv.reader(io.StringIO(text, newline=""), **dialect._asdict())
 
-    def regularity(separator: str) -> tuple[int, int]:
-        lengths = [len(row) for row, _ in zip(cut(separator), range(_SAMPLE_ROWS), strict=False) if row]
-        common = max(set(lengths), key=lengths.count, default=1)
-        return (lengths.count(common), common) if common > 1 else (0, 0)
+    def regularity(dialect: _Dialect) -> tuple[int, int]:
+        try:
+            lengths = Counter(len(row) for row in cut(dialect) if len(row) > 1)
+        except csv.Error:
+            return (0, 0)
+        return max(((count, length) for length, count in lengths.items()), default=(0, 0))
 
-    try:
-        separator = max(SEPARATORS, key=regularity)
-        if regularity(separator) == (0, 0):
-            raise ExchangeError("a single column: source and target must be separated by tabs, commas or semicolons")
-        yield ["note", f"separator: {separator!r}"]
-        yield ["table", ""]
-        for row in cut(separator):
-            if row:
-                yield ["row", row]
-    except csv.Error as error:
-        raise ExchangeError(f"not a table ({error})") from None
+    # Quotation marks that are not those of a table belong to the text; one that is never closed would swallow rows.
+    ways = ((csv.QUOTE_MINIMAL, True), (csv.QUOTE_NONE, False), (csv.QUOTE_MINIMAL, False))
+    dialects = [_Dialect(separator, *way) for way in ways for separator in SEPARATORS if separator in text]
+    best = max(dialects, key=regularity, default=None)
+    if best is None or regularity(best) == (0, 0):
+        raise ExchangeError("a single column: source and target must be separated by tabs, commas or semicolons")
+    quotes = "; quotation marks are text" if best.quoting == csv.QUOTE_NONE else ""
+    yield ["note", f"separator: {best.delimiter!r}{quotes}"]
+    yield ["table", ""]
+    for row in cut(best):
+        if row:
+            yield ["row", row]
 
 
 def _json_rows(text: str, lines: bool) -> Iterator[Line]:
     """Yield the objects of JSON lines, of a list, or of the only list in an object."""
     yield ["table", ""]
-    try:
-        rows = [json.loads(line) for line in text.splitlines() if line.strip()] if lines else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ExchangeError(f"not valid JSON ({error})") from None
-    if isinstance(rows, dict):
-        rows = next((value for value in rows.values() if isinstance(value, list)), None)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ExchangeError("no list of objects with a text for each language")
-    for row in rows:
-        yield ["row", row]
+    # many programs write JSON lines to a file called .json
+    lines = lines or re.match(r"\s*\{.*\}\s*\n\s*\{", text) is not None
+    # only a newline ends a line: JSON may hold other line breaks, such as U+2028
+    for number, content in enumerate(text.split("\n") if lines else [text], start=1):
+        if lines and not content.strip():
+            continue
+        where = f"line {number}: " if lines else ""
+        try:
+            rows = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise ExchangeError(f"{where}not valid JSON ({error})") from None
+        if lines:
+            rows = [rows]
+        elif isinstance(rows, dict):
+            rows = next((value for value in rows.values() if isinstance(value, list)), None)
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise ExchangeError(f"{where}no list of objects with a text for each language")
+        for row in rows:
+            yield ["row", row]
 
 
 def _plain(element: "_Element") -> tuple[str, bool]:
@@ -211,6 +264,8 @@ def _plain(element: "_Element") -> tuple[str, bool]:
         name = child.tag.rpartition("}")[2] if isinstance(child.tag, str) else "x"  # comments
         if name not in _NATIVE_CODE:
             parts.append(_plain(child)[0])
+        elif child.get("ctype") == "lb":
+            parts.append("\n")
         coded = True
         parts.append(child.tail or "")
     return "".join(parts), coded
@@ -262,16 +317,15 @@ def _xliff_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
         if holder is not None:
             tags = [holder.get("source-language", holder.get("srcLang"))]
             tags += [holder.get("target-language", holder.get("trgLang"))]
-        source = unit.get_source_dom()
-        target = unit.getlanguageNode(lang=None, index=1)
-        if _is_draft(unit, target, version):
-            yield ["dropped", "fuzzy"]
-        elif _are(tags, languages):
-            yield from _pair(source, target)
-        elif _are(tags, languages[::-1]):
-            yield from _pair(target, source)
-        else:
-            yield ["dropped", "other languages"]
+        for source, target, is_draft in _segments(unit, version):
+            if is_draft:
+                yield ["dropped", "fuzzy"]
+            elif _are(tags, languages):
+                yield from _pair(source, target)
+            elif _are(tags, languages[::-1]):
+                yield from _pair(target, source)
+            else:
+                yield ["dropped", "other languages"]
 
 
 def _are(tags: Sequence[str | None], languages: Sequence[str]) -> bool:
@@ -279,12 +333,27 @@ def _are(tags: Sequence[str | None], languages: Sequence[str]) -> bool:
     return all(tag is None or matches(tag, language) for tag, language in zip(tags, languages, strict=True))
 
 
-def _is_draft(unit: "TranslationUnit", target: "_Element | None", version: int) -> bool:
-    """Return whether an XLIFF unit has a translation that nobody has accepted yet."""
+def _segments(unit: "TranslationUnit", version: int) -> Iterator[tuple["_Element | None", "_Element | None", bool]]:
+    """Yield source, target and whether nobody has accepted the translation yet, for each segment of an XLIFF unit."""
+    source = unit.get_source_dom()
+    target = unit.getlanguageNode(lang=None, index=1)
     if version == 2:
-        return unit.isfuzzy()
+        yield source, target, unit.isfuzzy()
+        return
     # not isfuzzy(), for which everything is a draft that is not marked as approved, as it is in few files
-    return target is not None and (target.get("state") in _DRAFTS or target.get("state-qualifier") == "fuzzy-match")
+    is_draft = target is not None and (
+        target.get("state") in _DRAFTS or target.get("state-qualifier") == "fuzzy-match"
+    )
+    # Trados writes a paragraph per unit, with its sentences and their states
+    sentences, translations = (
+        {mark.get("mid"): mark for mark in unit.xmlelement.iterfind(path) if mark.get("mtype") == "seg"}
+        for path in (f".//{{*}}{name}//{{*}}mrk" for name in ("seg-source", "target"))
+    )
+    states = {segment.get("id"): segment.get("conf") for segment in unit.xmlelement.iterfind(".//{*}seg-defs/{*}seg")}
+    for number, sentence in sentences.items():
+        yield sentence, translations.get(number), is_draft or states.get(number) in _DRAFTS
+    if not sentences:
+        yield source, target, is_draft
 
 
 def _catalogue_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
@@ -297,16 +366,18 @@ def _catalogue_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Lin
     if base and base not in wanted:
         raise ExchangeError(f"a catalogue in {tag}, neither in {languages[0]} nor in {languages[1]}")
     into_source = base == wanted[0] != wanted[1]
+    form = gettext.c2py(store.getheaderplural()[1] or "n != 1")
     for unit in store.units:
         if unit.isheader() or unit.isobsolete():
             continue
         if unit.isfuzzy():
             yield ["dropped", "fuzzy"]
             continue
-        # singular with singular, plural with the last plural form; other forms have no message of their own
         sources = [str(text) for text in getattr(unit.source, "strings", [unit.source])]
         targets = [str(text) for text in getattr(unit.target, "strings", [unit.target])]
-        for source, target in dict.fromkeys([(sources[0], targets[0]), (sources[-1], targets[-1])]):
+        # singular with the form of 1, plural with that of 5; other forms have no message of their own
+        pairs = [(sources[0], targets[form(1) % len(targets)]), (sources[-1], targets[form(5) % len(targets)])]
+        for source, target in dict.fromkeys(pairs):
             if not target.strip():
                 yield ["dropped", "untranslated"]
             else:
@@ -319,13 +390,18 @@ def _annotation_pairs(content: bytes, languages: Sequence[str]) -> Iterator[Line
     A tier is that of a language if its name, up to "@", or its language is that of the language.
     """
     # pympi reads only files, and the given one may be compressed
-    with tempfile.NamedTemporaryFile(suffix=".eaf") as file:
-        file.write(content)
-        file.flush()
-        elan = import_extra("pympi", "import").Eaf(file.name, suppress_version_warning=True)
-    found: list[dict[tuple[int, int, str], str]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "unpacked.eaf")
+        file.write_bytes(content)
+        elan = import_extra("pympi", "import").Eaf(file, suppress_version_warning=True)
+    # a part of an annotation may begin and end between two times, at a place that has none
+    time = 0.0
+    for slot, value in elan.timeslots.items():
+        time = time + 1e-6 if value is None else value
+        elan.timeslots[slot] = time
+    found: list[dict[tuple[float, float, str], str]] = []
     for language in languages:
-        texts: dict[tuple[int, int, str], str] = {}
+        texts: dict[tuple[float, float, str], str] = {}
         for tier in elan.get_tier_names():
             name, _, speaker = tier.partition("@")
             tag = elan.tiers[tier][2].get("LANG_REF")
@@ -373,7 +449,7 @@ def read(
     if is_plain:
         texts = []
         for path, content in zip(paths, contents, strict=True):
-            text, found = decode(content, encoding)
+            text, found = decode(content, encoding, languages)
             texts.append(text.removeprefix("\ufeff"))
             if found != "utf-8":
                 which = f" of {Path(path).name}" if len(paths) == 2 else ""
@@ -410,12 +486,12 @@ def _limit_memory(size: int) -> None:
         resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 
 
-def main() -> None:
-    """Write the lines of the file that the arguments name."""
-    options = json.loads(sys.argv[1])
+def lines(
+    paths: Sequence[str], languages: tuple[str, str], tiers: Sequence[str], encoding: str | None
+) -> Iterator[Line]:
+    """Yield the lines of output as `read` does, and an error as the last one."""
     try:
-        for line in read(**options):
-            sys.stdout.write(json.dumps(line) + "\n")
+        yield from read(paths, languages, tiers, encoding)
         return
     except (ExchangeError, ImportError) as error:
         problem = str(error)
@@ -424,8 +500,14 @@ def main() -> None:
     except Exception as error:
         # a damaged file makes each parser raise errors of its own, of any class
         reason = " ".join(str(error).split()) or type(error).__name__
-        problem = f"damaged or not {format_of(options['paths'][0])} ({reason})"
-    sys.stdout.write(json.dumps(["error", problem]) + "\n")
+        problem = f"damaged or not {format_of(paths[0])} ({reason})"
+    yield ["error", problem]
+
+
+def main() -> None:
+    """Write the lines of the file that the arguments name."""
+    for line in lines(**json.loads(sys.argv[1])):
+        sys.stdout.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

@@ -73,8 +73,10 @@ def decode_line(line: bytes, name: str, number: int) -> str:
 @lru_cache
 def _other_encoding(path: str) -> str:
     """Return the likely encoding of a file that is not UTF-8, for error messages, or "" if none is recognised."""
+    # of a Moses pair; a table may have any languages
+    languages = () if ending_of(path) in READERS else (ending_of(path).removeprefix("."),)
     with suppress(ExchangeError, ImportError, OSError), open_text(path) as file:
-        _, encoding = decode(file.read(1 << 18), None)
+        _, encoding = decode(file.read(1 << 18), None, languages)
         if encoding != "utf-8":
             return f" but probably {encoding}"
     return ""

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +15,10 @@ from typing import NamedTuple
 from .exchange import FORMATS, SHEETS, format_of, matches
 from .formats import MAX_LINE_BYTES, DataError, json_texts
 
+_BREAK = re.compile(r"<br\s*/?>|</?(?:p|div|li|tr|h[1-6])\b[^<>]*>", re.IGNORECASE)  # a tag that ends a line
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _REFERENCE = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")  # of a character, in HTML
+_HEADER_ROWS = 10  # among which the header of a table is looked for, below titles and notes
 SPLITS = ("train", "validation", "test")
 
 
@@ -64,6 +66,7 @@ class Import:
         Raises:
             DataError: if a file cannot be used.
         """
+        languages = " and ".join(self.languages)
         seen = set()
         for file in files:
             found = 0
@@ -76,18 +79,22 @@ class Import:
                     seen.add(pair)
                     yield pair
             if not found:
-                raise DataError(f"{file}: no pairs in {self.languages[0]} and {self.languages[1]}.")
+                self.report.notes.append(f"{file}: no pairs in {languages}")
+        if not seen:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.report.dropped.items())
+            raise DataError(f"{' '.join(files)}: no pairs in {languages}; dropped: {reasons or 'none'}.")
 
     def _read(self, file: str) -> Iterator[tuple[str, str]]:
         """Yield the raw texts of a file, as its own process reads them."""
         paths = [file]
         if not Path(file).is_file():
-            paths = [f"{file}.{language}" for language in self.languages]
-            if not all(Path(path).is_file() for path in paths):
-                raise DataError(f"{file}: neither a file nor a pair of files {' and '.join(paths)}.")
+            choices = [[f"{file}.{language}{packed}" for language in self.languages] for packed in ("", ".gz")]
+            paths = next((paths for paths in choices if all(Path(path).is_file() for path in paths)), [])
+            if not paths:
+                raise DataError(f"{file}: neither a file nor a pair of files {' and '.join(choices[0])}.")
         elif format_of(file) not in FORMATS:
             raise DataError(f"{file}: unknown format; expected one of {' '.join(FORMATS)}, or a Moses pair's prefix.")
-        table: _Table | None = None
+        tables: list[_Table] = []
         for kind, *content in _lines(paths, self):
             if kind == "note":
                 self.report.notes.append(f"{file}: {content[0]}")
@@ -96,17 +103,22 @@ class Import:
             elif kind == "markup":
                 self.report.markup += 1
             elif kind == "table":
-                table = _Table(f"{file}, {content[0]}" if format_of(file) in SHEETS else file, self)
+                tables.append(_Table(f"{file}, {content[0]}" if format_of(file) in SHEETS else file, self))
             elif kind == "dropped":
                 self.report.read += 1
                 self.report.dropped[content[0]] += 1
             else:
-                assert kind == "pair" or table is not None  # a row follows the start of its table
-                texts = (content[0], content[1]) if table is None else table.texts(content[0])
+                # a row follows the start of its table
+                texts = (content[0], content[1]) if kind == "pair" else tables[-1].texts(content[0])
                 # None for the header of a table
                 if texts is not None:
                     self.report.read += 1
                     yield texts
+        problems = [table.problem for table in tables if table.columns is None and table.problem]
+        if problems and not any(table.columns for table in tables):
+            raise DataError(problems[0])
+        # such as a sheet with notes
+        self.report.notes.extend(f"left out: {problem}" for problem in problems)
 
     def _sentences(self, source: str, target: str) -> Iterator[Pair]:
         """Yield the pairs of two texts: one of each line if both have equally many, and one of all otherwise."""
@@ -126,22 +138,30 @@ class Import:
                 yield pair
 
     def _without_markup(self, text: str) -> str:
-        plain = _REFERENCE.sub(lambda found: html.unescape(found[0]), _TAG.sub("", text))
+        plain = _REFERENCE.sub(lambda found: html.unescape(found[0]), _TAG.sub("", _BREAK.sub("\n", text)))
         self.report.markup += plain != text
         # lone surrogates, which JSON can escape, cannot be written
         return plain.encode("utf-8", "replace").decode()
 
 
 class _Table:
-    """The two columns of a table, which its first row names."""
+    """The two columns of a table, which one of its first rows names.
+
+    Attributes:
+        columns: their places, once they are found.
+        problem: why no row names them, if none does.
+    """
 
     def __init__(self, name: str, job: Import):
+        self.columns: list[int] | None = None
+        self.problem = ""
         self._name = name
         self._job = job
-        self._columns: list[int] | None = None
+        self._rows = 0
+        self._cells = 0
 
     def texts(self, row: list[str] | dict[str, object]) -> tuple[str, str] | None:
-        """Return the texts of a row, or None for the header."""
+        """Return the texts of a row, or None for the header and what is above it."""
         if isinstance(row, dict):
             inner = row.get("translation")
             texts = inner if isinstance(inner, dict) else row
@@ -149,15 +169,25 @@ class _Table:
             names = (keys[self._find(keys, 0)], keys[self._find(keys, 1)])
             source, target = json_texts(f"{self._name}, entry {self._job.report.read + 1}", texts, names)
             return source, target
-        if self._columns is None:
-            header = [cell.strip() for cell in row]
-            numbers = all(column.isdecimal() for column in self._job.columns) and bool(self._job.columns)
-            self._columns = [self._find(header, number) for number in (0, 1)]
-            found = " and ".join(header[column] or str(column + 1) for column in self._columns)
-            self._job.report.notes.append(f"{self._name}: columns {found}")
-            if not numbers:
+        if self.columns is None:
+            self._rows += 1
+            if self._rows > _HEADER_ROWS:
                 return None
-        source, target = (row[column] if column < len(row) else "" for column in self._columns)
+            header = [cell.strip() for cell in row]
+            try:
+                columns = [self._find(header, number) for number in (0, 1)]
+            except DataError as error:
+                # of the row that looks most like a header
+                if sum(map(bool, header)) > self._cells:
+                    self._cells = sum(map(bool, header))
+                    self.problem = str(error)
+                return None
+            self.columns = columns
+            found = " and ".join(header[column] or str(column + 1) for column in columns)
+            self._job.report.notes.append(f"{self._name}: columns {found}")
+            if not self._job.columns or not all(column.isdecimal() for column in self._job.columns):
+                return None
+        source, target = (row[column] if column < len(row) else "" for column in self.columns)
         return source, target
 
     def _find(self, header: Sequence[str], side: int) -> int:
@@ -230,21 +260,21 @@ def split(pairs: Sequence[Pair], sizes: tuple[int, int], seed: int) -> tuple[lis
     return parts
 
 
-def _groups(pairs: Iterable[Pair]) -> list[list[int]]:
+def _groups(pairs: Sequence[Pair]) -> list[list[int]]:
     """Return the numbers of pairs that share a sentence with another one, directly or through others, in groups."""
-    parent: dict[tuple[int, str], tuple[int, str]] = {}
+    parent = list(range(len(pairs)))
 
-    def root(sentence: tuple[int, str]) -> tuple[int, str]:
-        parent.setdefault(sentence, sentence)
-        while parent[sentence] != sentence:
-            parent[sentence] = parent[parent[sentence]]  # halves the way for the next look-up
-            sentence = parent[sentence]
-        return sentence
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = parent[parent[number]]  # halves the way for the next look-up
+            number = parent[number]
+        return number
 
-    keyed = [((0, pair.source), (1, pair.target)) for pair in pairs]
-    for source, target in keyed:
-        parent[root(source)] = root(target)
-    groups: dict[tuple[int, str], list[int]] = {}
-    for number, (source, _) in enumerate(keyed):
-        groups.setdefault(root(source), []).append(number)
+    for side in (0, 1):
+        first: dict[str, int] = {}
+        for number, pair in enumerate(pairs):
+            parent[root(number)] = root(first.setdefault(pair[side], number))
+    groups: dict[int, list[int]] = {}
+    for number in range(len(pairs)):
+        groups.setdefault(root(number), []).append(number)
     return list(groups.values())

@@ -91,3 +91,11 @@ def test_wrong_flags_are_refused(tmp_path, capsys):
             status = stop.code
         assert status == 2
         assert message in capsys.readouterr().err
+
+
+def test_what_was_recognised_is_said_before_an_error(tmp_path, capsys):
+    (tmp_path / "a.csv").write_bytes("Français;Deutsch\r\nété;Sommer\r\n".encode("cp850"))
+    assert run(tmp_path, "a.csv", more=("--columns", "Français", "Swahili", "--encoding", "cp437")) == 1
+    notes = capsys.readouterr().err
+    assert "encoding: cp437" in notes
+    assert notes.index("separator: ';'") < notes.index("no column Swahili")

@@ -1,13 +1,19 @@
 """`import`: files of every format, damaged and hostile ones, columns, duplicates, and the cut into three parts."""
 
+# ruff: noqa: RUF001
+
+import gzip
 import json
 import random
+import re
 import zipfile
 
 import pytest
-from hypothesis import given, settings
+import xlsxwriter
+from damaged_imports import FILES, check_import, damaged
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from import_files import WRITERS, write_csv, write_tmx, write_xlsx
+from import_files import WRITERS, write_csv, write_eaf, write_po, write_tmx, write_xliff, write_xlsx
 
 from hf_vanilla_transformer.data.exchange import matches
 from hf_vanilla_transformer.data.formats import DataError
@@ -44,25 +50,27 @@ def test_every_format_yields_the_same_pairs(name, tmp_path):
     assert not job.report.dropped
 
 
-@pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("seed", range(8))
-def test_a_damaged_file_is_an_error_of_one_line_or_pairs(name, seed, tmp_path):
-    rng = random.Random(seed)
-    file = tmp_path / name
-    WRITERS[name](file, PAIRS)
-    content = bytearray(file.read_bytes())
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randrange(len(content))
-        content[place : place + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
-    file.write_bytes(content[: rng.randint(1, len(content))])
-    message = str(file)
+edits = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 40), st.binary(max_size=20)), max_size=6)
+
+
+@pytest.mark.parametrize("name", FILES)
+@given(edits=edits, member=st.integers(0, 12), length=st.integers(1, 1 << 16) | st.none())
+@settings(
+    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_damaged_file_is_an_error_of_one_line_or_pairs(name, tmp_path, edits, member, length):
+    check_import(tmp_path / name, damaged(FILES[name], edits, member)[:length])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_an_error_or_pairs_in_the_process_of_its_reader_too(name, tmp_path):
+    (tmp_path / name).write_bytes(FILES[name][: len(FILES[name]) // 2])
+    message = str(tmp_path / name)
     try:
-        for source, target in Import(("en", "de")).pairs([str(file)]):
-            assert "\n" not in source + target
+        read(tmp_path / name)
     except DataError as error:
         message = str(error)
-    assert str(file) in message
-    assert "\n" not in message
+    assert message.startswith(str(tmp_path / name))
 
 
 def test_entities_are_never_expanded(tmp_path):
@@ -161,6 +169,185 @@ def test_drafts_and_other_languages_are_left_out_and_counted(tmp_path):
     assert next(iter(reverse.pairs([str(po)]))) == Pair("Speichern", "Save")
     with pytest.raises(DataError, match="a catalogue in de, neither in en nor in sw"):
         list(Import(("en", "sw")).pairs([str(po)]))
+
+
+def test_plural_forms_follow_the_rule_of_the_catalogue(tmp_path):
+    """Form 0 is that of nothing in Arabic, and the last one that of fractions in Polish."""
+    files = 'msgid "%d file"\nmsgid_plural "%d files"\n'
+    arabic = "n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5"
+    polish = "n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : n%1==0 ? 2 : 3"
+    for rule, forms, expected in (
+        (arabic, ["لا ملفات", "ملف واحد", "ملفان", "%d ملفات", "%d ملفا", "%d ملف"], ["ملف واحد", "%d ملفات"]),
+        (polish, ["%d plik", "%d pliki", "%d plików", "%d pliku"], ["%d plik", "%d plików"]),
+        ("0", ["%d ファイル"], ["%d ファイル", "%d ファイル"]),
+    ):
+        header = f'msgid ""\nmsgstr "Language: de\\nPlural-Forms: nplurals={len(forms)}; plural={rule};\\n"\n\n'
+        translations = "".join(f'msgstr[{number}] "{form}"\n' for number, form in enumerate(forms))
+        (tmp_path / "a.po").write_text(header + files + translations, "utf-8")
+        assert [pair.target for pair in read(tmp_path / "a.po")[0]] == expected
+
+
+def test_an_untranslated_catalogue_among_others_is_reported_and_does_not_stop_the_import(tmp_path):
+    write_po(tmp_path / "a.po", PAIRS)
+    write_po(tmp_path / "b.po", [("Save", "")])
+    job = Import(("en", "de"))
+    assert list(job.pairs([str(tmp_path / "b.po"), str(tmp_path / "a.po")])) == PAIRS
+    assert f"{tmp_path / 'b.po'}: no pairs in en and de" in job.report.notes
+    with pytest.raises(DataError, match=r"b\.po: no pairs in en and de; dropped: 1 untranslated"):
+        read(tmp_path / "b.po")
+
+
+TRADOS = """<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"
+ xmlns:sdl="http://sdl.com/FileTypes/SdlXliff/1.0">
+<file original="a.docx" datatype="x" source-language="en-US" target-language="de-DE"><body><group><trans-unit id="1">
+<source>One. Two. Three. Four.</source>
+<seg-source><g id="1"><mrk mtype="seg" mid="1">One.</mrk> </g><mrk mtype="seg" mid="2">Two.</mrk>
+<mrk mtype="seg" mid="3">Th<x id="2"/>ree.</mrk> <mrk mtype="seg" mid="4">Four.</mrk></seg-source>
+<target><g id="1"><mrk mtype="seg" mid="1">Eins.</mrk> </g><mrk mtype="seg" mid="2">Entwurf</mrk>
+<mrk mtype="seg" mid="3">Dr<x id="2"/>ei.</mrk> <mrk mtype="seg" mid="4"/></target>
+<sdl:seg-defs><sdl:seg id="1" conf="Translated"/><sdl:seg id="2" conf="Draft"/><sdl:seg id="3"/></sdl:seg-defs>
+</trans-unit></group></body></file></xliff>"""
+
+
+def test_units_of_trados_are_cut_into_their_segments(tmp_path):
+    (tmp_path / "a.docx.sdlxliff").write_text(TRADOS, "utf-8-sig")
+    pairs, job = read(tmp_path / "a.docx.sdlxliff")
+    assert pairs == [Pair("One.", "Eins."), Pair("Three.", "Drei.")]
+    assert job.report.dropped == {"fuzzy": 1, "untranslated": 1}
+
+
+def test_line_breaks_of_markup_never_join_two_words(tmp_path):
+    write_csv(
+        tmp_path / "a.csv", [("one<br>two<p>three</p>", "eins<br />zwei<div class='x'>drei</div>"), ("a<br>b", "c")]
+    )
+    assert read(tmp_path / "a.csv")[0] == [
+        *map(Pair, ("one", "two", "three"), ("eins", "zwei", "drei")),
+        Pair("a b", "c"),
+    ]
+    write_xliff(tmp_path / "a.xlf", [("one@two", "eins@zwei")])
+    coded = (tmp_path / "a.xlf").read_text("utf-8").replace("@", '<x id="1" ctype="lb"/>')
+    (tmp_path / "a.xlf").write_text(coded, "utf-8")
+    assert read(tmp_path / "a.xlf")[0] == [Pair("one", "eins"), Pair("two", "zwei")]
+
+
+def test_a_quotation_mark_that_is_text_neither_vanishes_nor_swallows_rows(tmp_path):
+    """Lists of sentences such as Tatoeba's have tabs and no quoting."""
+    pairs = [Pair('"Hello," he said.', '"Hallo", sagte er.'), Pair('"Unbalanced', "Offen"), *PAIRS, Pair('x "', "y")]
+    text = "".join(f"{source}\t{target}\n" for source, target in [("en", "de"), *pairs])
+    (tmp_path / "a.tsv").write_text(text, "utf-8")
+    found, job = read(tmp_path / "a.tsv")
+    assert found == pairs
+    assert "quotation marks are text" in " ".join(job.report.notes)
+    # one mistake in a quoted table does not make its quotation marks text
+    write_csv(tmp_path / "a.csv", [(f"{source}; or", target) for source, target in PAIRS])
+    with (tmp_path / "a.csv").open("a", encoding="utf-8") as file:
+        file.write('"a" b;c\r\n')
+    assert read(tmp_path / "a.csv")[0] == [*(Pair(f"{s}; or", t) for s, t in PAIRS), Pair("a b", "c")]
+
+
+def test_the_header_may_follow_titles_and_sheets_without_the_columns_are_left_out(tmp_path):
+    workbook = xlsxwriter.Workbook(str(tmp_path / "a.xlsx"))
+    sheet = workbook.add_worksheet("Words")
+    sheet.merge_range(0, 0, 0, 3, "Field notes, 2024")
+    for number, row in enumerate(
+        [("No.", "German", "Remarks", "English"), (1, "Hund", "", "dog"), (2, "", "?", "cat")]
+    ):
+        sheet.write_row(number + 2, 1, row)
+    sheet.merge_range(5, 4, 6, 4, "tree")
+    sheet.write_column(5, 2, ["Baum", "Bäumchen"])
+    workbook.add_worksheet("Notes").write(0, 0, "Collected in the village")
+    workbook.add_worksheet("Sheet3")
+    workbook.close()
+    pairs, job = read(tmp_path / "a.xlsx", columns=("English", "German"))
+    assert pairs == [Pair("dog", "Hund"), Pair("tree", "Baum")]
+    assert job.report.dropped == {"untranslated": 2}
+    assert "Notes: no column English among 'Collected in the village'" in " ".join(job.report.notes)
+    with pytest.raises(DataError, match="Words: no column Swahili among '', 'No.', 'German'"):
+        read(tmp_path / "a.xlsx", columns=("English", "Swahili"))
+
+
+def test_the_comments_that_anki_writes_above_its_notes_are_no_pairs(tmp_path):
+    (tmp_path / "a.txt").write_text("#separator:tab\n#html:true\n#tags column:3\nthe&nbsp;dog\tder Hund\tx\n", "utf-8")
+    assert read(tmp_path / "a.txt", columns=("1", "2"))[0] == [Pair("the dog", "der Hund")]
+
+
+def test_json_lines_are_recognised_and_named(tmp_path):
+    (tmp_path / "a.json").write_text('{"en": "a\u2028b", "de": "c"}\n{"en": "d", "de": "e"}\n', "utf-8")
+    assert read(tmp_path / "a.json")[0] == [Pair("a b", "c"), Pair("d", "e")]
+    (tmp_path / "a.jsonl").write_text('{"en": "a", "de": "b"}\n\n{"en": \n', "utf-8")
+    with pytest.raises(DataError, match=r"a\.jsonl: line 3: not valid JSON"):
+        read(tmp_path / "a.jsonl")
+
+
+def test_annotations_that_begin_between_two_times_are_pairs(tmp_path):
+    """ELAN gives the borders inside a divided annotation no time."""
+    write_eaf(tmp_path / "a.eaf", PAIRS)
+    text = re.sub(r'(TIME_SLOT_ID="ts[1-9]") TIME_VALUE="\d+"', r"\1", (tmp_path / "a.eaf").read_text("utf-8"))
+    (tmp_path / "a.eaf").write_text(text, "utf-8")
+    assert read(tmp_path / "a.eaf")[0] == PAIRS
+
+
+def test_a_compressed_moses_pair_is_found_by_its_prefix(tmp_path):
+    for side, language in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in PAIRS)
+        (tmp_path / f"a.{language}.gz").write_bytes(gzip.compress(text.encode()))
+    assert read(tmp_path / "a")[0] == PAIRS
+
+
+# Encoding, language, and a sentence
+LEGACY = [
+    ("cp1250", "pl", "Źrebię biegnie łąką, a żółw śpi"),
+    ("iso8859_2", "cs", "Pes běží ulicí, kočka spí doma, žluťoučký kůň"),
+    ("cp1251", "ru", "Собака бежит по улице, а кошка спит дома"),
+    ("koi8_r", "ru", "Собака бежит по улице, а кошка спит дома"),
+    ("cp1252", "fr", "L'été est là, n° 1 « très » œuvre"),
+    ("mac_roman", "fr", "L'été est là, « très » œuvre, ça"),
+    ("cp1253", "el", "Ο σκύλος τρέχει στον δρόμο και η γάτα κοιμάται"),
+    ("cp1254", "tr", "Köpek sokakta koşuyor, kedi ise evde uyuyor, ışık"),
+    ("cp1255", "he", "הכלב רץ ברחוב והחתול ישן בבית"),
+    ("cp1256", "ar", "الكلب يجري في الشارع والقطة تنام في البيت"),
+    ("cp1257", "lt", "Šuo bėga gatve, o katė miega namuose, ąžuolas"),
+    ("cp874", "th", "สุนัขวิ่งบนถนนและแมวนอนที่บ้าน"),
+    ("cp932", "ja", "犬は通りを走り、猫は家で眠っています"),
+    ("cp949", "ko", "개는 거리를 달리고 고양이는 집에서 잔다"),
+    ("gb18030", "zh", "狗在街上跑，猫在家里睡觉"),
+    ("big5", "zh-TW", "狗在街上跑，貓在家裡睡覺"),
+]
+
+
+@pytest.mark.parametrize(("encoding", "language", "sentence"), LEGACY)
+def test_a_legacy_encoding_is_one_of_those_of_the_languages(encoding, language, sentence, tmp_path):
+    rows = [("en", language), *((f"The dog {i} runs", f"{i}: {sentence}") for i in range(20))]
+    text = "".join(f"{source};{target}\r\n" for source, target in rows)
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    job = Import(("en", language))
+    assert list(job.pairs([str(tmp_path / "a.csv")])) == [Pair(*row) for row in rows[1:]]
+    assert f"encoding: {encoding}" in job.report.notes[0]
+
+
+SCRIPTS = [
+    "ቤቱ ትልቅ ነው።",
+    "বাড়িটা বড়।",
+    "အိမ်ကြီး။",
+    "ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ",
+    "घर बड़ा है।",
+    "Το σπίτι είναι μεγάλο.",
+    "סוּס גָּדוֹל",
+    "خانه‌ها بزرگ‌اند",
+    "ផ្ទះធំ។",
+    "집이 크다.",
+    "ⵜⴰⴷⴷⴰⵔⵜ ⵜⴰⵎⵇⵔⴰⵏⵜ",
+    "வீடு பெரியது.",
+    "房子很大。",
+    "𞤦𞤭𞤪𞤢 ߞߊ",
+]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_keeps_every_character_of_every_script(name, tmp_path):
+    pairs = [Pair(f"house {i}", sentence) for i, sentence in enumerate(SCRIPTS)]
+    WRITERS[name](tmp_path / name, pairs)
+    assert read(tmp_path / name)[0] == pairs
 
 
 @pytest.mark.parametrize(("name", "message"), [("a.docx", "unknown format"), ("nothing", "neither a file nor a pair")])

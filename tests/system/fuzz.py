@@ -1,17 +1,26 @@
-"""Fuzz the readers of text and recipes with atheris.
+"""Fuzz the readers of text and recipes, and the import of files of other programs, with atheris.
 
-python tests/system/fuzz.py {rows,recipe} FOLDER [libFuzzer flags]
+python tests/system/fuzz.py {rows,recipe,import} FOLDER [libFuzzer flags]
 """
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["hf_vanilla_transformer.data", "hf_vanilla_transformer.training.recipes"]):
+PARSERS = ("pympi.Elan", *(f"translate.storage.{name}" for name in ("pypo", "tmx", "xliff", "xliff2")))
+OURS = ["hf_vanilla_transformer.data", "hf_vanilla_transformer.training.recipes"]
+with atheris.instrument_imports(include=[*OURS, "pympi", "translate.storage"]):
     from hf_vanilla_transformer.data.formats import DataError
     from hf_vanilla_transformer.data.source import TextFile
     from hf_vanilla_transformer.training.recipes import read_recipe
+
+    for parser in PARSERS:
+        import_module(parser)
+
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from damaged_imports import FILES, check_import, damaged
 
 TARGET, FOLDER = sys.argv[1], Path(sys.argv[2])
 ENDINGS = [".jsonl", ".tsv", ".csv", ".tsv.gz", ".jsonl.zst"]
@@ -38,5 +47,18 @@ def fuzz_recipe(data: bytes) -> None:
         str(error).index(str(path))
 
 
-atheris.Setup([sys.argv[0], *sys.argv[3:]], {"rows": fuzz_rows, "recipe": fuzz_recipe}[TARGET])
+def fuzz_import(data: bytes) -> None:
+    """Check that a damaged file of any format is pairs or one line of error; the bytes select the damage."""
+    numbers = atheris.FuzzedDataProvider(data)
+    name = sorted(FILES)[numbers.ConsumeIntInRange(0, len(FILES) - 1)]
+    member = numbers.ConsumeIntInRange(0, 12)
+    edits = []
+    while numbers.remaining_bytes() and len(edits) < 8:
+        place = numbers.ConsumeIntInRange(0, 1 << 16)
+        edits.append((place, numbers.ConsumeIntInRange(0, 40), numbers.ConsumeBytes(numbers.ConsumeIntInRange(0, 40))))
+    check_import(FOLDER / name, damaged(FILES[name], edits, member))
+
+
+TARGETS = {"rows": fuzz_rows, "recipe": fuzz_recipe, "import": fuzz_import}
+atheris.Setup([sys.argv[0], *sys.argv[3:]], TARGETS[TARGET])
 atheris.Fuzz()

@@ -124,7 +124,7 @@ except ValueError as error:
     assert float(megabytes) < 60
 
 
-@pytest.mark.parametrize("target", ["rows", "recipe"])
+@pytest.mark.parametrize("target", ["rows", "recipe", "import"])
 def test_coverage_guided_fuzzing_finds_no_other_error(target, tmp_path):
     """atheris runs for 12 seconds."""
     pytest.importorskip("atheris")
