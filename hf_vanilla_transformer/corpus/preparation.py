@@ -80,21 +80,19 @@ def prepare(
     """
     check_languages(preparation.languages)
     folder = Path(output_dir).resolve()
-    runner = runner or Runner()
     settings = _settings(source, preparation, tokenizer)
     earlier = _earlier_manifest(folder, settings, _text(source, preparation, methodcaller("stamps")))
     if earlier is not None and earlier["whole"]:
         # which may have been interrupted
         _clean_up(folder)
         return earlier
-    # before hours of work
-    load_excluded(preparation.exclude, preparation.languages)
+    load_excluded(preparation.exclude, preparation.languages)  # fails before hours of work
     (folder / WORK).mkdir(parents=True, exist_ok=True)
     manifest = earlier or {"settings": settings, "whole": False}
     if earlier is None:
         write_json(folder / MANIFEST, manifest)
     # Each step asks which files are missing, so a call that follows an interruption does only the rest.
-    steps = _Steps(PieceTasks(folder, preparation), runner, watch)
+    steps = _Steps(PieceTasks(folder, preparation), runner or Runner(), watch)
     try:
         pieces = steps.read(source)
         steps.make_tokenizer(tokenizer, pieces)
@@ -103,7 +101,7 @@ def prepare(
         # another element may have finished the job and removed the work folder
         manifest = read_manifest(folder)
         waits = isinstance(error, _WaitsForOthersError)
-        if manifest["whole"] or (waits and runner.share != (0, 1)):
+        if manifest["whole"] or (waits and steps.runner.share != (0, 1)):
             return manifest
         if not waits:
             raise

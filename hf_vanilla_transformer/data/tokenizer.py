@@ -1,20 +1,20 @@
 """Learn a joint vocabulary for source and target (section 5.1), as a plain transformers tokenizer, or adapt one."""
 
 import json
-import logging
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from ..files import digest
 
 if TYPE_CHECKING:  # they import torch
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]  # ids 0 to 3; <s> starts the decoder
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # every byte has a token, so that no text is unknown
@@ -92,8 +92,8 @@ def train_tokenizer(
     counted = _Counted(texts)
     tokenizer.train_from_iterator(counted, trainer)
     if counted.long_words:
-        words = f"Words of more than 100 letters, as in text without spaces: {counted.long_words:,}"
-        logger.warning(f"{words}. Tokens are learned from pieces of 100 letters.")
+        cut = f"Words of more than 100 letters, as in text without spaces: {counted.long_words:,}"
+        logger.warning(f"{cut}. Tokens are learned from pieces of 100 letters.")
 
     end = SPECIAL_TOKENS.index("</s>")
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
