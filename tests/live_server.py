@@ -20,12 +20,12 @@ class Answer(NamedTuple):
 
 
 @contextlib.contextmanager
-def live(app: Any) -> Iterator[int]:
-    """Serve an application from a thread, and yield its port."""
-    import uvicorn
+def live(app: Any, timeout: float = 30, **settings: Any) -> Iterator[int]:
+    """Serve an application from a thread, and yield its port; the settings are those of `process.Server`."""
+    from hf_vanilla_transformer.serving.process import Server
 
     sock = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+    server = Server(app, timeout, **settings)
     thread = threading.Thread(target=server.run, args=([sock],))
     thread.start()
     try:

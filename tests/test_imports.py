@@ -84,7 +84,7 @@ def test_only_hub_and_loading_name_modules_in_strings():
 
 def test_modules_log_as_transformers_does():
     importing = {name for name in MODULES if "logging" in imports(name) and not name.startswith("model.")}
-    assert importing == {"commands.serve", "export.onnx"}  # which configure the loggers of other libraries
+    assert importing == {"serving.process", "export.onnx"}  # which configure the loggers of other libraries
 
 
 @pytest.mark.parametrize("name", SAVED_WITH_MODELS)

@@ -1,7 +1,7 @@
 """`vanilla-transformer serve`: translate over HTTP, with LibreTranslate's API for programs and a page for people."""
 
-import logging
-import sys
+import ipaddress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,12 @@ class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlag
         "file with one API key per line; each request must pass one of them as api_key", None
     )
     cors_origin: list[str] = option("web sites whose pages may use the server (default: none)", [])
+    allowed_hosts: list[str] = option(
+        "host names by which the server may be called, besides localhost (default: none if only this machine can "
+        "connect, else any)",
+        [],
+    )
+    root_path: str = option("path below which a proxy shows the server, such as /mt", "")
     page: bool = option("show the page", True)
 
 
@@ -45,7 +51,7 @@ def run(args: ServeArguments) -> None:
     from ..data.formats import read_lines
     from ..serving.batcher import Batcher
     from ..serving.monitoring import Metrics
-    from ..serving.process import serve_until_stopped
+    from ..serving.process import serve_until_stopped, start_log
     from ..serving.server import Server
     from ..serving.service import ServedModel, TranslationService
 
@@ -57,28 +63,27 @@ def run(args: ServeArguments) -> None:
             raise ValueError(f"{args.api_key_file} is empty: write one API key per line into it.")
     sock = listen(args.host, args.port)
 
-    metrics = Metrics()
-    batcher = Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)
-    metrics.queue.set_function(batcher.queue_length)
-    models = []
-    names = list(dict.fromkeys(args.model))
-    for name, label in zip(names, labels(names), strict=True):
-        # On the thread that will run it: PyTorch's threads are slow as soon as a second thread of Python uses them
-        translator = batcher.run(partial(load_translator, [name], args.backend, args.dtype))
-        # The clients see this name, but not the paths on this machine
-        translator.name = label
-        models.append(ServedModel(translator, decoding_settings(args), metrics))
-    service = TranslationService(models, batcher)
-    app = Server(service, metrics, keys, args.max_characters, args.timeout).app(args.cors_origin, page=args.page)
+    # Closed even on Ctrl-C: Python aborts if its interpreter ends while a thread is in the middle of torch
+    with closing(Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)) as batcher:
+        metrics = Metrics()
+        metrics.queue.set_function(batcher.queue_length)
+        models = []
+        names = list(dict.fromkeys(args.model))
+        for name, label in zip(names, labels(names), strict=True):
+            # On the thread that will run it: PyTorch's threads are slow once a second thread of Python uses them
+            translator = batcher.run(partial(load_translator, [name], args.backend, args.dtype))
+            # The clients see this name, but not the paths on this machine
+            translator.name = label
+            models.append(ServedModel(translator, decoding_settings(args), metrics))
+        service = TranslationService(models, batcher)
 
-    # The root logger stays at its level: other libraries would log every request that they make
-    logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr)
-    for name in ("hf_vanilla_transformer", "uvicorn"):
-        logging.getLogger(name).setLevel(logging.INFO)
-
-    # From the socket, because the flag may be a name
-    host, port = sock.getsockname()[:2]
-    directions = ", ".join(f"{source} to {target}" for source, target in service.directions)
-    say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; press Ctrl-C to stop.")
-    serve_until_stopped(app, sock, args.timeout)
-    batcher.close()
+        # From the socket, because the flag may be a name
+        host, port = sock.getsockname()[:2]
+        is_private = ipaddress.ip_address(host).is_loopback or bool(args.allowed_hosts)
+        allowed_hosts = [name.lower() for name in args.allowed_hosts] if is_private else None
+        server = Server(service, metrics, keys, args.max_characters, args.timeout)
+        app = server.app(args.cors_origin, args.page, allowed_hosts)
+        start_log()
+        directions = ", ".join(f"{source} to {target}" for source, target in service.directions)
+        say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; press Ctrl-C to stop.")
+        serve_until_stopped(app, sock, args.timeout, args.root_path)

@@ -5,14 +5,16 @@ One thread, because PyTorch's threads (OpenMP) are several times slower as soon 
 
 import math
 import time
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from operator import attrgetter
 from threading import Condition, Thread
 from typing import Any, TypeVar
 
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
+_TURN = attrgetter("turn")
 Translate = Callable[[list[list[int]], int], list[list[str]]]
 _Result = TypeVar("_Result")
 
@@ -23,6 +25,10 @@ class QueueFullError(Exception):
     def __init__(self, retry_after: int):
         super().__init__(f"The server is busy: try again in {retry_after} s.")
         self.retry_after = retry_after
+
+
+class RequestTooLargeError(ValueError):
+    """A request has more sentences than the queue can ever hold; the message says so to whoever asked."""
 
 
 @dataclass(eq=False)
@@ -38,6 +44,7 @@ class Sentence:
     Attributes:
         answer: the hypotheses, best first.
         deadline: on the clock of `time.monotonic`, when it is translated even if its batch is not full.
+        turn: the place of the sentence in the queue, on the clock of `Batcher`.
     """
 
     translate: Translate
@@ -45,10 +52,15 @@ class Sentence:
     nbest: int = 1
     answer: "Future[list[Any]]" = field(default_factory=Future, init=False)
     deadline: float = field(default=0.0, init=False)
+    turn: int = field(default=0, init=False)
 
 
 class Batcher:
-    """A queue of sentences, which are translated in the order of their arrival.
+    """A queue of sentences, in which requests take turns: each has one sentence translated, then the next request has.
+
+    The sentences of a request get the turns that follow the one that the queue has reached, one each, and sentences
+    are translated in the order of their turns (start-time fair queueing, Goyal et al. 1996). So a short request waits
+    for as many sentences of a long one as it has itself, and not for all of them.
 
     While a batch is translated, sentences gather for the next one. An idle batcher waits for more sentences until the
     batch is full, the first has waited long enough, or a sentence for another model arrives.
@@ -57,18 +69,21 @@ class Batcher:
         max_tokens: maximum number of source tokens per batch, padding included; a longer sentence forms a batch of its
             own.
         max_delay: maximum seconds for which a sentence waits for others while nothing is being translated.
-        max_queue: maximum number of queued sentences.
+        max_queue: maximum number of sentences before and in a request, and so of its own sentences.
     """
 
     def __init__(self, max_tokens: int = 2048, max_delay: float = 0.005, max_queue: int = 1024):
         self._max_tokens = max_tokens
         self._max_delay = max_delay
         self._max_queue = max_queue
-        self._waiting: deque[Sentence] = deque()
+        # Sorted by turn; equal turns in the order of arrival.
+        self._waiting: list[Sentence] = []
+        # The latest turn of which a sentence has been translated.
+        self._turn = 0
         self._changed = Condition()
         self._closed = False
         # Of the last batch, to tell those whom a full queue refuses when to come back.
-        self._seconds_per_sentence = 0.0
+        self._seconds_per_token = 0.0
         self._thread = Thread(target=self._work, name="models", daemon=True)
         self._thread.start()
 
@@ -77,36 +92,41 @@ class Batcher:
         return sum(not item.answer.cancelled() for item in list(self._waiting))
 
     def check_room(self, sentences: int = 1) -> None:
-        """Check that there is room for so many sentences.
+        """Check that there is room for a request of so many sentences.
 
         Raises:
-            QueueFullError: if there is not.
+            QueueFullError: if too many sentences would be translated before and with them.
+            RequestTooLargeError: if there are more than the queue holds.
         """
+        if sentences > self._max_queue:
+            raise RequestTooLargeError(f"The request has {sentences:,} sentences, more than {self._max_queue:,}.")
         # The lock of a Condition can be taken again by the thread that has it, such as that of `submit`.
         with self._changed:
             self._drop_settled()
-            # An empty queue takes any number: a request longer than the queue would otherwise never be accepted.
-            if self._waiting and len(self._waiting) + sentences > self._max_queue:
-                seconds = math.ceil(len(self._waiting) * self._seconds_per_sentence)
+            ahead = self._waiting[: bisect_right(self._waiting, self._turn + sentences, key=_TURN)]
+            if len(ahead) + sentences > self._max_queue:
+                seconds = math.ceil(sum(len(item.ids) for item in ahead) * self._seconds_per_token)
                 raise QueueFullError(min(max(1, seconds), MAX_RETRY_AFTER))
 
     def submit(self, sentences: Sequence[Sentence]) -> list["Future[list[str]]"]:
         """Queue the sentences of a request, all or none, and return a future for the hypotheses of each, best first.
 
-        A request of any size is accepted if nothing waits. Cancelled sentences are dropped.
+        Cancelled sentences are dropped.
 
         Raises:
-            QueueFullError: if there is no room for all of them.
+            QueueFullError, RequestTooLargeError: if there is no room for all of them.
             RuntimeError: if the batcher is closed.
         """
         with self._changed:
             if self._closed:
                 raise RuntimeError("The batcher is closed.")
             self.check_room(len(sentences))
-            for sentence in sentences:
+            for turn, sentence in enumerate(sentences, start=self._turn + 1):
                 # Functions, which have no ids, do not wait for others to be run with them.
                 sentence.deadline = time.monotonic() + (self._max_delay if sentence.ids else 0.0)
-            self._waiting.extend(sentences)
+                sentence.turn = turn
+            # Both parts are sorted, so that this takes one pass over them.
+            self._waiting = sorted([*self._waiting, *sentences], key=_TURN)
             self._changed.notify()
         return [sentence.answer for sentence in sentences]
 
@@ -131,8 +151,8 @@ class Batcher:
             start = time.monotonic()
             _answer(batch)
             # A function has no ids, and its time says nothing about sentences.
-            if batch[0].ids:
-                self._seconds_per_sentence = (time.monotonic() - start) / len(batch)
+            if tokens := sum(len(item.ids) for item in batch):
+                self._seconds_per_token = (time.monotonic() - start) / tokens
 
     def _next_batch(self) -> list[Sentence]:
         """Wait for sentences and return those to translate next, at least one; none once closed."""
@@ -140,7 +160,7 @@ class Batcher:
             while True:
                 self._drop_settled()
                 batch = self._first_batch()
-                delay = batch[0].deadline - time.monotonic() if batch else None
+                delay = min(item.deadline for item in batch) - time.monotonic() if batch else None
                 if not self._closed and len(batch) == len(self._waiting) and (delay is None or delay > 0):
                     self._changed.wait(delay)
                     continue
@@ -148,13 +168,13 @@ class Batcher:
                 # From here on they cannot be cancelled; those that were since the line above are left out.
                 running = [item for item in batch if item.answer.set_running_or_notify_cancel()]
                 self._drop_settled()
+                self._turn = max([self._turn, *map(_TURN, running)])
                 if running or not batch:
                     return running
 
     def _drop_settled(self) -> None:
         """Keep only sentences that are neither cancelled nor being translated."""
-        waiting = (item for item in self._waiting if not (item.answer.cancelled() or item.answer.running()))
-        self._waiting = deque(waiting)
+        self._waiting = [item for item in self._waiting if not (item.answer.cancelled() or item.answer.running())]
 
     def _first_batch(self) -> list[Sentence]:
         """Return the first of the queued sentences, and those for the same model that fit into its batch."""

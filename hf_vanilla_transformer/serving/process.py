@@ -1,29 +1,173 @@
-"""Run the server until it is stopped, and let it shut down gracefully (extra `serve`)."""
+"""Run the server until it is stopped: its connections, signals and log (extra `serve`)."""
 
+import logging
+import math
+import os
 import signal
 import socket
+import sys
+import time
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+MAX_CONNECTIONS = 4096
+_OTHER_DESCRIPTORS = 96  # those that are not connections: models, libraries, the log
+_SECONDS_BETWEEN_EQUAL_MESSAGES = 60
 
 
-def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float) -> None:
-    """Serve until SIGTERM or Ctrl-C; requests that were accepted are still answered.
+class _Connection(H11Protocol):
+    """A connection that knows since when it has been in its present state: waiting for a request, or answering one."""
+
+    config: "_Config"
+
+    def connection_made(self, transport) -> None:
+        self.since = time.monotonic()
+        super().connection_made(transport)
+        if len(self.connections) > self.config.max_connections:
+            # The one that has waited longest: if new ones were refused, half-open ones would keep everybody out.
+            waiting = [each for each in _connections(self.server_state) if each.is_waiting]
+            min(waiting, key=lambda each: each.since).transport.abort()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether no complete head of a request has arrived since the last answer."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def handle_events(self) -> None:
+        earlier = self.cycle
+        super().handle_events()
+        if self.cycle is not earlier:
+            self.since = time.monotonic()
+
+    def on_response_complete(self) -> None:
+        self.since = time.monotonic()
+        super().on_response_complete()
+
+
+def _connections(state: ServerState) -> list[_Connection]:
+    return [each for each in state.connections if isinstance(each, _Connection)]
+
+
+class _Config(uvicorn.Config):
+    """The settings of the server, with the largest number of connections at a time."""
+
+    def __init__(self, app: FastAPI, timeout: float, max_connections: int, root_path: str):
+        self.max_connections = max_connections
+        super().__init__(
+            app,
+            http=_Connection,
+            root_path=root_path,
+            log_config=None,
+            # With websockets, uvicorn would log the address of every attempt to open one.
+            ws="none",
+            # It would contain what clients write into addresses.
+            access_log=False,
+            # There is nothing to start, and one line less in the log.
+            lifespan="off",
+            # Some seconds more than a request may take, so that even one that has just arrived is answered.
+            timeout_graceful_shutdown=math.ceil(timeout) + 5,
+            # `Server` closes idle connections, with all others.
+            timeout_keep_alive=math.ceil(timeout) + 5,
+        )
+
+
+class Server(uvicorn.Server):
+    """uvicorn with an end for every connection.
+
+    A connection is closed if no request arrives on it within `timeout`, however slowly it sends, and if it has not
+    taken its answer within twice that. If there are too many, the one that has waited longest is closed.
 
     Args:
         timeout: maximum seconds for a request.
+        max_connections: the largest number of connections at a time.
+        root_path: path below which a proxy shows the server, such as /mt, for its documentation.
     """
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        # With websockets, uvicorn would log the address of every attempt to open one.
-        ws="none",
-        # It would contain what clients write into addresses.
-        access_log=False,
-        # Some seconds more than a request may take, so that even one that has just arrived is answered.
-        timeout_graceful_shutdown=round(timeout) + 5,
-    )
 
+    def __init__(self, app: FastAPI, timeout: float, max_connections: int = MAX_CONNECTIONS, root_path: str = ""):
+        super().__init__(_Config(app, timeout, max_connections, root_path))
+        self.timeout = timeout
+
+    async def on_tick(self, counter: int) -> bool:
+        # about once per second
+        if counter % 10 == 0:
+            now = time.monotonic()
+            for each in _connections(self.server_state):
+                # `abort`, because `close` would wait until the client has taken what was sent
+                if now - each.since > self.timeout * (1 if each.is_waiting else 2):
+                    each.transport.abort()
+        return await super().on_tick(counter)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # On the second Ctrl-C at once: the thread of the models may be in the middle of a batch, and Python, which
+        # would wait for it or end it somewhere in torch, aborts.
+        if self.should_exit and sig == signal.SIGINT:
+            os.write(2, b"vanilla-transformer: interrupted\n")
+            os._exit(130)
+        super().handle_exit(sig, frame)
+
+
+def raise_descriptor_limit() -> int:
+    """Allow this process as many open files as the system does, and return how many connections leave room for others.
+
+    Every connection is an open file. Without a free one, the server could not even accept a connection to refuse it.
+    """
+    try:
+        import resource
+    except ImportError:  # on Windows, which has no such limit
+        return MAX_CONNECTIONS
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Without a limit of the system, a limit of our own: macOS refuses infinity.
+    limit = 10_240 if hard == resource.RLIM_INFINITY else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(16, min(MAX_CONNECTIONS, limit - _OTHER_DESCRIPTORS))
+
+
+class RepeatedMessages(logging.Filter):
+    """Let a warning or an error into the log once per minute, with the number of those left out since then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # when each was last written, and how many have been left out since
+        self._written: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        # Without the arguments, in which otherwise equal messages differ.
+        key = (record.name, str(record.msg))
+        at, omitted = self._written.get(key, (-math.inf, 0))
+        if record.created - at < _SECONDS_BETWEEN_EQUAL_MESSAGES:
+            self._written[key] = (at, omitted + 1)
+            return False
+        self._written[key] = (record.created, 0)
+        if omitted:
+            record.msg = f"{record.msg} ({omitted:,} more since the last one)"
+        return True
+
+
+def start_log() -> None:
+    """Write what this package and uvicorn log to stderr, with the time."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RepeatedMessages())
+    # The root logger stays at its level: other libraries would log every request that they make.
+    logging.basicConfig(format="%(asctime)s %(message)s", handlers=[handler])
+    for name in ("hf_vanilla_transformer", "uvicorn"):
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
+def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_path: str) -> None:
+    """Serve until SIGTERM, SIGHUP or Ctrl-C; requests that were accepted are still answered.
+
+    Args:
+        timeout, root_path: as for `Server`.
+    """
     # When everything is answered, uvicorn raises the signal again, which must not end the process with an error.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    uvicorn.Server(config).run([sock])
+    # A terminal that is closed, which `nohup` ignores; Windows has no such signal.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    Server(app, timeout, raise_descriptor_limit(), root_path).run([sock])

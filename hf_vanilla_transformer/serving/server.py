@@ -5,12 +5,12 @@ import hmac
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
+from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request, Response
-from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
@@ -19,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
 
 from ..version import __version__
-from .batcher import QueueFullError
+from .batcher import QueueFullError, RequestTooLargeError
+from .guard import Guard, JsonCors
 from .monitoring import Metrics
 from .page import page_response
 from .service import AUTO, Detection, Translation, TranslationService, UnsupportedError
@@ -89,14 +90,21 @@ class Server:
     max_characters: int = 10_000
     timeout: float = 30.0
 
-    def app(self, cors_origins: Sequence[str] = (), page: bool = True) -> FastAPI:
+    def app(
+        self,
+        cors_origins: Sequence[str] = (),
+        page: bool = True,
+        allowed_hosts: Collection[str] | None = None,
+    ) -> FastAPI:
         """Return the application.
 
         Args:
             cors_origins: the web sites whose pages may use the server.
             page: whether the page is at the address /.
+            allowed_hosts: host names by which the server may be called, besides localhost; None for any.
         """
-        app = FastAPI(title="hf-vanilla-transformer", version=__version__)
+        # Without redirects, which would name the address behind a proxy.
+        app = FastAPI(title="hf-vanilla-transformer", version=__version__, redirect_slashes=False)
         errors: dict[int | str, dict[str, object]] = {code: {"model": Error} for code in _ERRORS}
 
         # `translate` and `detect` read their parameters themselves, from JSON or a form, which FastAPI cannot declare
@@ -114,8 +122,9 @@ class Server:
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
         app.exception_handler(HTTPException)(_error_response)
-        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
-        # Added last, so outermost: it also sees what CORS answers.
+        app.add_middleware(JsonCors, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
+        app.add_middleware(Guard, hosts=allowed_hosts, origins=cors_origins)
+        # Added last, so outermost: it also sees what the others answer.
         max_bytes = BYTES_PER_CHARACTER * self.max_characters + 10_000
         app.add_middleware(_Watch, metrics=self.metrics, max_bytes=max_bytes)
         return app
@@ -124,8 +133,8 @@ class Server:
         """Translate a text, or several."""
         deadline = time.monotonic() + self.timeout
         wanted = await self._read(request, TranslateRequest)
-        # Clients of LibreTranslate send an empty format or null, too.
-        if wanted.format not in ("text", "", None):
+        # Clients of LibreTranslate send null, too.
+        if wanted.format not in ("text", None):
             raise HTTPException(400, "Invalid request: format: only text is supported")
         texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
         self._check_size(texts)
@@ -197,7 +206,8 @@ class Server:
         if self.api_keys and not any(same):
             raise HTTPException(403, "Invalid API key")
         try:
-            return kind.model_validate(given)
+            # An empty parameter is a missing one, as in LibreTranslate; only a text may be empty.
+            return kind.model_validate({name: value for name, value in given.items() if value != "" or name == "q"})
         except ValidationError as errors:
             # without the input, which answers and logs must not repeat
             problem = errors.errors(include_input=False, include_url=False)[0]
@@ -225,6 +235,8 @@ class Server:
             return task.result() if task.done() else disconnect.result()
         except QueueFullError as error:
             raise HTTPException(503, str(error), {"Retry-After": str(error.retry_after)}) from None
+        except RequestTooLargeError as error:
+            raise HTTPException(413, str(error)) from None
         except UnsupportedError as error:
             raise HTTPException(400, str(error)) from None
         finally:
@@ -245,9 +257,12 @@ async def _parameters(request: Request) -> dict[str, object]:
     Raises:
         HTTPException: if the body is damaged.
     """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    _check_utf8(unquote_to_bytes(request.scope["query_string"]), "address")
     # LibreTranslate takes parameters from the address as well; those in the body win
     given: dict[str, object] = dict(request.query_params)
-    if request.headers.get("content-type", "").lower().startswith("application/json"):
+    # application/ld+json and others are JSON too (RFC 6839, section 3.1).
+    if media_type == "application/json" or media_type.endswith("+json"):
         try:
             # Unlike `json`, it refuses "\ud800", which is no text and would fail much later, in a tokenizer.
             return given | _OBJECT.validate_json(await request.body())
@@ -255,6 +270,9 @@ async def _parameters(request: Request) -> dict[str, object]:
             expected = "JSON in UTF-8" if errors.errors()[0]["type"] == "json_invalid" else "a JSON object"
             raise HTTPException(400, f"Invalid request: the body is not {expected}") from None
 
+    # Starlette would replace what is not UTF-8, or take it for Latin-1.
+    body = await request.body()
+    _check_utf8(body if media_type == "multipart/form-data" else unquote_to_bytes(body), "form")
     # The size of the whole body is limited already, and Starlette's own limits would refuse long texts and lists.
     async with request.form(max_files=0, max_fields=sys.maxsize, max_part_size=sys.maxsize) as form:
         for name in form:
@@ -262,6 +280,13 @@ async def _parameters(request: Request) -> dict[str, object]:
             values = form.getlist(name)
             given[name] = values if len(values) > 1 else values[0]
     return given
+
+
+def _check_utf8(content: bytes, where: str) -> None:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        raise HTTPException(400, f"Invalid request: the {where} is not UTF-8") from None
 
 
 async def _disconnected(request: Request) -> NoReturn:
@@ -329,7 +354,9 @@ class _Watch:
         finally:
             seconds = time.perf_counter() - start
             # Clients write what they like into addresses, so only those of the API are logged and counted.
-            path = scope["path"] if scope["path"] in {route.path for route in scope["app"].routes} else "other"
+            path = scope["path"].removeprefix(scope["root_path"])
+            if path not in {route.path for route in scope["app"].routes}:
+                path = "other"
             self.metrics.requests.labels(path, status).inc()
             self.metrics.seconds.labels(path).observe(seconds)
             logger.info("%s: %d in %.0f ms", path, status, 1000 * seconds)

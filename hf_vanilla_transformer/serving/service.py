@@ -165,6 +165,7 @@ class TranslationService:
 
         Raises:
             QueueFullError: if too many sentences wait already.
+            RequestTooLargeError: if the texts have more sentences than the queue holds.
             UnsupportedError: if no model has the direction, or the language of a text cannot be detected.
         """
         # Before the texts are cut and encoded, which takes time that a busy server does not have.

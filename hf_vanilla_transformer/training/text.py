@@ -220,10 +220,9 @@ def tokenize_text(
     with args.main_process_first(desc="reading the text"):
         training = Source(training_sources(data), data.sampling_temperature)
         validation = validation_sources(data, training.parts)
-        for source in (*training.parts, *validation):
-            if source.has_text:
-                # so that every problem in the text is found before a vocabulary is learned
-                source.pairs()
+        # so that every problem in the text is found before a vocabulary is learned
+        for source in (each for each in (*training.parts, *validation) if each.has_text):
+            source.pairs()
         if data.filter_language:
             check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:

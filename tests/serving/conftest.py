@@ -30,7 +30,11 @@ def serve(model, phrase_tokenizer, decoding):
     """A function that serves models by their names, by default one; returns a function to send requests."""
     with contextlib.ExitStack() as stack:
 
-        def start(models=None, cors_origins=(), page=True, batcher=None, tokenizer=phrase_tokenizer, **settings):
+        def start(
+            models=None, batcher=None, tokenizer=phrase_tokenizer, max_connections=100, root_path="", **settings
+        ):
+            names = ("cors_origins", "page", "allowed_hosts")
+            shown = {name: settings.pop(name) for name in names if name in settings}
             batcher = batcher or Batcher(max_delay=0)
             metrics = Metrics()
             stack.callback(batcher.close)
@@ -40,7 +44,8 @@ def serve(model, phrase_tokenizer, decoding):
                 ServedModel(Translator(each, tokenizer, name), decoding, metrics) for name, each in models.items()
             ]
             server = Server(TranslationService(served, batcher), metrics, **settings)
-            port = stack.enter_context(live(server.app(cors_origins, page)))
+            connections = {"max_connections": max_connections, "root_path": root_path}
+            port = stack.enter_context(live(server.app(**shown), server.timeout, **connections))
             send = partial(request, port)
             send.port = port
             return send

@@ -1,11 +1,13 @@
 """The queue of sentences: what is translated together, what is refused, and what is dropped."""
 
+import contextlib
+import random
 import time
 from threading import Event, Thread, current_thread
 
 import pytest
 
-from hf_vanilla_transformer.serving.batcher import Batcher, QueueFullError, Sentence
+from hf_vanilla_transformer.serving.batcher import Batcher, QueueFullError, RequestTooLargeError, Sentence
 
 SECONDS = 10  # for answers that come at once unless something hangs
 
@@ -114,11 +116,95 @@ def test_a_full_queue_refuses_whole_requests_and_says_when_to_come_back(batcher,
     recorder.gate.set()
     for answer in answers:
         answer.result(SECONDS)
-    assert recorder.batches[1] == [[1], [2], [3]]
+    assert recorder.batches[1] == [[1], [3], [2]]
 
 
-def test_a_request_larger_than_the_queue_is_accepted_when_nothing_waits(batcher):
-    assert len([answer.result(SECONDS) for answer in batcher(max_queue=2).submit([[i] for i in range(5)])]) == 5
+def test_a_request_larger_than_the_queue_is_refused_even_if_nothing_waits(batcher):
+    queue = batcher(max_queue=2)
+    with pytest.raises(RequestTooLargeError, match="3 sentences, more than 2"):
+        queue.submit([[1], [2], [3]])
+    assert queue.submit([[1], [2]])[1].result(SECONDS) == ["[2] 0"]
+
+
+def test_requests_take_turns(batcher, recorder):
+    queue = batcher(max_tokens=1)
+    answers = hold(queue, recorder)
+    for letter, sentences in (("a", 5), ("b", 2), ("c", 1)):
+        answers += queue.submit([[f"{letter}{i}"] for i in range(sentences)])
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    order = [source for ((source,),) in recorder.batches]
+    assert order == [0, "a0", "b0", "c0", "a1", "b1", "a2", "a3", "a4"]
+
+
+def test_a_request_that_arrives_later_waits_for_as_many_sentences_of_a_long_one_as_it_has(batcher, recorder):
+    queue = batcher(max_tokens=3)
+    answers = hold(queue, recorder)
+    answers += queue.submit([[f"a{i}"] for i in range(9)])
+    recorder.began.clear()
+    recorder.gate.set()
+    answers[2].result(SECONDS)  # a0 to a2 are one batch; another one has begun at the latest when the gate closes
+    recorder.gate.clear()
+    begun = sum(map(len, recorder.batches))
+    late = queue.submit([["late"]])
+    recorder.gate.set()
+    late[0].result(SECONDS)
+    order = [source for batch in recorder.batches for (source,) in batch]
+    assert order.index("late") <= begun + 3 + 1 + 3  # the batch under way, one sentence of the long one, its own batch
+    for answer in answers:
+        answer.result(SECONDS)
+
+
+def test_a_long_request_does_not_fill_the_queue_for_short_ones(batcher, recorder):
+    queue = batcher(max_queue=4)
+    answers = hold(queue, recorder)
+    answers += queue.submit([[i] for i in range(4)])
+    with pytest.raises(QueueFullError):
+        queue.submit([[5], [6], [7]])
+    answers += queue.submit([[8]])
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+
+
+def test_whatever_is_accepted_has_at_most_the_queue_before_it(batcher, recorder):
+    generator = random.Random(1)
+    queue = batcher(max_tokens=1, max_queue=20)
+    accepted = {}
+    answers = hold(queue, recorder)
+    for number in range(300):
+        size = generator.randint(1, 20)
+        with contextlib.suppress(QueueFullError):
+            answers += queue.submit([[(number, i)] for i in range(size)])
+            accepted[number] = size
+    # of the largest requests 20, then of smaller ones what 20 turns have left: 20 (1 + 1/2 + 1/3 + ...) at most
+    assert queue.batcher.queue_length() <= 20 * sum(1 / size for size in range(1, 21))
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    order = [source for ((source,),) in recorder.batches][1:]
+    assert len(order) == sum(accepted.values())
+    assert len(set(accepted.values())) > 3
+    early = set()
+    for number, size in accepted.items():
+        # of those that were there already: later ones take turns with it
+        early.add(number)
+        before = [source for source in order[: order.index((number, size - 1))] if source[0] in early]
+        assert len(before) < 20
+
+
+def test_retry_after_follows_the_tokens_that_would_be_translated_first(batcher, recorder):
+    queue = batcher(max_queue=10)
+    queue.batcher._seconds_per_token = 0.5
+    hold(queue, recorder)
+    queue.submit([[1] * 4] * 10)
+    with pytest.raises(QueueFullError) as refused:
+        queue.submit([[2]] * 10)
+    assert refused.value.retry_after == 20  # of all ten
+    with pytest.raises(QueueFullError) as refused:
+        queue.submit([[2]] * 6)
+    assert refused.value.retry_after == 12  # of six, after which this request would have had its turns
 
 
 def test_cancelled_sentences_are_not_translated(batcher, recorder):

@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from types import SimpleNamespace
 
@@ -55,7 +56,7 @@ def test_a_full_queue_is_503_with_retry_after(serve, slow):
         assert slow.began.wait(20)
         with send_slowly(send.port, text("Two.\nThree.")) as second:
             wait_until(lambda: metric(send, "queue_sentences") == 2)
-            refused = send("POST", "/translate", text("Four."))
+            refused = send("POST", "/translate", text("Four.\nFive."))
             slow.gate.set()
             assert b" 200 " in first.recv(100)
             assert b" 200 " in second.recv(100)
@@ -112,10 +113,25 @@ def test_a_large_body_of_unknown_type_is_413(serve):
     assert answer.status == 413
 
 
-def test_a_list_longer_than_the_queue_is_accepted_when_nothing_waits(serve):
-    answer = serve(batcher=Batcher(max_delay=0, max_queue=3))("POST", "/translate", text(["Hi."] * 10))
-    assert answer.status == 200
-    assert len(answer.body["translatedText"]) == 10
+@pytest.mark.parametrize("texts", [["Hi."] * 10, "Hi. Bye.\nHi. Bye."])
+def test_more_sentences_than_the_queue_holds_are_413(serve, texts):
+    send = serve(batcher=Batcher(max_delay=0, max_queue=3))
+    answer = send("POST", "/translate", text(texts))
+    assert answer.status == 413
+    assert answer.body["error"].endswith("sentences, more than 3.")
+    assert send("POST", "/translate", text(["Hi."] * 3)).status == 200
+
+
+def test_short_requests_are_answered_while_a_long_one_is_translated(serve):
+    send = serve(batcher=Batcher(max_tokens=60, max_delay=0, max_queue=300))
+    with ThreadPoolExecutor(1) as client:
+        long = client.submit(send, "POST", "/translate", text("Who are you?\n" * 300))
+        wait_until(lambda: metric(send, "queue_sentences") > 100)
+        for _ in range(5):
+            assert send("POST", "/translate", text("I am.")).status == 200
+        assert not long.done()
+        assert metric(send, "queue_sentences") > 0
+        assert long.result(60).status == 200
 
 
 def test_a_client_that_goes_while_it_sends_is_no_failure_of_the_server(serve, caplog):

@@ -1,5 +1,6 @@
 """The HTTP API, over real connections: translations, errors, limits, and what is logged."""
 
+import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
@@ -78,6 +79,8 @@ def test_languages_health_and_detection(serve, model, save_model):
     [
         (text("a", source="\udfff"), "Invalid request: the body is not JSON in UTF-8"),
         ({"source": "en", "target": "de"}, "Invalid request: missing q parameter"),
+        (text("a", source=""), "Invalid request: missing source parameter"),
+        (text("a", target=""), "Invalid request: missing target parameter"),
         ({"q": 5, "source": "en", "target": "de"}, "Invalid request: q: Input should be a valid string"),
         (text("a", target="fr"), "en to fr is not supported. Supported directions: en to de."),
         (text("a", source="auto", target="fr"), "The target language fr is not supported. Supported languages: de."),
@@ -106,6 +109,54 @@ def test_unknown_addresses_and_methods_are_errors_in_the_same_form(serve, page):
     assert send("GET", "/translate")[:2] == (405, {"error": "Method Not Allowed"})
     assert send("POST", "/languages")[:2] == (405, {"error": "Method Not Allowed"})
     assert send("HEAD", "/health").status == 200
+
+
+def test_empty_parameters_are_missing_ones_and_an_empty_text_is_a_text(serve):
+    send = serve()
+    empty = {"format": "", "alternatives": "", "api_key": ""}
+    assert send("POST", "/translate", text("", **empty)).body == {"translatedText": ""}
+    assert send("POST", "/translate", text("", **empty), form=True).body == {"translatedText": ""}
+
+
+@pytest.mark.parametrize("kind", ["application/ld+json", "APPLICATION/Problem+JSON; charset=utf-8"])
+def test_json_types_with_a_suffix_are_json(serve, alone, kind):
+    answer = serve()("POST", "/translate", json.dumps(text(PHRASES[0])), headers={"Content-Type": kind})
+    assert answer.body == {"translatedText": alone(PHRASES[0])}
+
+
+@pytest.mark.parametrize("kind", ["application/jsonp", "application/json-seq", "text/plain"])
+def test_other_types_are_not_json(serve, kind):
+    answer = serve()("POST", "/translate", json.dumps(text(PHRASES[0])), headers={"Content-Type": kind})
+    assert answer[:2] == (400, {"error": "Invalid request: missing q parameter"})
+
+
+def test_parameters_that_are_not_utf8_are_refused_everywhere(serve):
+    send = serve()
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    multipart = {"Content-Type": "multipart/form-data; boundary=x"}
+    part = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\nM\xfcller\r\n--x--\r\n'
+    for answer, where in (
+        (send("POST", "/translate", b"q=M%FCller&source=en&target=de", headers=form), "form"),
+        (send("POST", "/translate", b"q=M\xfcller&source=en&target=de", headers=form), "form"),
+        (send("POST", "/translate?source=en&target=de", part, headers=multipart), "form"),
+        (send("POST", "/translate?q=M%FCller&source=en&target=de"), "address"),
+        (send("POST", "/detect?q=%ff"), "address"),
+    ):
+        assert answer[:2] == (400, {"error": f"Invalid request: the {where} is not UTF-8"})
+
+
+def test_an_address_with_a_slash_at_its_end_is_unknown_and_not_redirected(serve):
+    answer = serve()("POST", "/translate/", text("Hi."))
+    assert answer[:2] == (404, {"error": "Not Found"})
+    assert "location" not in answer.headers
+
+
+def test_the_documentation_names_the_path_below_which_a_proxy_shows_the_server(serve):
+    send = serve(root_path="/mt")
+    assert send("POST", "/translate", text("Hi.")).status == 200
+    assert send("GET", "/openapi.json").body["servers"] == [{"url": "/mt"}]
+    assert "/mt/openapi.json" in send("GET", "/docs").body
+    assert metric(send, 'requests_total{path="/translate",status="200"}') == 1
 
 
 def test_frontend_settings_are_those_of_libretranslate(serve, model, save_model):

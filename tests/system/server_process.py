@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,13 +23,18 @@ class Process(NamedTuple):
 
 
 @contextlib.contextmanager
-def serving(folders: Path | list[Path], log: Path, *flags: str) -> Iterator[Process]:
-    """Run `vanilla-transformer serve` on a free port."""
+def serving(
+    folders: Path | list[Path], log: Path, *flags: str, before: Callable[[], object] | None = None
+) -> Iterator[Process]:
+    """Run `vanilla-transformer serve` on a free port; `before` is called in its process first."""
     models = [str(folder) for folder in (folders if isinstance(folders, list) else [folders])]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", *models, "--port", str(port), *flags]
-    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+    with (
+        log.open("w") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=before) as process,
+    ):
         try:
             deadline = time.monotonic() + 120
             while not _answers(port):

@@ -1,0 +1,132 @@
+"""Connections that never become requests, and what the server writes about them."""
+
+import contextlib
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+from fastapi import FastAPI
+from live_server import live, metric, request, text
+
+from hf_vanilla_transformer.serving.process import RepeatedMessages
+
+SECONDS = 30  # for what comes soon unless something hangs
+HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
+
+
+def ended(client: socket.socket) -> bool:
+    """Wait until the server ends a connection, and return whether it sent nothing before."""
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", HEAD, HEAD + b"X-Long: " + b"a" * 1000])
+def test_a_connection_without_a_complete_request_ends(serve, sent):
+    send = serve(timeout=1)
+    with connect(send.port) as client:
+        client.sendall(sent)
+        assert ended(client)
+    assert send("GET", "/health").status == 200
+
+
+def test_a_head_that_arrives_byte_by_byte_does_not_extend_the_time(serve):
+    with connect(serve(timeout=1).port) as client:
+        client.sendall(HEAD)
+        client.settimeout(0.1)
+        for _ in range(10 * SECONDS):
+            try:
+                assert client.recv(1) == b""
+                break
+            except TimeoutError:
+                client.sendall(b"x")
+            except OSError:
+                break
+        else:
+            pytest.fail("the connection is still open")
+
+
+def test_an_idle_connection_ends_after_its_last_answer(serve):
+    with connect(serve(timeout=1).port) as client:
+        for _ in range(2):
+            client.sendall(HEAD + b"\r\n")
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += client.recv(1000)
+            assert b" 200 " in answer
+        assert ended(client)
+
+
+def test_a_client_that_does_not_take_its_answers_is_left():
+    app = FastAPI()
+    app.get("/large")(lambda: "a" * 1_000_000)
+    with live(app, timeout=1) as port, connect(port) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        # more than all buffers hold
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(10 * SECONDS):
+                client.sendall(b"G")
+                Event().wait(0.1)
+            pytest.fail("the connection is still open")
+        assert request(port, "GET", "/openapi.json").status == 200
+
+
+def test_with_too_many_connections_the_one_that_has_waited_longest_ends(serve):
+    send = serve(max_connections=3)
+    clients = [connect(send.port) for _ in range(3)]
+    for _ in range(3):
+        # each of these is one too many
+        assert send("GET", "/health").status == 200
+    assert ended(clients[0])
+    for client in clients:
+        client.close()
+
+
+def test_a_connection_with_a_request_under_way_is_never_the_one_that_ends(serve, model, monkeypatch):
+    gate = Event()
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda *args, **kwargs: (gate.wait(SECONDS), generate(*args, **kwargs))[1])
+    send = serve(max_connections=2)
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(send, "POST", "/translate", text("Hi."))
+        while metric(send, "sentences_total") == 0 and metric(send, 'requests_total{path="/metrics"') < 3:
+            pass
+        others = [connect(send.port) for _ in range(5)]
+        assert send("GET", "/health").status == 200
+        gate.set()
+        assert answer.result(SECONDS).status == 200
+    for other in others:
+        other.close()
+
+
+def test_an_equal_message_is_written_once_per_minute_with_the_number_left_out(monkeypatch):
+    repeated = RepeatedMessages()
+    now = [1000.0]
+    written = []
+
+    def log(level, message, *values, name="asyncio"):
+        record = logging.LogRecord(name, level, "", 0, message, values, None)
+        record.created = now[0]
+        if repeated.filter(record):
+            written.append(record.getMessage())
+
+    for i in range(500):
+        log(logging.ERROR, "failed: %d", i)
+        log(logging.INFO, "served")
+    assert written == ["failed: 0", *["served"] * 500]
+    log(logging.WARNING, "something else")
+    log(logging.ERROR, "failed: %d", 1, name="another logger")
+    assert written[-2:] == ["something else", "failed: 1"]
+    now[0] += 61
+    log(logging.ERROR, "failed: %d", 7)
+    log(logging.ERROR, "failed: %d", 8)
+    assert written[-1] == "failed: 7 (499 more since the last one)"
+    assert len(written) == 504
