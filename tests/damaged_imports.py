@@ -54,8 +54,14 @@ def damaged(content: bytes, edits: Iterable[Edit], member: int = 0) -> bytes:
 
 def _lines(paths: list[str], job: Import) -> Iterator[list]:
     """Yield what the process that reads a file writes, without starting it."""
-    for line in exchange.lines(paths, job.languages, job.columns, job.encoding):
-        yield json.loads(json.dumps(line))
+    try:
+        for line in exchange.lines(paths, job.languages, job.columns, job.encoding):
+            yield json.loads(json.dumps(line))
+    except BaseException as error:
+        # a panic of Rust ends the process of a reader
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{paths[0]}: cannot be read.") from None
 
 
 def check_import(path: Path, content: bytes) -> None:
@@ -74,4 +80,5 @@ def check_import(path: Path, content: bytes) -> None:
             message = str(error)
     assert str(path) in message
     assert len(message.splitlines()) == 1
+    assert len(message) < 1000
     assert size <= 1000 * max(len(content), 1)

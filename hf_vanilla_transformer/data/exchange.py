@@ -216,6 +216,10 @@ def _table_rows(text: str) -> Iterator[Line]:
             lengths = Counter(len(row) for row in cut(dialect) if len(row) > 1)
         except csv.Error:
             return (0, 0)
+        # one mistake in a table does not make the quotation marks around all of its cells text
+        is_quoted = 2 * text.count(f'"{dialect.delimiter}"') > sum(lengths.values())
+        if dialect.quoting == csv.QUOTE_NONE and is_quoted:
+            return (0, 0)
         return max(((count, length) for length, count in lengths.items()), default=(0, 0))
 
     # Quotation marks that are not those of a table belong to the text; one that is never closed would swallow rows.
@@ -366,7 +370,11 @@ def _catalogue_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Lin
     if base and base not in wanted:
         raise ExchangeError(f"a catalogue in {tag}, neither in {languages[0]} nor in {languages[1]}")
     into_source = base == wanted[0] != wanted[1]
-    form = gettext.c2py(store.getheaderplural()[1] or "n != 1")
+    try:
+        form = gettext.c2py(store.getheaderplural()[1] or "n != 1")
+    except ValueError:
+        # as in English, if the rule of the catalogue is none
+        form = gettext.c2py("n != 1")
     for unit in store.units:
         if unit.isheader() or unit.isobsolete():
             continue
@@ -499,7 +507,7 @@ def lines(
         problem = "needs too much memory: damaged, or to be split"
     except Exception as error:
         # a damaged file makes each parser raise errors of its own, of any class
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error)[:300].split()) or type(error).__name__
         problem = f"damaged or not {format_of(paths[0])} ({reason})"
     yield ["error", problem]
 

@@ -208,7 +208,7 @@ class _Table:
         if len(found) != 1:
             column = self._job.columns[side] if self._job.columns else language
             count = "several columns" if found else "no column"
-            names = ", ".join(map(repr, header))
+            names = ", ".join(map(repr, header))[:300]
             raise DataError(f"{self._name}: {count} {column} among {names}; give --columns SOURCE TARGET.")
         return found[0]
 

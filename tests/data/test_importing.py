@@ -180,6 +180,7 @@ def test_plural_forms_follow_the_rule_of_the_catalogue(tmp_path):
         (arabic, ["لا ملفات", "ملف واحد", "ملفان", "%d ملفات", "%d ملفا", "%d ملف"], ["ملف واحد", "%d ملفات"]),
         (polish, ["%d plik", "%d pliki", "%d plików", "%d pliku"], ["%d plik", "%d plików"]),
         ("0", ["%d ファイル"], ["%d ファイル", "%d ファイル"]),
+        ("many", ["%d Datei", "%d Dateien"], ["%d Datei", "%d Dateien"]),
     ):
         header = f'msgid ""\nmsgstr "Language: de\\nPlural-Forms: nplurals={len(forms)}; plural={rule};\\n"\n\n'
         translations = "".join(f'msgstr[{number}] "{form}"\n' for number, form in enumerate(forms))
@@ -238,7 +239,10 @@ def test_a_quotation_mark_that_is_text_neither_vanishes_nor_swallows_rows(tmp_pa
     found, job = read(tmp_path / "a.tsv")
     assert found == pairs
     assert "quotation marks are text" in " ".join(job.report.notes)
-    # one mistake in a quoted table does not make its quotation marks text
+    # one mistake in a quoted table, or its truncation, does not make its quotation marks text
+    write_csv(tmp_path / "a.csv", PAIRS)
+    (tmp_path / "a.csv").write_bytes((tmp_path / "a.csv").read_bytes()[:-3])
+    assert read(tmp_path / "a.csv")[0][:-1] == PAIRS[:-1]
     write_csv(tmp_path / "a.csv", [(f"{source}; or", target) for source, target in PAIRS])
     with (tmp_path / "a.csv").open("a", encoding="utf-8") as file:
         file.write('"a" b;c\r\n')
@@ -262,7 +266,7 @@ def test_the_header_may_follow_titles_and_sheets_without_the_columns_are_left_ou
     assert pairs == [Pair("dog", "Hund"), Pair("tree", "Baum")]
     assert job.report.dropped == {"untranslated": 2}
     assert "Notes: no column English among 'Collected in the village'" in " ".join(job.report.notes)
-    with pytest.raises(DataError, match="Words: no column Swahili among '', 'No.', 'German'"):
+    with pytest.raises(DataError, match=r"Words: no column Swahili among '', 'No\.', 'German'"):
         read(tmp_path / "a.xlsx", columns=("English", "Swahili"))
 
 
