@@ -31,19 +31,17 @@ _WORDS = (
 _LONG_WORD = re.compile(r"[^\W\d_]{101,}")
 
 
-class _Counted:
-    """Texts of which the words of more than 100 letters are counted."""
-
-    def __init__(self, texts: Iterable[str]):
-        self._texts = texts
-        self.long_words = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for text in self._texts:
-            # shorter ones cannot have any
-            if len(text) > 100:
-                self.long_words += len(_LONG_WORD.findall(text))
-            yield text
+def _report_long_words(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts, and at the end log how many of their words have more than 100 letters."""
+    count = 0
+    for text in texts:
+        # shorter ones cannot have any
+        if len(text) > 100:
+            count += len(_LONG_WORD.findall(text))
+        yield text
+    if count:
+        cut = f"Words of more than 100 letters, as in text without spaces: {count:,}"
+        logger.warning(f"{cut}. Tokens are learned from pieces of 100 letters.")
 
 
 def train_tokenizer(
@@ -89,11 +87,7 @@ def train_tokenizer(
         show_progress=False,
         **({"min_frequency": 2} if model == "bpe" else {"unk_token": "<unk>"}),
     )
-    counted = _Counted(texts)
-    tokenizer.train_from_iterator(counted, trainer)
-    if counted.long_words:
-        cut = f"Words of more than 100 letters, as in text without spaces: {counted.long_words:,}"
-        logger.warning(f"{cut}. Tokens are learned from pieces of 100 letters.")
+    tokenizer.train_from_iterator(_report_long_words(texts), trainer)
 
     end = SPECIAL_TOKENS.index("</s>")
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
