@@ -72,6 +72,17 @@ def read_json(file: Path) -> Any:
         raise ValueError(f"{file} is damaged: {error}") from None
 
 
+def check_folder(path: str | Path) -> None:
+    """Check that a path can be that of a folder.
+
+    Raises:
+        ValueError: if it, or a part of it, is a file.
+    """
+    for part in (Path(path), *Path(path).parents):
+        if part.exists() and not part.is_dir():
+            raise ValueError(f"{part} is a file, not a folder; choose another output folder.")
+
+
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path for a folder to create and fill, and move it to `path` if the block succeeds.
@@ -79,10 +90,11 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     If the block fails, the temporary folder is removed and `path` is left unchanged.
 
     Raises:
-        ValueError: if `path` already exists and is not an empty folder.
+        ValueError: if `path` already exists and is not an empty folder, or as `check_folder`.
     """
     target = Path(path)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    check_folder(target)
+    if target.is_dir() and any(target.iterdir()):
         raise ValueError(f"{target} is in use: choose a new or empty folder.")
     # Inside the parent, because a folder cannot be moved to another file system
     target.parent.mkdir(parents=True, exist_ok=True)

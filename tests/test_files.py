@@ -88,11 +88,18 @@ def test_a_new_folder_leaves_nothing_behind_if_the_block_fails(error, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["folder", "folder/file"])
-def test_a_new_folder_does_not_replace_existing_files(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder", "is in use: choose a new or empty folder"),
+        ("folder/file", "folder/file is a file, not a folder; choose another output folder"),
+        ("folder/file/below/it", "folder/file is a file, not a folder; choose another output folder"),
+    ],
+)
+def test_a_new_folder_does_not_replace_existing_files(name, message, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_text("mine")
-    with pytest.raises(ValueError, match="is in use: choose a new or empty folder"), new_folder(tmp_path / name):
+    with pytest.raises(ValueError, match=message), new_folder(tmp_path / name):
         pass
     assert (tmp_path / "folder" / "file").read_text() == "mine"
     assert [file.name for file in tmp_path.rglob("*")] == ["folder", "file"]

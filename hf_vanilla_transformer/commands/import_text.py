@@ -59,9 +59,12 @@ def run(args: ImportArguments) -> None:
     from tqdm import tqdm
 
     from ..data.importing import SPLITS, Import, Pair, split
+    from ..data.languages import not_languages
     from ..files import new_folder, write_whole
 
     languages = (args.source_lang, args.target_lang)
+    if message := not_languages(languages):
+        say(message)
     excluded = [set[str](), set[str]()]
     for prefix in args.exclude:
         for pair in Import(languages, encoding=args.encoding).pairs([prefix]):

@@ -5,11 +5,10 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..flags import option, positive, values_of
-from .console import UsageError, say
+from .console import say
 from .runner_flags import RunnerFlags
 
 HELP = "clean and tokenise text larger than memory, once, for training"
@@ -35,9 +34,10 @@ class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):
     max_tokens: int = option("Drop pairs longer than such a batch.", 25_000, parse=positive)
     max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256, parse=positive)
     exclude: list[str] = option(
-        "Drop pairs whose source or target is a line of these text files, such as those of the test text.",
+        "Drop pairs with a sentence of these texts on either side, such as the test text: files of sentences, or "
+        "parallel text as for training.",
         [],
-        metavar="FILE",
+        metavar="PATH",
     )
     shard_pairs: int = option("Pairs read per shard and task.", 100_000, parse=positive)
 
@@ -49,17 +49,6 @@ class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):
         for name, value in values_of(self, VocabularyFlags).items():
             if self.tokenizer_name and value != defaults[name]:
                 raise ValueError(f"--{name} has no effect: {self.tokenizer_name} has its own vocabulary.")
-
-
-def _text_file(file: str) -> str:
-    """Return the absolute path of a file of sentences, one per line.
-
-    Raises:
-        UsageError: if its name is that of another format.
-    """
-    if Path(file.removesuffix(".gz").removesuffix(".zst")).suffix in (".json", ".jsonl", ".tsv", ".csv", ".parquet"):
-        raise UsageError(f"--exclude takes plain text, one sentence per line, not {Path(file).name}.")
-    return os.path.abspath(file)
 
 
 def run(args: PrepareArguments) -> None:
@@ -87,7 +76,7 @@ def run(args: PrepareArguments) -> None:
         args.shard_pairs,
         args.tokenizer_model,
         args.normalization,
-        tuple(map(_text_file, args.exclude)),
+        tuple(map(os.path.abspath, args.exclude)),
     )
     source: Source = Source([TextFile(languages, os.path.abspath(file)) for file in args.files])
     if args.dataset_name:

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.cleaning import DROP_REASONS, Cleaning, clean_batch
-from ..data.formats import read_lines
-from ..data.source import Source
+from ..data.formats import DataError
+from ..data.source import Source, text_to_exclude
 from ..files import checksum, read_json, replacing
 from ..model.loading import load
 from .deduplication import digest, duplicates_of, find_duplicates, write_digests
@@ -40,7 +40,7 @@ class Preparation:
         cleaning: further limits for pairs; if None, only unusable pairs and those in `exclude` are dropped.
         shard_pairs: number of pairs read per shard.
         tokenizer_model, normalization: kind of tokenizer, as for `train_tokenizer`.
-        exclude: files of sentences, one per line; a pair with one of them as its source or target is dropped.
+        exclude: paths as for `text_to_exclude`; a pair with one of their sentences on either side is dropped.
     """
 
     languages: tuple[str, str]
@@ -119,7 +119,7 @@ class PieceTasks(NamedTuple):
         tokenizer = load_tokenizer(self.folder)
         drops = Counter[str]()
         digests = []
-        excluded = load_excluded(self.preparation.exclude)
+        excluded = load_excluded(self.preparation.exclude, self.preparation.languages)
         with _arrow_writer(self.file("tokens", piece.number), _TOKENS) as writer:
             for batch in _arrow_batches(self.file("text", piece.source, piece.part)):
                 texts = batch.to_pydict()
@@ -179,9 +179,19 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 @lru_cache(1)
-def load_excluded(files: tuple[str, ...]) -> frozenset[str]:
-    """Return the sentences in files, without white space around them."""
-    return frozenset(line.strip() for file in files for line in read_lines(file)) - {""}
+def load_excluded(paths: tuple[str, ...], languages: tuple[str, str]) -> frozenset[str]:
+    """Return the sentences to exclude, without white space around them.
+
+    Raises:
+        DataError: if a path cannot be read, or has no sentences.
+    """
+    excluded: set[str] = set()
+    for path in paths:
+        sentences = {text.strip() for row in text_to_exclude(path, languages) for text in row.values()} - {""}
+        if not sentences:
+            raise DataError(f"{path} contains no sentences to exclude.")
+        excluded |= sentences
+    return frozenset(excluded)
 
 
 @contextmanager

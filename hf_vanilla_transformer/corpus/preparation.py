@@ -20,10 +20,9 @@ from transformers import PreTrainedTokenizerBase
 from ..data import cleaning
 from ..data.cleaning import all_dropped
 from ..data.formats import DataError, check_languages
-from ..data.identity import identify, stamp
 from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
-from ..data.source import Source, Text
+from ..data.source import Source, Text, text_to_exclude
 from ..data.tokenizer import fingerprint, train_tokenizer
 from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
@@ -73,17 +72,18 @@ def prepare(
     """
     check_languages(preparation.languages)
     job = JobFolder(Path(output_dir).resolve(), MANIFEST, WORK, read_manifest)
-    runner = runner or Runner()
     settings = _settings(source, preparation, tokenizer)
-    stamps = _text(source, preparation, methodcaller("stamps"), stamp)
-    manifest = job.resume(settings, stamps, partial(_recorded_settings, settings)) or job.start(settings)
-    if manifest["whole"]:
+    stamps = _text(source, preparation, methodcaller("stamps"))
+    manifest = job.resume(settings, stamps, partial(_recorded_settings, settings))
+    if manifest is not None and manifest["whole"]:
         # which may have been interrupted
         _clean_up(job)
         return manifest
+    load_excluded(preparation.exclude, preparation.languages)  # fails before hours of work
+    manifest = manifest or job.start(settings)
     (job.path / WORK).mkdir(exist_ok=True)
     # Each step asks which files are missing, so a call that follows an interruption does only the rest.
-    steps = _Steps(PieceTasks(job.path, preparation), runner, watch)
+    steps = _Steps(PieceTasks(job.path, preparation), runner or Runner(), watch)
     try:
         pieces = steps.read(source)
         steps.make_tokenizer(tokenizer, pieces)
@@ -92,7 +92,7 @@ def prepare(
         # another element may have finished the job and removed the work folder
         manifest = read_manifest(job.path)
         waits = isinstance(error, _WaitsForOthersError)
-        if manifest["whole"] or (waits and runner.share != (0, 1)):
+        if manifest["whole"] or (waits and steps.runner.share != (0, 1)):
             return manifest
         if not waits:
             raise
@@ -216,7 +216,7 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        **_text(source, preparation, methodcaller("identity"), identify),
+        **_text(source, preparation, methodcaller("identity")),
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
@@ -231,15 +231,14 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     return json.loads(json.dumps(settings))
 
 
-def _text(
-    source: Source, preparation: Preparation, known_by: Callable[[Text], list], file_known_by: Callable[[str], object]
-) -> JsonObject:
+def _text(source: Source, preparation: Preparation, known_by: Callable[[Text], list]) -> JsonObject:
     """Return by what text is known among the settings: that to prepare, and that to exclude."""
     known = [(part.needs_network, known_by(part)) for part in source.parts]
+    excluded = [text_to_exclude(path, preparation.languages) for path in preparation.exclude]
     return {
         "files": [each for is_dataset, parts in known if not is_dataset for each in parts],
         "dataset": next((parts for is_dataset, parts in known if is_dataset), None),
-        "exclude": list(map(file_known_by, preparation.exclude)),
+        "exclude": [each for text in excluded for each in known_by(text)],
     }
 
 

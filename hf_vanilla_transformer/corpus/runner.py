@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..data.cleaning import available_cores
-from ..files import JsonObject, import_extra, read_json, write_whole
+from ..files import JsonObject, check_folder, import_extra, read_json, write_whole
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
@@ -259,10 +259,11 @@ class JobFolder(NamedTuple):
             recorded: returns the settings of an earlier manifest.
 
         Raises:
-            ValueError: if the folder contains anything else; for the same job with different settings, the message
-                names these.
+            ValueError: if the folder contains anything else, or is a file; for the same job with different settings,
+                the message names these.
         """
         if not (self.path / self.manifest).is_file():
+            check_folder(self.path)
             own = (self.work, self.manifest)
             if self.path.is_dir() and not all(entry.name.startswith(own) for entry in self.path.iterdir()):
                 raise ValueError(f"{self.path} is in use: choose a new or empty folder.")

@@ -5,26 +5,27 @@ Formats: plain text with one sentence per line, JSON lines, both also compressed
 
 import glob
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..data.formats import (
     COMPRESSIONS,
     MAX_LINE_BYTES,
+    NOT_LINES,
     DataError,
     decode_line,
     ending_of,
     json_object,
     json_texts,
+    open_parquet,
     open_text,
+    parquet_objects,
 )
 
 _BLOCK = 1 << 20
-_ONLY_PAIRS = (".tsv", ".csv")  # formats of parallel text that cannot be cut at line ends
 
 
 class Span(NamedTuple):
@@ -58,8 +59,8 @@ def find_files(patterns: Iterable[str]) -> list[str]:
             raise DataError(f"There is no file {pattern}.")
         files += found
     for file in files:
-        if ending_of(file) in _ONLY_PAIRS:
-            raise DataError(f"{file} is a table: give plain text, .jsonl or .parquet.")
+        if ending_of(file) not in (".jsonl", ".parquet") and ending_of(file).lower() in NOT_LINES:
+            raise DataError(f"{file} is not plain text: give plain text, .jsonl or .parquet.")
     return files
 
 
@@ -71,7 +72,7 @@ def cut(file: str, lines_per_span: int) -> list[Span]:
         OSError: if it cannot be read.
     """
     if ending_of(file) == ".parquet":
-        lines = _open_parquet(file).metadata.num_rows
+        lines = open_parquet(file).metadata.num_rows
         offsets = list(range(0, lines, lines_per_span))
     else:
         lines, offsets = _line_offsets(file, lines_per_span)
@@ -107,7 +108,7 @@ def read_span(span: Span, language: str) -> tuple[list[str], list[str]]:
         language: key of the text in JSON lines and Parquet, as `source.TextFile` expects it.
 
     Raises:
-        DataError: if the file has become damaged, or a Parquet file has no such column.
+        DataError: if the file has become damaged, or a Parquet file has no such column of text.
     """
     if ending_of(span.file) == ".parquet":
         return _read_parquet(span, language), []
@@ -168,18 +169,9 @@ def _lines(text: BinaryIO) -> Iterator[bytes]:
             line = text.readline(MAX_LINE_BYTES + 1)
 
 
-def _open_parquet(file: str) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(file)
-    except pa.ArrowException as error:
-        raise DataError(f"{file} cannot be read: {error}") from None
-
-
 def _read_parquet(span: Span, language: str) -> list[str]:
     """Return the sentences of a span of a Parquet file, of which only the row groups in question are read."""
-    file = _open_parquet(span.file)
-    nested = "translation" in file.schema_arrow.names
-    column = f"translation.{language}" if nested else language
+    file = open_parquet(span.file)
     groups = []
     # first row of the group, and number of rows before the first group that is read
     start = 0
@@ -191,13 +183,7 @@ def _read_parquet(span: Span, language: str) -> list[str]:
         elif start < span.offset + span.lines:
             groups.append(group)
         start = end
-    try:
-        table = file.read_row_groups(groups, columns=[column]).slice(span.offset - skipped, span.lines)
-    except pa.ArrowException as error:
-        raise DataError(f"{span.file} cannot be read: {error}") from None
-    texts = table.flatten() if nested else table
-    types = texts.schema.types
-    if len(types) != 1 or not (pa.types.is_string(types[0]) or pa.types.is_large_string(types[0])):
-        names = ", ".join(file.schema_arrow.names)
-        raise DataError(f"{span.file} has no column {language!r} of text; its columns are {names}.")
-    return [text or "" for text in texts.column(0).to_pylist()]
+    start = span.offset - skipped
+    rows = islice(parquet_objects(span.file, (language,), groups), start, start + span.lines)
+    numbered = enumerate(rows, start=span.first)
+    return [json_texts(f"{span.file}, row {number}", row, (language,))[0] for number, row in numbered]

@@ -4,11 +4,12 @@ The segmentation of a word depends only on the seed, the epoch, and the number o
 process and after a resume.
 """
 
+import heapq
 import itertools
 import json
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -37,13 +38,6 @@ def _scramble(state: np.ndarray) -> np.ndarray:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
-
-
-def _best_first(ranks: list[int]) -> Iterator[int]:
-    """Yield the indices of the ranks from the lowest rank to the highest; often, only the first one is needed."""
-    if ranks:
-        yield ranks.index(min(ranks))
-        yield from sorted(range(len(ranks)), key=ranks.__getitem__)[1:]
 
 
 class BpeDropout:
@@ -111,19 +105,42 @@ class BpeDropout:
 
         # By the text and not by the ids: equal words draw equally however they were segmented before.
         generator = random.Random(f"{self.seed} {variant} {text}")
-        symbols = list(text)
-        ranks = [self.ranks.get(pair, NO_MERGE) for pair in itertools.pairwise(symbols)]
+        # A ring linked in both directions, closed by an empty symbol. A symbol that was merged is empty.
+        symbols = [*text, ""]
+        following = [*range(1, len(symbols)), 0]
+        preceding = [len(text), *range(len(text))]
+        ranks = [self.ranks.get((symbols[i], symbols[following[i]]), NO_MERGE) for i in range(len(symbols))]
+
+        # A heap, because the time to search a list at each step would grow with the square of a word's length.
+        merges = [(rank, i) for i, rank in enumerate(ranks) if rank < NO_MERGE]
+        heapq.heapify(merges)
         while True:
-            # Lazily: merges after the first one kept draw no number.
-            kept = (i for i in _best_first(ranks) if ranks[i] < NO_MERGE and generator.random() >= self.probability)
-            if (i := next(kept, None)) is None:
-                return tuple(self.vocabulary[symbol] for symbol in symbols)
-            symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-            del ranks[i]
+            left_out = []
+            while merges:
+                rank, i = heapq.heappop(merges)
+                # No longer so if one of the two symbols has been merged.
+                if ranks[i] == rank:
+                    # Lazily: merges after the first one kept draw no number.
+                    if generator.random() >= self.probability:
+                        break
+                    left_out.append((rank, i))
+            else:
+                return tuple(self.vocabulary[symbol] for symbol in symbols if symbol)
+
+            merged = following[i]
+            symbols[i] += symbols[merged]
+            symbols[merged] = ""
+            ranks[merged] = NO_MERGE
+            following[i] = following[merged]
+            preceding[following[i]] = i
 
             # Only the pairs to the left and right of the merged symbol are new.
-            for left in range(max(i - 1, 0), min(i + 1, len(ranks))):
-                ranks[left] = self.ranks.get((symbols[left], symbols[left + 1]), NO_MERGE)
+            for left in (preceding[i], i):
+                ranks[left] = self.ranks.get((symbols[left], symbols[following[left]]), NO_MERGE)
+                if ranks[left] < NO_MERGE:
+                    left_out.append((ranks[left], left))
+            for merge in left_out:
+                heapq.heappush(merges, merge)
 
     def _segments(self, rows: Sequence[np.ndarray], key: tuple[np.ndarray | int, ...]) -> _Segments:
         """Return the random segmentation of every word of the rows, and where the words of each row start."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 29  # of an unpacked file; larger text is plain text, which `train` reads directly
 _BASE_MEMORY = 200 << 20
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_SEPARATORS = "\t,;|"
+SEPARATORS = "\t,;|"
 # of Windows, Unix and the Mac, with the languages that are written in them
 _CODE_PAGES = {
     "iso8859_2": "bs cs hr hu pl ro sk sl sq sr",
@@ -106,8 +106,12 @@ def _unpack(path: str) -> bytes:
     return content
 
 
-def _decode(content: bytes, encoding: str | None, languages: Sequence[str]) -> tuple[str, str]:
-    """Return text and its encoding: the given one, that of its byte order mark, UTF-8, or the most likely one."""
+def decode(content: bytes, encoding: str | None, languages: Sequence[str]) -> tuple[str, str]:
+    """Return text and its encoding: the given one, that of its byte order mark, UTF-8, or the most likely one.
+
+    Args:
+        languages: those of the text; without any, it may be in every one.
+    """
     for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if content.startswith(mark):
             encoding = encoding or name
@@ -122,6 +126,7 @@ def _decode(content: bytes, encoding: str | None, languages: Sequence[str]) -> t
     sample = content[: content.rfind(b"\n", 0, 1 << 18) + 1] or content[: 1 << 18]
     bases = {re.split("[-_]", language.lower())[0] for language in languages}
     likely = [page for page, users in _CODE_PAGES.items() if bases & set(users.split())] or _WESTERN
+    likely = likely if languages else [*_WESTERN, *_CODE_PAGES]
     detect = import_extra("charset_normalizer", "import").from_bytes
     # among all encodings, few lines of Hebrew look as good in Thai
     pages = detect(sample, cp_isolation=likely)
@@ -220,7 +225,7 @@ def _table_rows(text: str) -> Iterator[Line]:
 
     # Quotation marks that are not those of a table belong to the text; one that is never closed would swallow rows.
     ways = ((csv.QUOTE_MINIMAL, True), (csv.QUOTE_NONE, False), (csv.QUOTE_MINIMAL, False))
-    dialects = [_Dialect(separator, *way) for way in ways for separator in _SEPARATORS if separator in text]
+    dialects = [_Dialect(separator, *way) for way in ways for separator in SEPARATORS if separator in text]
     best = max(dialects, key=regularity, default=None)
     if best is None or regularity(best) == (0, 0):
         raise ExchangeError("a single column: source and target must be separated by tabs, commas or semicolons")
@@ -453,7 +458,7 @@ def read(
     if is_plain:
         texts = []
         for path, content in zip(paths, contents, strict=True):
-            text, found = _decode(content, encoding, languages)
+            text, found = decode(content, encoding, languages)
             texts.append(text.removeprefix("\ufeff"))
             if found != "utf-8":
                 which = f" of {Path(path).name}" if len(paths) == 2 else ""

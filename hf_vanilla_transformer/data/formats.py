@@ -1,7 +1,7 @@
 """Find the files of parallel text and read them row by row.
 
-Formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; and the folders of JSON lines that
-`translate --output_dir` writes. `source.py` reads .parquet.
+Formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; .parquet; and the folders of JSON lines
+that `translate --output_dir` writes.
 """
 
 import csv
@@ -10,21 +10,24 @@ import io
 import itertools
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ..files import CORPUS_MANIFEST, JsonObject
-from .exchange import FORMATS, format_of
+from .exchange import FORMATS, SEPARATORS, ExchangeError, decode
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
 MAX_LINE_BYTES = 1 << 20
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
 COMPRESSIONS = (".gz", ".zst")
+# Suffixes of files that are not lines of plain text; in lower case, since others are not recognised as formats.
+NOT_LINES = {*FORMATS, ".parquet"} - {".txt"}
 Row = dict[str, str]
 
 
@@ -61,10 +64,22 @@ def decode_line(line: bytes, name: str, number: int) -> str:
         text = line.rstrip(b"\r\n").decode("utf-8")
     except UnicodeDecodeError as error:
         advice = "convert it to UTF-8, as `vanilla-transformer import` does"
-        problem = f"not UTF-8 ({error.reason} at byte {error.start}); {advice}"
+        problem = f"not UTF-8 ({error.reason} at byte {error.start}){_other_encoding(name)}; {advice}"
         raise DataError(f"{name}, line {number}: {problem}.") from None
     # Only the first line can have a byte order mark; later on, U+FEFF is a character of the text.
     return text.removeprefix("\ufeff") if number == 1 else text
+
+
+@lru_cache
+def _other_encoding(path: str) -> str:
+    """Return the likely encoding of a file that is not UTF-8, for error messages, or "" if none is recognised."""
+    # of a Moses pair; a table may have any languages
+    languages = () if ending_of(path) in READERS else (ending_of(path).removeprefix("."),)
+    with suppress(ExchangeError, ImportError, OSError), open_text(path) as file:
+        _, encoding = decode(file.read(1 << 18), None, languages)
+        if encoding != "utf-8":
+            return f" but probably {encoding}"
+    return ""
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -184,8 +199,12 @@ def json_texts(where: str, row: dict, keys: tuple[str, ...]) -> list[str]:
     Raises:
         DataError: if a key is missing, or its value is not a string.
     """
-    if isinstance(row.get("translation"), dict):
-        row = row["translation"]
+    inner = row.get("translation", row)
+    # as for the texts below
+    if inner is None and not any(key in row for key in keys):
+        return [""] * len(keys)
+    if isinstance(inner, dict):
+        row = inner
     texts = []
     for key in keys:
         if key not in row:
@@ -199,6 +218,55 @@ def json_texts(where: str, row: dict, keys: tuple[str, ...]) -> list[str]:
     return texts
 
 
+def open_parquet(path: str) -> pq.ParquetFile:
+    """Open a Parquet file.
+
+    Raises:
+        DataError: if it is none.
+    """
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def parquet_objects(path: str, languages: tuple[str, ...], groups: Sequence[int] | None = None) -> Iterator[dict]:
+    """Yield the rows of a Parquet file as the objects that `json_texts` takes, of which only the languages are read.
+
+    Args:
+        groups: the row groups to read; by default all.
+
+    Raises:
+        DataError: if a column is missing, or the file is damaged.
+    """
+    with open_parquet(path) as file:
+        columns = {column.name: column.type for column in file.schema_arrow}
+        wanted = list(languages)
+        nested = columns.get("translation", pa.null())
+        if pa.types.is_map(nested):
+            # its keys are in the rows
+            wanted = ["translation"]
+        elif pa.types.is_struct(nested):
+            columns = {f"translation.{part.name}": part.type for part in nested}
+            wanted = [f"translation.{language}" for language in languages]
+        for column in wanted:
+            if column not in columns:
+                raise DataError(f"{path} has no column {column!r}; its columns are {', '.join(columns)}.")
+        try:
+            for batch in file.iter_batches(row_groups=groups, columns=wanted):
+                yield from batch.to_pylist(maps_as_pydicts="strict")
+        except (pa.ArrowException, OSError, KeyError) as error:
+            # KeyError: a map with a key twice
+            raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _parquet_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
+    """Yield the pairs of a Parquet file: columns named after the languages, or a struct or map "translation"."""
+    for number, row in enumerate(parquet_objects(files[0], languages), start=1):
+        source, target = json_texts(f"{files[0]}, row {number}", row, languages)
+        yield {"source": source, "target": target}
+
+
 def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tuple[str, ...]) -> Iterator[Row]:
     """Yield the columns of the two languages from numbered rows, the first of which is the header."""
     _, header = next(rows, (1, []))
@@ -206,8 +274,9 @@ def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tup
         if header.count(language) != 1:
             count = f"{header.count(language)} columns" if language in header else "no column"
             names = ", ".join(header) or "none"
-            if len(header) == 1 and ";" in names:
-                names += ", perhaps separated by ';': `vanilla-transformer import` reads such a table"
+            separators = [mark for mark in SEPARATORS if mark in names]
+            if len(header) == 1 and separators:
+                names += f", perhaps separated by {separators[0]!r}: `vanilla-transformer import` reads such a table"
             raise DataError(f"{path} has {count} {language!r}; its columns are {names}.")
     source, target = map(header.index, languages)
     for number, row in rows:
@@ -251,6 +320,7 @@ READERS: dict[str, Callable[[tuple[str, ...], tuple[str, ...]], Iterator[Row]]] 
     "directed .jsonl": _directed_json_rows,
     ".tsv": _tsv_rows,
     ".csv": _csv_rows,
+    ".parquet": _parquet_rows,
     "moses": _moses_rows,
 }
 
@@ -271,11 +341,13 @@ def _existing(file: str) -> str:
 
 
 def _advice(path: str, languages: tuple[str, str]) -> str:
-    """Return what to do with an existing file whose name is none of a format read here."""
-    format = format_of(path)
+    """Return what to do with a folder, or with a file whose name is none of a format read here."""
+    format = ending_of(path).lower()
     name = Path(path).name
-    if format.removeprefix(".") in languages:
-        return f"give {path[: -len(format)]}, the prefix of {name} and its translation"
+    if Path(path).is_dir():
+        return f"{name} is a folder: give the prefix of two files in it, such as {Path(path, 'train')}"
+    if ending_of(path).removeprefix(".") in languages:
+        return f"give {path.rpartition(ending_of(path))[0]}, the prefix of {name} and its translation"
     if format in READERS:
         return f"write the ending of {name} in lower case"
     if format in FORMATS:
@@ -284,7 +356,7 @@ def _advice(path: str, languages: tuple[str, str]) -> str:
 
 
 def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
-    """Return the format of parallel text, a key of `READERS` or ".parquet", and its files: two for a Moses pair.
+    """Return the format of parallel text, a key of `READERS`, and its files: two for a Moses pair.
 
     Raises:
         DataError: if a file is missing or empty, or the languages are the same.
@@ -293,9 +365,9 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     if Path(path, CORPUS_MANIFEST).is_file():
         return ".jsonl", _translated_files(path)
 
-    # Without a known one, `path` is the prefix of a Moses pair.
+    # Without a known suffix, `path` is the prefix of a Moses pair.
     format = ending_of(path)
-    if format in READERS or format == ".parquet":
+    if format in READERS:
         files: tuple[str, ...] = (path,)
     else:
         format = "moses"
@@ -307,7 +379,7 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
             if format != "moses":
                 raise DataError(f"There is no file {file}.")
             meaning = f"the prefix {path} stands for {' and '.join(plain)}"
-            hint = _advice(path, languages) if Path(path).is_file() else meaning
+            hint = _advice(path, languages) if Path(path).exists() else meaning
             raise DataError(f"There is no file {file}; {hint}.")
         if Path(file).stat().st_size == 0:
             raise DataError(f"{file} is empty.")

@@ -25,7 +25,7 @@ def identify(file: str) -> str:
     state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     digest = _digest_once(file, state) if status.st_size >= _LARGE else checksum(Path(file))
     ending = ending_of(file)
-    return f"{ending} {digest}" if ending in (*READERS, ".parquet") else digest
+    return f"{ending} {digest}" if ending in READERS else digest
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .exchange import FORMATS, SHEETS, format_of, matches
-from .formats import DataError, json_texts
+from .formats import MAX_LINE_BYTES, DataError, json_texts
 
 _BREAK = re.compile(r"<br\s*/?>|</?(?:p|div|li|tr|h[1-6])\b[^<>]*>", re.IGNORECASE)  # a tag that ends a line
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
@@ -130,7 +130,12 @@ class Import:
         if not lines[0] or not lines[1]:
             self.report.dropped["untranslated"] += 1
             return
-        yield from map(Pair, *lines)
+        for pair in map(Pair, *lines):
+            # because readers refuse a whole file for one such line
+            if max(len(text.encode()) for text in pair) >= MAX_LINE_BYTES:
+                self.report.dropped["too long"] += 1
+            else:
+                yield pair
 
     def _without_markup(self, text: str) -> str:
         plain = _REFERENCE.sub(lambda found: html.unescape(found[0]), _TAG.sub("", _BREAK.sub("\n", text)))

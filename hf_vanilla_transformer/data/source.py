@@ -5,6 +5,7 @@ Whoever needs text asks a `Source`, and never what class it has.
 
 import glob
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from typing import ClassVar, NamedTuple, TypeVar
 import datasets
 import numpy as np
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from datasets import Dataset, DatasetDict, Features, IterableDataset, Value, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
@@ -28,7 +28,17 @@ from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
-from .formats import READERS, DataError, Row, check_languages, find_files, json_texts
+from .formats import (
+    NOT_LINES,
+    READERS,
+    DataError,
+    Row,
+    check_languages,
+    ending_of,
+    find_files,
+    json_texts,
+    read_lines,
+)
 from .identity import identify, stamp
 from .mixture import MixedRows
 from .phrases import splits
@@ -254,13 +264,31 @@ class TextFile(Text):
 
     def pairs(self) -> Dataset:
         format, files = find_files(self.path, self.languages)
-        if format == ".parquet":
-            return _select_languages(_read_parquet(self.path), self.path, self.languages)
         return _cache(self.path, format, files, self.languages, TEXT_PAIR)
 
     def __iter__(self) -> Iterator[Row]:
         format, files = find_files(self.path, self.languages)
-        return super().__iter__() if format == ".parquet" else READERS[format](files, self.languages)
+        return READERS[format](files, self.languages)
+
+
+@dataclass(eq=False)
+class SentenceFile(TextFile):
+    """Sentences of either language, one per line, as the sources of pairs without targets."""
+
+    def identity(self) -> list:
+        return [[identify(self.path)]]
+
+    def stamps(self) -> list:
+        return [stamp(self.path)]
+
+    def __iter__(self) -> Iterator[Row]:
+        return ({"source": line, "target": ""} for line in read_lines(self.path))
+
+
+def text_to_exclude(path: str, languages: Languages) -> TextFile:
+    """Return the sentences that `prepare --exclude` names: a file of them, or parallel text as for training."""
+    is_plain = Path(path).is_file() and ending_of(path).lower() not in NOT_LINES
+    return SentenceFile(languages, path) if is_plain else TextFile(languages, path)
 
 
 @dataclass(eq=False)
@@ -347,6 +375,7 @@ class HubDataset(Text):
             raise DataError(f"{self.dataset}: the path of a dataset may not contain any of * ? [; rename the folder.")
         if Path(self.dataset).is_dir():
             options["cache_dir"] = _cache_folder(self._files(identify))
+        _check_cache()
         with _reading_errors(f"The dataset {self._origin}"):
             return load_dataset(self.dataset, self.config_name, **options)
 
@@ -394,9 +423,7 @@ class HubDataset(Text):
     def __iter__(self) -> Iterator[Row]:
         with _reading_errors(f"The dataset {self._origin}"):
             for number, row in enumerate(self._stream, start=1):
-                # A row may be null: an empty pair, as in `pairs`.
-                texts = row if row.get("translation", row) else dict.fromkeys(self.languages)
-                source, target = json_texts(f"{self._origin}, row {number}", texts, self.languages)
+                source, target = json_texts(f"{self._origin}, row {number}", row, self.languages)
                 yield {"source": source, "target": target}
 
 
@@ -447,19 +474,28 @@ def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Da
     for language in languages:
         if language not in dataset.column_names:
             raise DataError(f"{origin} has no column {language!r}; its columns are {', '.join(dataset.column_names)}.")
-        if getattr(dataset.features[language], "dtype", None) not in ("string", "large_string"):
+        if getattr(dataset.features[language], "dtype", None) not in ("string", "large_string", "string_view"):
             raise DataError(f"{origin}: column {language!r} does not contain text.")
     dataset = dataset.select_columns(list(languages))
-    return dataset.rename_columns(dict(zip(languages, ("source", "target"), strict=True)))
+    dataset = dataset.rename_columns(dict(zip(languages, ("source", "target"), strict=True)))
+    # datasets that are joined must have the same types
+    return dataset if dataset.features == TEXT_PAIR else dataset.cast(TEXT_PAIR)
 
 
-def _read_parquet(path: str) -> Dataset:
-    with _reading_errors(path):
-        # Checked first, because `datasets` cannot read a file without rows.
-        if not pq.read_metadata(path).num_rows:
-            raise DataError(f"{path} contains no sentence pairs.")
-        # Escaped: a path is not a pattern, for which `datasets` takes it.
-        return Dataset.from_parquet(glob.escape(path), cache_dir=_cache_folder(identify(path)))
+def _check_cache() -> None:
+    """Check that `datasets` can write to its cache, whose own errors do not say what to do.
+
+    Raises:
+        OSError: if it cannot.
+    """
+    folder = datasets.config.HF_DATASETS_CACHE
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        advice = "make it writable, or set HF_DATASETS_CACHE to another folder"
+        raise OSError(f"The cache folder {folder} cannot be used ({error.strerror}); {advice}.") from None
 
 
 def _cache_folder(identity: object) -> str:
@@ -472,6 +508,7 @@ def _cache(path: str, format: str, files: tuple[str, ...], languages: tuple[str,
     # `from_generator` derives the cache key from the arguments, and would divide a list among processes.
     arguments: dict[str, object] = {"format": format, "files": files, "languages": languages, "version": VERSION}
     arguments["contents"] = tuple(map(identify, files))
+    _check_cache()
     with _reading_errors(path):
         return Dataset.from_generator(_read_rows, features=features, gen_kwargs=arguments)
 

@@ -4,8 +4,10 @@ import json
 import math
 import platform
 import re
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
 
+from ..data.languages import base_code, full_tag
 from ..files import CARD, RECORD, JsonObject, read_json, write_whole
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
@@ -67,14 +70,15 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
     scores = [scores] if isinstance(scores, dict) else scores
     base_model = training.get("base_model")
     seconds = training.get("seconds", 0)
-
     title = (details.name or folder.resolve().name).split("/")[-1]
     pairs = Directions(config).pairs
-    languages = dict.fromkeys(language for pair in pairs for language in pair)
-
+    languages = [language for pair in pairs for language in pair]
+    in_words = partial(_in_words, pairs=pairs)
     return ModelCard.from_template(
         ModelCardData(
-            language=list(languages) or None,
+            # The Hub accepts only codes of ISO 639 there, and a full tag such as pt-BR in the other field
+            language=_different(map(base_code, languages)),
+            language_bcp47=_different(map(full_tag, languages)),
             license=license,
             library_name="transformers",
             pipeline_tag="translation",
@@ -85,13 +89,14 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             # Empty fields are None, because ModelCardData leaves only those out of the card.
             metrics=["bleu", "chrf"] if scores else None,
             model_name=title,
-            eval_results=[result for part in scores for result in _eval_results(part, pairs)] or None,
+            eval_results=[result for part in scores for result in _eval_results(part, in_words)] or None,
         ),
         template_str=_read_template(),
         name=title,
         location=json.dumps(details.name or str(folder)),
         repository=details.name or folder,
-        directions=", ".join(map(" to ".join, pairs)),
+        directions=in_words(None),
+        in_words=in_words,
         pairs=pairs,
         parameters=f"{_count_parameters(folder):,}",
         config=config,
@@ -117,17 +122,40 @@ def _about_ten_updates(rows: list[JsonObject]) -> list[JsonObject]:
     return [row for row in rows if row["updates"] in chosen]
 
 
-def _eval_results(scores: JsonObject, pairs: list[tuple[str, str]]) -> list[EvalResult]:
-    """Return the scores on one text in the format of the Hub's model index."""
+def _different(texts: Iterable[str | None]) -> list[str] | None:
+    """Return each text once, in order, or None if there are none."""
+    return list(dict.fromkeys(filter(None, texts))) or None
+
+
+def _in_words(direction: str | None, pairs: Sequence[tuple[str, str]]) -> str:
+    """Return a direction such as "en-de" as "en to de", and "" if a name in it is that of no language.
+
+    Args:
+        direction: None for the directions of the model.
+        pairs: source and target language of each direction of the model.
+    """
+    if direction is None:
+        return ", ".join(filter(None, (_in_words("-".join(pair), pairs) for pair in pairs)))
+    # A language of the only direction may contain a hyphen
+    pair = next((pair for pair in pairs if "-".join(pair) == direction), direction.split("-", 1))
+    return " to ".join(pair) if all(map(base_code, pair)) else ""
+
+
+def _eval_results(scores: JsonObject, in_words: Callable[[str | None], str]) -> list[EvalResult]:
+    """Return the scores on one text in the format of the Hub's model index.
+
+    Args:
+        in_words: returns a direction in words, as `_in_words`.
+    """
     # Models of several directions have scores in each; scores from a file may not say in which they are.
-    direction = scores.get("direction") or ", ".join(map("-".join, pairs)) or "None-None"
+    direction = in_words(scores.get("direction"))
     return [
         EvalResult(
             task_type="translation",
-            task_name=f"Translation {direction.replace('-', ' to ')}",
+            task_name=f"Translation {direction}".strip(),
             dataset_type=scores["text"],
             dataset_name=scores["text"],
-            dataset_config=direction,
+            dataset_config=direction.replace(" to ", "-") or None,
             metric_type=metric,
             metric_name=f"{label} ({scores['signatures'][metric]})",
             metric_value=round(scores[metric], 2),

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..files import MODEL_FILES, WEIGHTS, checksum, replacing
+from ..files import MODEL_FILES, WEIGHTS, check_folder, checksum, replacing
 
 CHECKSUMS = "checksums.json"
 UNFINISHED = "checkpoint-unfinished"  # folder in which a checkpoint is written before it is renamed
@@ -81,12 +81,13 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
 
     Raises:
         ValueError: if `folders` is empty, if weights are damaged or differ in their names or shapes, or if
-            `output_dir` already holds a model.
+            `output_dir` already holds a model or is a file.
         FileNotFoundError: if a folder does not have its weights in a single safetensors file.
     """
     if not folders:
         raise ValueError("There are no checkpoints to average.")
     output = Path(output_dir)
+    check_folder(output)
     if any((output / name).exists() for name in (WEIGHTS, "config.json")):
         raise ValueError(f"{output} already holds a model; choose another --output_dir.")
 

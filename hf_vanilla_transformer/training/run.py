@@ -9,12 +9,14 @@ import torch
 from accelerate.utils import gather_object
 from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
+from ..data.languages import not_languages
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, vocabulary_size
 from ..files import STATE, read_json
 from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record
 from .arguments import (
     TEXT,
@@ -34,6 +36,7 @@ from .settings import (
     check_continues,
     check_same_run,
     compare_validations,
+    more_text,
     recorded_settings,
     renames_text,
     resolve_config,
@@ -100,9 +103,13 @@ class _Run:
                 "must share --output_dir."
             )
         if finished:
-            self._report(f"The run in {self.folder} is finished; there is nothing left to do.")
+            self._report(
+                f"The run in {self.folder} is finished; there is nothing left to do. {more_text(self.folder)}"
+            )
             return None
 
+        if message := not_languages(language for pair in Directions(self.config).pairs for language in pair):
+            self._report(message)
         text = self._read_text(checkpoint, resumes)
         trainer = self._build_trainer(text)
         if checkpoint:
@@ -186,12 +193,12 @@ class _Run:
         if before.get(PAIRS, text.num_pairs) != text.num_pairs:
             raise ValueError(
                 f"{self.folder} was trained on {before[PAIRS]:,} sentence pairs, but its text now has "
-                f"{text.num_pairs:,}. Restore the text, or choose another --output_dir."
+                f"{text.num_pairs:,}. Restore the text, or choose another --output_dir. {more_text(self.folder)}"
             )
         if before.get(TEXT, self.settings[TEXT]) != self.settings[TEXT]:
             raise ValueError(
                 f"{self.folder} was trained on other text, which had as many sentence pairs. Restore the text, or "
-                "choose another --output_dir."
+                f"choose another --output_dir. {more_text(self.folder)}"
             )
         trainer.resumed_state.has_new_validation = bool(before) and not compare_validations(before, self.settings)
         if args.process_index == 0:

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
+from ..files import check_folder
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .sharding import is_sharded
 
@@ -35,9 +36,10 @@ def one_run(folder: str | Path) -> Iterator[None]:
     """Lock `folder` for a single run; the lock is released even if its process is killed.
 
     Raises:
-        ValueError: if another run is using the folder.
+        ValueError: if another run is using the folder, or it is a file.
     """
     folder = Path(folder)
+    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "run.lock")
     try:

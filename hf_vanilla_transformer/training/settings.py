@@ -197,6 +197,12 @@ def recorded_settings(folder: str | Path) -> Settings | None:
     return settings
 
 
+def more_text(folder: str) -> str:
+    """Return how to continue the run in a folder with more text than it was trained on."""
+    start = f"--model_name_or_path {folder} --train_file OLD NEW --output_dir ANOTHER"
+    return f"To continue with more text, start a run from its model: {start}."
+
+
 def check_same_run(settings: Settings, folder: str) -> bool:
     """Return True if `folder` holds a run with these settings, which can be resumed, and False if it holds no run.
 
@@ -215,8 +221,9 @@ def check_same_run(settings: Settings, folder: str) -> bool:
         launch = ""
         if before.get(PROCESSES, settings.get(PROCESSES)) != settings.get(PROCESSES):
             launch = f" Launch it with `torchrun --nproc_per_node {before[PROCESSES]}`."
+        text = f" {more_text(folder)}" if any(meaning(name).content == TEXT for name in changed) else ""
         raise ValueError(
             f"{folder} holds a run with different settings: {'; '.join(changes)}.{launch} Choose another "
-            f"--output_dir, or use the settings in {Path(folder, SETTINGS)} to resume that run."
+            f"--output_dir, or use the settings in {Path(folder, SETTINGS)} to resume that run.{text}"
         )
     return True

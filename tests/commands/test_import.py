@@ -68,6 +68,15 @@ def test_a_file_that_cannot_be_read_leaves_no_folder(tmp_path, capsys):
     assert not (tmp_path / "data").exists()
 
 
+def test_names_of_columns_are_not_those_of_the_languages(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("".join(f"{en},{de}\n" for en, de in [("Source", "Target"), *PAIRS]))
+    assert run(tmp_path, "a.csv", more=("--columns", "Source", "Target", "--target_lang", "pt-BR")) == 0
+    assert "not a code" not in capsys.readouterr().err
+    assert sorted(file.name for file in (tmp_path / "data").glob("train.*")) == ["train.en", "train.pt-BR"]
+    assert run(tmp_path, "a.csv", out="named", more=("--source_lang", "Source", "--target_lang", "Target")) == 0
+    assert "Source and Target: not a code such as en or pt-BR, so the card will not name" in capsys.readouterr().err
+
+
 def test_wrong_flags_are_refused(tmp_path, capsys):
     write_xlsx(tmp_path / "a.xlsx", PAIRS)
     for more, message in (

@@ -282,10 +282,53 @@ def test_a_folder_with_other_files_is_refused(sample_folder, sample_tokenizer):
         prepare_sample(sample_folder, sample_tokenizer, "model")
 
 
-def test_only_plain_text_can_be_excluded(sample_folder, capsys):
-    flags = [*LANGUAGE_FLAGS, "--output_dir", str(sample_folder / "prepared"), "--exclude", "test.jsonl.gz"]
-    assert main(["prepare", str(sample_folder / "all"), *flags]) == 2
-    assert "--exclude takes plain text, one sentence per line, not test.jsonl.gz" in capsys.readouterr().err
+def write_excluded(folder: Path, kind: str, pairs: list[tuple[str, str]]) -> str:
+    """Write pairs with independent writers and return what `--exclude` takes."""
+    path = str(folder / f"held{kind}")
+    if kind == "":
+        write_moses(folder / "held", en=[en for en, _ in pairs], de=[de for _, de in pairs])
+    elif kind == ".jsonl":
+        Path(path).write_text("".join(json.dumps({"en": en, "de": de}) + "\n" for en, de in pairs))
+    elif kind == ".tsv.gz":
+        Path(path).write_bytes(gzip.compress("\n".join(map("\t".join, [LANGUAGES, *pairs])).encode()))
+    elif kind == ".parquet":
+        Dataset.from_list([{"en": en, "de": de} for en, de in pairs]).to_parquet(path)
+    else:
+        Path(path).write_text("".join(f"{en}\n" for en, _ in pairs))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["", ".jsonl", ".tsv.gz", ".parquet", ".txt"])
+def test_every_kind_of_text_can_be_excluded(kind, sample_folder, sample_tokenizer):
+    held = [PAIRS[3], PAIRS[7]]
+    exclude = (write_excluded(sample_folder, kind, held),)
+    sentences = [en for en, _ in held] + ([] if kind == ".txt" else [de for _, de in held])
+    expected = sum(en in sentences or de in sentences for en, de in PAIRS)
+    assert expected >= 2
+    _, manifest = prepare_sample(sample_folder, sample_tokenizer, exclude=exclude)
+    assert manifest["drops"]["excluded"] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("test.json", '[{"en": "a", "de": "b"}]', "`vanilla-transformer import test.json` makes Moses files of it"),
+        ("test.json.gz", "", "`vanilla-transformer import test.json.gz` makes Moses files of it"),
+        ("test.xlsx", "PK", "`vanilla-transformer import test.xlsx` makes Moses files of it"),
+        ("test.TSV", "en\tde\na\tb\n", "write the ending of test.TSV in lower case"),
+        ("test.jsonl", '{"en": "a", "fr": "b"}\n', "test.jsonl, line 1: no 'de' among the keys (en, fr)"),
+        ("test.en", " \n\n", "test.en contains no sentences to exclude"),
+        ("test.txt", "", "test.txt contains no sentences to exclude"),
+        ("nowhere", None, "the prefix"),
+    ],
+)
+def test_what_cannot_be_excluded_is_an_error_before_anything_is_written(name, content, message, sample_folder, capsys):
+    if content is not None:
+        (sample_folder / name).write_text(content)
+    flags = [*LANGUAGE_FLAGS, "--output_dir", str(sample_folder / "out"), "--exclude", str(sample_folder / name)]
+    assert main(["prepare", str(sample_folder / "all"), *flags]) == 1
+    assert message in capsys.readouterr().err
+    assert not (sample_folder / "out").exists()
 
 
 def test_flags_of_a_new_vocabulary_are_refused_beside_a_tokenizer(sample_folder, capsys):

@@ -73,8 +73,21 @@ def test_parquet_files_are_cut_across_row_groups(nested, tmp_path):
     pq.write_table(table, tmp_path / "text.parquet", row_group_size=6)
     for step in (1, 4, 6, 7, 50):
         assert read_all(tmp_path / "text.parquet", step) == [text or "" for text in english]
-    with pytest.raises(DataError, match="has no column 'fr' of text"):
+    with pytest.raises(DataError, match=r"has no column '(translation\.)?fr'; its columns are"):
         read_all(tmp_path / "text.parquet", 7, "fr")
+
+
+def test_a_map_and_views_of_strings_are_text_of_parquet_files(tmp_path):
+    english = [f"sentence {i}" if i % 5 else None for i in range(20)]
+    translations = [{"en": text, "de": "x"} for text in english]
+    maps = pa.array([[*row.items()] for row in translations], pa.map_(pa.string(), pa.string()))
+    columns = {"map": {"translation": maps}, "view": {"en": pa.array(english, pa.string_view())}}
+    for name, table in columns.items():
+        pq.write_table(pa.table(table), tmp_path / f"{name}.parquet", row_group_size=6)
+        for step in (1, 7):
+            assert read_all(tmp_path / f"{name}.parquet", step) == [text or "" for text in english]
+    with pytest.raises(DataError, match=r"map\.parquet, row 1: no 'fr' among the keys \(en, de\)"):
+        read_all(tmp_path / "map.parquet", 7, "fr")
 
 
 def test_a_file_that_is_damaged_or_has_shrunk_is_an_error(tmp_path):
@@ -93,11 +106,12 @@ def test_a_file_that_is_damaged_or_has_shrunk_is_an_error(tmp_path):
 
 
 def test_patterns_name_files_in_order(tmp_path):
-    for name in ("b.txt", "a.txt", "c.tsv", "[odd].txt"):
+    for name in ("b.txt", "a.txt", "c.tsv", "[odd].txt", "d.JSONL", "e.json", "f.xlsx", "g.CSV.gz"):
         (tmp_path / name).touch()
     names = [file.rpartition("/")[2] for file in find_files([f"{tmp_path}/[odd].txt", f"{tmp_path}/?.txt"])]
     assert names == ["[odd].txt", "a.txt", "b.txt"]
     with pytest.raises(DataError, match=r"There is no file .*\.jsonl"):
         find_files([f"{tmp_path}/*.jsonl"])
-    with pytest.raises(DataError, match=r"c\.tsv is a table"):
-        find_files([f"{tmp_path}/*"])
+    for name in ("c.tsv", "d.JSONL", "e.json", "f.xlsx", "g.CSV.gz"):
+        with pytest.raises(DataError, match=f"{name} is not plain text"):
+            find_files([f"{tmp_path}/{name}"])

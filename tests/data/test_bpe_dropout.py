@@ -1,6 +1,8 @@
 """BPE dropout against the published algorithm, written out here without caches or seeds."""
 
+import itertools
 import pickle
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -55,6 +57,60 @@ def reference_length(word: str, ranks: dict, p: float, generator: np.random.Gene
             return len(symbols)
         i = min(pairs)[1]
         symbols = [*symbols[:i], symbols[i] + symbols[i + 1], *symbols[i + 2 :]]
+
+
+def lazy_segmentation(dropout: BpeDropout, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
+    """The same algorithm without any data structure, drawing numbers for merges from the best on until one is kept."""
+    text = "".join(dropout.tokens[token] for token in word)
+    generator = random.Random(f"{dropout.seed} {variant} {text}")
+    symbols = list(text)
+    while True:
+        pairs = enumerate(itertools.pairwise(symbols))
+        merges = sorted((dropout.ranks[pair], i) for i, pair in pairs if pair in dropout.ranks)
+        i = next((i for _, i in merges if generator.random() >= dropout.probability), None)
+        if i is None:
+            return tuple(dropout.vocabulary[symbol] for symbol in symbols)
+        symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.7])
+def test_each_word_is_segmented_as_without_data_structures(tokenizer, probability):
+    dropout = BpeDropout(tokenizer, probability, seed=3)
+    words = sorted({word for text in TEXTS for word in text.split()})[:300]
+    words += ["a", "aaaaaaa", "".join(words), "\u4e2d\u6587" * 20]
+    for number, word in enumerate(words):
+        ids = tuple(ids_of(tokenizer, word)[:-1].tolist())
+        assert dropout.segment(ids, number) == lazy_segmentation(dropout, ids, number)
+
+
+class CountedRank(int):
+    """A rank that counts how often it is compared."""
+
+    comparisons = 0
+
+    def __lt__(self, other):
+        CountedRank.comparisons += 1
+        return int(self) < int(other)
+
+    def __eq__(self, other):
+        CountedRank.comparisons += 1
+        return int(self) == int(other)
+
+    __hash__ = int.__hash__
+
+
+def test_the_work_for_a_word_does_not_grow_with_the_square_of_its_length(tokenizer):
+    dropout = BpeDropout(tokenizer, 0.1, seed=0)
+    dropout.ranks = {pair: CountedRank(rank) for pair, rank in dropout.ranks.items()}
+    work = []
+    for length in (1_000, 8_000):
+        letters = "".join(TEXTS).replace(" ", "")[:length]
+        ids = tuple(ids_of(tokenizer, letters)[:-1].tolist())
+        CountedRank.comparisons = 0
+        dropout.segment(ids, 0)
+        work.append(CountedRank.comparisons)
+    # n log n, where the square would be 64
+    assert work[1] < 16 * work[0]
 
 
 def test_words_grow_as_in_the_published_algorithm(tokenizer):

@@ -1,11 +1,13 @@
 """Reading datasets in the layout of the Hub."""
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.source import HubDataset
+from hf_vanilla_transformer.data.source import BuiltInPhrases, HubDataset, Source
 
 LANGUAGES = ("en", "de")
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -67,6 +69,17 @@ def test_a_stream_without_the_language_or_with_numbers_is_reported(hub_dataset, 
     Dataset.from_dict({"en": ["a", "b"], "de": [1, 2]}).to_parquet(tmp_path / "numbers" / "train.parquet")
     with pytest.raises(DataError, match="row 1: the value of 'de' is not a string"):
         list(HubDataset(LANGUAGES, str(tmp_path / "numbers")))
+
+
+def test_views_of_strings_in_a_local_dataset_are_text(tmp_path):
+    (tmp_path / "views").mkdir()
+    columns = {side: pa.array(text, pa.string_view()) for side, text in (("en", ["a", None]), ("de", ["b", "c"]))}
+    pq.write_table(pa.table(columns), tmp_path / "views" / "train.parquet")
+    views = HubDataset(LANGUAGES, str(tmp_path / "views"))
+    other = BuiltInPhrases(LANGUAGES)
+    joined = Source([views, other]).pairs()
+    assert joined[:2] == {"source": ["a", None], "target": ["b", "c"]}
+    assert len(joined) == 2 + len(other.pairs())
 
 
 def test_equal_source_and_target_languages_are_rejected(tmp_path):

@@ -3,6 +3,7 @@
 # ruff: noqa: RUF001
 
 import gzip
+import json
 import random
 import re
 import signal
@@ -20,6 +21,7 @@ from import_files import WRITERS, write_csv, write_eaf, write_po, write_tmx, wri
 from hf_vanilla_transformer.data.exchange import matches
 from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.importing import Import, Pair, split
+from hf_vanilla_transformer.data.source import TextFile
 
 PAIRS = [Pair(f"the dog number {i} runs", f"der Hund Nummer {i} läuft") for i in range(12)]
 
@@ -27,6 +29,19 @@ PAIRS = [Pair(f"the dog number {i} runs", f"der Hund Nummer {i} läuft") for i i
 def read(path, **options) -> tuple[list[Pair], Import]:
     job = Import(("en", "de"), **options)
     return list(job.pairs([str(path)])), job
+
+
+def test_a_sentence_that_is_longer_than_a_line_may_be_is_left_out_and_counted(tmp_path):
+    long = "\u4e2d" * 350_000
+    rows = [{"en": "a dog", "de": "ein Hund"}, {"en": "long", "de": long}, {"en": long[:349_525], "de": "fits"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs, job = read(tmp_path / "a.jsonl")
+    assert pairs == [Pair("a dog", "ein Hund"), Pair(long[:349_525], "fits")]
+    assert job.report.dropped == {"too long": 1}
+    # what is kept can be read
+    for language, side in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+        (tmp_path / f"train.{language}").write_text("".join(f"{text}\n" for text in side), "utf-8")
+    assert len(list(TextFile(("en", "de"), str(tmp_path / "train")))) == 2
 
 
 @pytest.mark.parametrize("name", WRITERS)

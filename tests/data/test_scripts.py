@@ -81,6 +81,38 @@ def test_text_without_spaces_is_cut_into_words_of_at_most_100_letters(model):
     assert tokenizer.decode(tokenizer(line)["input_ids"], skip_special_tokens=True) == line
 
 
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_no_token_is_longer_than_a_word_of_100_letters(model):
+    lines = ["a" * 30_000, "ab" * 15_000, "-" * 30_000, "7" * 30_000, "\u4e2d\u6587" * 15_000, ENGLISH]
+    tokenizer = train_tokenizer(lines * 3, 1200, model)
+    tokens = [tokenizer.decode(number) for number in range(4, len(tokenizer))]
+    # with the space before a word
+    assert 8 < max(map(len, tokens)) <= 101
+    for line in lines:
+        assert tokenizer.decode(tokenizer(line)["input_ids"], skip_special_tokens=True) == line
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_words_that_are_learned_in_pieces_are_reported_in_one_line(model, caplog):
+    train_tokenizer([ENGLISH, "\u4e2d" * 100, "letter " * 100], 400, model)
+    assert not caplog.messages
+    train_tokenizer(["\u4e2d" * 101 + " " + "\u0915\u093e" * 100, ENGLISH, "x" * 350], 400, model)
+    [message] = caplog.messages
+    assert message.startswith("Words of more than 100 letters, as in text without spaces: 2. Tokens are learned from")
+
+
+def piece_sizes(tokenizer, line: str) -> list[int]:
+    return [end - start for _, (start, end) in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(line)]
+
+
+@pytest.mark.parametrize("unit", ["a", "\u4e2d", "\u0915\u093e", "\u0301", "7", "-", " ", "\u200d", "\U0001f600"])
+def test_a_long_line_is_segmented_in_pieces_whose_size_does_not_grow(unit, scripts):
+    # The cost of a piece depends on its size alone, so the work for a line grows with the number of pieces.
+    short, long = (piece_sizes(scripts, unit * (characters // len(unit))) for characters in (10_000, 1_000_000))
+    assert max(long) == max(short) <= 1100
+    assert sum(long) == 1_000_000
+
+
 def gpt2_vocabulary(texts, vocab_size: int) -> Tokenizer:
     """The vocabulary as it was before words kept their marks: the pre-tokeniser of tokenizers with GPT-2's pattern."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))

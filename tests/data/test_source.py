@@ -6,12 +6,14 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from corpora import MULTI30K, NO_MULTI30K
 from datasets import Dataset
 
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.source import TextFile
+from hf_vanilla_transformer.data.source import HubDataset, TextFile
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -196,6 +198,10 @@ def test_json_and_parquet_may_omit_the_translation_key(tmp_path):
             "line 2: the value of 'en' is not a string",
         ),
         ("t.jsonl", b'{"en": [], "de": "b"}\n', "t.jsonl, line 1: the value of 'en' is not a string"),
+        ("t.jsonl", b'{"en": "a", "de": NaN}\n', "t.jsonl, line 1: the value of 'de' is not a string"),
+        ("t.jsonl", b'{"en": {"text": "a"}, "de": "b"}\n', "t.jsonl, line 1: the value of 'en' is not a string"),
+        ("t.jsonl", b'{"translation": ["a", "b"]}\n', "t.jsonl, line 1: no 'en' among the keys (translation)"),
+        ("t.jsonl", b'{"en": ' + b"9" * 5000 + b', "de": "b"}\n', "t.jsonl, line 1: not valid JSON"),
         ("t.jsonl", b'{"en": "a", "de": "b"}\n{"en": "\xff", "de": "b"}\n', "t.jsonl, line 2: not UTF-8"),
         ("t.tsv", b"en\tde\na\tb\nc\n", "t.tsv, line 3: the header has 2 fields, but this line 1"),
         ("t.tsv", b"en\tfr\na\tb\n", "t.tsv has no column 'de'; its columns are en, fr"),
@@ -236,8 +242,45 @@ def test_a_missing_parquet_file_or_column_is_named(tmp_path):
     Dataset.from_dict({"en": ["a"], "fr": ["b"], "ids": [[1]]}).to_parquet(tmp_path / "t.parquet")
     with pytest.raises(DataError, match="has no column 'de'; its columns are en, fr, ids"):
         TextFile(("en", "de"), str(tmp_path / "t.parquet")).pairs()
-    with pytest.raises(DataError, match="column 'ids' does not contain text"):
+    with pytest.raises(DataError, match=r"t\.parquet, row 1: the value of 'ids' is not a string"):
         TextFile(("en", "ids"), str(tmp_path / "t.parquet")).pairs()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_parquet_text_of_any_type_of_string_is_read(kind, nested, tmp_path):
+    sides = [["one", "two", None], ["eins", "zwei", "drei"]]
+    values = [pa.array(side, pa.string()) for side in sides]
+    arrays = [each.dictionary_encode() if pa.types.is_dictionary(kind) else each.cast(kind) for each in values]
+    table = {"en": arrays[0], "de": arrays[1], "id": pa.array([1, 2, 3])}
+    if nested:
+        table = {"translation": pa.StructArray.from_arrays(arrays, ["en", "de"])}
+    pq.write_table(pa.table(table), tmp_path / "text.parquet")
+    assert read(str(tmp_path / "text.parquet")) == [("one", "eins"), ("two", "zwei"), ("", "drei")]
+
+
+def test_a_column_of_text_may_be_called_translation(tmp_path):
+    pq.write_table(pa.table({"source": ["one", "two"], "translation": ["eins", None]}), tmp_path / "text.parquet")
+    pairs = TextFile(("source", "translation"), str(tmp_path / "text.parquet")).pairs()
+    assert pairs[:] == {"source": ["one", "two"], "target": ["eins", ""]}
+
+
+def test_parquet_translations_may_be_a_map(tmp_path):
+    kind = pa.map_(pa.string(), pa.string())
+    rows = [{"de": "eins", "en": "one"}, None, {"de": "zwei", "en": None}, {"en": "three", "fr": "trois"}]
+    table = pa.table({"translation": pa.array([row and [*row.items()] for row in rows], kind)})
+    pq.write_table(table.slice(0, 3), tmp_path / "text.parquet")
+    assert read(str(tmp_path / "text.parquet")) == [("one", "eins"), ("", ""), ("", "zwei")]
+    pq.write_table(table, tmp_path / "text.parquet")
+    with pytest.raises(DataError, match=r"text\.parquet, row 4: no 'de' among the keys \(en, fr\)"):
+        read(str(tmp_path / "text.parquet"))
+    pq.write_table(pa.table({"translation": pa.array([[("en", "a"), ("en", "b")]], kind)}), tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match=r"twice\.parquet cannot be read"):
+        read(str(tmp_path / "twice.parquet"))
 
 
 def test_an_empty_parquet_file_is_named(tmp_path):
@@ -254,7 +297,9 @@ def test_an_empty_parquet_file_is_named(tmp_path):
         ("words.xlsx", "`vanilla-transformer import words.xlsx` makes Moses files of it"),
         ("memory.tmx", "`vanilla-transformer import memory.tmx` makes Moses files of it"),
         ("words.TSV", "write the ending of words.TSV in lower case"),
-        ("train.en", "give .*train, the prefix of train.en and its translation"),
+        ("train.en", "give .*/train, the prefix of train.en and its translation"),
+        ("train.en.gz", "give .*/train, the prefix of train.en.gz and its translation"),
+        ("train.de.zst", "give .*/train, the prefix of train.de.zst and its translation"),
         ("words.docx", "words.docx is no text: save it as a table or plain text"),
     ],
 )
@@ -262,6 +307,59 @@ def test_a_file_of_another_kind_says_what_to_do_with_it(name, advice, tmp_path):
     (tmp_path / name).write_text("en\tde\n")
     with pytest.raises(DataError, match=advice):
         TextFile(("en", "de"), str(tmp_path / name)).pairs()
+
+
+SENTENCES = {
+    "cp1251": ["Маленькая собака бежит по саду.", "Дети играют в мяч на улице.", "Женщина читает книгу дома."],
+    "cp1252": ["Zwei Männer stehen müde am Fluss.", "Die Straße führt über eine Brücke.", "Ein Mädchen hört zu."],
+    "utf-16": ["Zwei Männer stehen müde am Fluss.", "\u4e2d\u6587", "Маленькая собака"],
+}
+
+
+def test_a_folder_of_text_says_to_give_a_prefix_in_it(tmp_path):
+    (tmp_path / "data").mkdir()
+    write(str(tmp_path / "data" / "train"), "one", "eins")
+    with pytest.raises(DataError, match=r"data is a folder: give the prefix of two files in it, such as .*data/train"):
+        TextFile(("en", "de"), str(tmp_path / "data")).pairs()
+
+
+@pytest.mark.parametrize("encoding", SENTENCES)
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl", ".csv", ".de"])
+def test_text_in_another_encoding_says_which(encoding, ending, tmp_path):
+    rows = [("A dog runs", sentence) for sentence in SENTENCES[encoding]]
+    text = "".join(f"{target}\n" for _, target in rows)
+    if ending == ".jsonl":
+        text = "".join(json.dumps({"en": en, "de": de}, ensure_ascii=False) + "\n" for en, de in rows)
+    elif ending != ".de":
+        text = "".join({".tsv": "\t", ".csv": ","}[ending].join(row) + "\n" for row in [("en", "de"), *rows])
+    content = text.encode(encoding)
+    (tmp_path / f"text{ending}").write_bytes(content)
+    (tmp_path / "text.en").write_text("A dog runs\n" * 3)
+    with pytest.raises(DataError, match=r"line [12]: not UTF-8 .* but probably [\w-]+; convert it") as error:
+        list(TextFile(("en", "de"), str(tmp_path / f"text{ending}".removesuffix(".de"))))
+    assert content.decode(str(error.value).split("probably ")[1].split(";")[0]) == text
+
+
+def test_a_tab_separated_file_with_commas_says_so(tmp_path):
+    (tmp_path / "t.tsv").write_text("en,de\na,b\n")
+    with pytest.raises(DataError, match=r"t.tsv has no column 'en'; its columns are en,de, perhaps separated by ','"):
+        TextFile(("en", "de"), str(tmp_path / "t.tsv")).pairs()
+
+
+@pytest.mark.parametrize("fault", ["file", "parent", "read-only"])
+def test_a_cache_folder_that_cannot_be_used_is_named_with_what_to_do(fault, prefix, tmp_path, monkeypatch):
+    write(prefix, "one\n", "eins\n")
+    (tmp_path / "taken").touch()
+    cache = {"file": "taken", "parent": "taken/cache", "read-only": "/proc/self"}[fault]
+    if fault == "read-only" and not Path(cache).is_dir():
+        pytest.skip("There is no folder to which nobody can write.")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / cache)
+    with pytest.raises(OSError, match=rf"The cache folder .*{cache} cannot be used \(.*HF_DATASETS_CACHE"):
+        TextFile(("en", "de"), prefix).pairs()
+    (tmp_path / "set").mkdir()
+    Dataset.from_dict({"en": ["a"], "de": ["b"]}).to_parquet(tmp_path / "set" / "train.parquet")
+    with pytest.raises(OSError, match=rf"The cache folder .*{cache} cannot be used"):
+        HubDataset(("en", "de"), str(tmp_path / "set")).pairs()
 
 
 def test_a_table_with_another_separator_says_which(tmp_path):

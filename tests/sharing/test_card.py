@@ -40,6 +40,55 @@ def test_card_contains_metadata_training_record_and_scores(saved):
         assert f"## {section}" in card
 
 
+def change_languages(folder, **languages) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **languages}))
+
+
+@pytest.mark.parametrize(
+    ("languages", "codes", "tags", "words"),
+    [
+        (("en", "pt-BR"), ["en", "pt"], ["pt-BR"], "en to pt-BR"),
+        (("eng_Latn", "swh_latn"), ["eng", "swh"], ["eng-Latn", "swh-Latn"], "eng_Latn to swh_latn"),
+        (("zh_hans_cn", "sr@latin"), ["zh", "sr"], ["zh-Hans-CN", "sr-latin"], "zh_hans_cn to sr@latin"),
+        (("EN", "de"), ["en", "de"], None, "EN to de"),
+        (("en-GB", "en-US"), ["en"], ["en-GB", "en-US"], "en-GB to en-US"),
+        (("Source", "Target"), None, None, None),
+        (("src", "tgt"), None, None, None),
+        (("en", "Kiswahili"), ["en"], None, None),
+    ],
+)
+def test_the_card_names_languages_as_the_hub_accepts_them(saved, languages, codes, tags, words):
+    folder, _ = saved
+    direction = "-".join(languages)
+    change_languages(folder, source_lang=languages[0], target_lang=languages[1])
+    sources = [{"name": "train", "direction": direction, "pairs": 9, "dropped": {}, "tag": None, "weight": 1.0}]
+    write_record(folder, {**RECORD, "sources": sources})
+    card = str(model_card(folder, CardDetails(scores=[{**SCORES, "direction": direction}])))
+    metadata = front_matter(card)
+    assert metadata.get("language") == codes
+    assert metadata.get("language_bcp47") == tags
+    assert all(re.fullmatch("[a-z]{2,3}", code) for code in codes or ())
+    [result] = metadata["model-index"][0]["results"]
+    assert result["task"]["name"] == (f"Translation {words}" if words else "Translation")
+    assert result["dataset"].get("config") == (direction if words else None)
+    assert f"It translates\n{words or 'from one language to another'} and" in card
+    assert f"| train | {direction if words else '-'} | 9 |" in card
+    assert words or languages[1] not in card
+
+
+def test_a_card_of_a_model_of_several_directions_names_each_in_its_scores(saved):
+    folder, _ = saved
+    change_languages(folder, source_lang=None, target_lang=None, language_pairs=["en-de", "en-pt_BR"])
+    scores = [{**SCORES, "direction": direction} for direction in ("en-de", "en-pt_BR", "de-en")]
+    metadata = front_matter(str(model_card(folder, CardDetails(scores=scores))))
+    assert (metadata["language"], metadata["language_bcp47"]) == (["en", "de", "pt"], ["pt-BR"])
+    results = metadata["model-index"][0]["results"]
+    assert [result["dataset"]["config"] for result in results] == ["en-de", "en-pt_BR", "de-en"]
+    both = front_matter(str(model_card(folder, CardDetails(scores=[SCORES]))))["model-index"][0]["results"]
+    assert [result["task"]["name"] for result in both] == ["Translation en to de, en to pt_BR"]
+
+
 def test_model_without_training_record_has_a_card(saved):
     folder, _ = saved
     write_card(folder)

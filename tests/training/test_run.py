@@ -111,7 +111,9 @@ def test_validations_with_other_decoding_are_forgotten(train, run_flags, text_fl
     assert [log["step"] for log in state.log_history if "eval_bleu" in log] == [3]
 
 
-def test_a_run_that_was_killed_after_its_last_checkpoint_is_only_finished(train, run_flags, text_flags, tmp_path):
+def test_a_run_that_was_killed_after_its_last_checkpoint_is_only_finished(
+    train, run_flags, text_flags, tmp_path, capfd
+):
     text = tmp_path / "text.fr"
     flags = run_flags(tmp_path / "run", *text_flags, "--save_steps", "2", "--max_tokens", "16")
     before = train(*flags).model.state_dict()
@@ -125,8 +127,33 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_only_finished(train,
     assert train(*flags) is None
     text.write_text(text.read_text() + "de plus\n")
     (tmp_path / "text.en").write_text((tmp_path / "text.en").read_text() + "more\n")
-    with pytest.raises(ValueError, match=r"was trained on \d+ sentence pairs, but its text now has \d+"):
+    advice = f"more text, start a run from its model: --model_name_or_path {tmp_path / 'run'} --train_file OLD NEW"
+    with pytest.raises(ValueError, match=rf"was trained on \d+ sentence pairs, but its text now has \d+.*{advice}"):
         train(*flags, "--max_steps", "4")
+    # its command says so even if nothing is left to do
+    capfd.readouterr()
+    assert train(*flags) is None
+    assert advice in capfd.readouterr().err
+    with pytest.raises(ValueError, match=f"different settings: train_file was .*{advice}"):
+        train(*flags, "--train_file", str(text.with_suffix("")), str(text.with_suffix("")))
+    with pytest.raises(ValueError, match="different settings: max_tokens was 16, now 32") as error:
+        train(*flags, "--max_tokens", "32")
+    assert "more text" not in str(error.value)
+    more = ["--train_file", str(text.with_suffix("")), str(text.with_suffix("")), "--target_lang", "fr", "--use_cpu"]
+    more += ["--max_steps", "1", "--lr_scheduler_type", "constant", "--learning_rate", "1e-4"]
+    start = ["--model_name_or_path", str(tmp_path / "run")]
+    assert train(*start, *more, "--output_dir", str(tmp_path / "more")).state.global_step == 1
+
+
+def test_training_says_that_a_column_is_no_language(train, run_flags, moses, tmp_path, capfd):
+    for old, new in (("en", "Source"), ("fr", "Target")):
+        (tmp_path / f"text.{old}").rename(tmp_path / f"text.{new}")
+    languages = ["--source_lang", "Source", "--target_lang", "Target"]
+    train(*run_flags(tmp_path / "run", "--train_file", str(moses), "--vocab_size", "280", *languages))
+    assert "Source and Target: not a code such as en or pt-BR" in capfd.readouterr().err
+    card = (tmp_path / "run" / "README.md").read_text().split("## Training")[0]
+    assert "language:" not in card
+    assert "from one language to another" in card
 
 
 def shift_target(prefix: Path) -> None:
