@@ -119,6 +119,13 @@ def attention_heads(
     return figure
 
 
+def _is_valid(entry: object) -> bool:
+    """Return whether an entry of a log has its update, and numbers for all measures that are plotted."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+        return False
+    return all(isinstance(entry[key], (int, float)) for key in entry if key.endswith(("loss", "perplexity", "bleu")))
+
+
 def read_log(run: str) -> list[dict[str, float]]:
     """Return the log of a training run from its folder or its checkpoints, whichever has seen the most updates.
 
@@ -133,7 +140,7 @@ def read_log(run: str) -> list[dict[str, float]]:
             continue
         state = read_json(folder / STATE)
         logs = state.get("log_history") if isinstance(state, dict) else None
-        valid = isinstance(logs, list) and all(isinstance(log, dict) and "step" in log for log in logs)
+        valid = isinstance(logs, list) and all(map(_is_valid, logs))
         if not valid or not isinstance(state.get("global_step"), int):
             raise ValueError(f"{folder / STATE} is damaged: it is not the state of a training run.")
         # of equally new logs the run's own, which ends with the totals

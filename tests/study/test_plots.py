@@ -78,6 +78,13 @@ def test_training_curves_show_the_logs_of_finished_and_interrupted_runs(tmp_path
     assert plots.read_log(str(tmp_path / "interrupted")) == LOG[:1]
 
 
+@pytest.mark.parametrize("damaged", [{"step": "5"}, {"step": 5, "eval_news_perplexity": "2.7"}, {"loss": 3.0}, None])
+def test_a_log_with_anything_but_numbers_is_damaged(tmp_path, damaged):
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 5, "log_history": [*LOG, damaged]}))
+    with pytest.raises(ValueError, match=r"trainer_state.json is damaged: it is not the state of a training run"):
+        plots.read_log(str(tmp_path))
+
+
 def plotted(log: list[dict[str, float]], name: str = "run"):
     """Return the panel of perplexity of one run."""
     (axes,) = (axes for axes in plots.training_curves({name: log}).axes if "perplexity" in axes.get_title())
