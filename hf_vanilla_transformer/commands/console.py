@@ -1,10 +1,18 @@
 """Console output of the command line: results go to stdout, everything else to stderr."""
 
+import io
 import sys
 
 
 class UsageError(Exception):
     """Incorrect use of the command line, reported with exit status 2."""
+
+
+def print_in_utf8() -> None:
+    """Let stdout take every character, which the terminal's encoding may not."""
+    # A program that calls `main` may have replaced it
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 def say(*words: object) -> None:

@@ -1,13 +1,18 @@
 """`vanilla-transformer evaluate`: compute BLEU, chrF, chrF++ and TER of a model on test texts."""
 
+import csv
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
 
+from ..files import replacing
 from ..flags import option
 from .models import load_translator, report_problems, resolve_languages, translate_sentences
-from .reference_text import read_text
+from .reference_text import ReferenceText, read_text
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
 
 HELP = "evaluate a model on test texts: BLEU, chrF, chrF++ and TER as JSON"
@@ -24,6 +29,30 @@ class EvaluateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, Bl
         None,
         metavar="P",
     )
+    output: str | None = option(
+        "also write a table of all sentences, with the chrF of each, to this file, which ends in .tsv or .csv",
+        None,
+        metavar="FILE",
+    )
+    worst_first: bool = option("sort the table by chrF, the lowest first", False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.output and not self.output.endswith((".tsv", ".csv")):
+            raise ValueError(f"Cannot write {self.output}: the name of a table must end in .tsv or .csv.")
+        if self.worst_first and not self.output:
+            raise ValueError("--worst_first sorts the table of --output: give both.")
+
+
+class _Row(NamedTuple):
+    """A row of the table."""
+
+    text: str
+    line: int
+    chrf: float
+    source: str
+    reference: str
+    translation: str
 
 
 def run(args: EvaluateArguments) -> None:
@@ -31,11 +60,15 @@ def run(args: EvaluateArguments) -> None:
     from ..inference.metrics import check_tokenization
 
     check_tokenization(args.bleu_tokenize)
+    # Now, not after the slow translation
+    if args.output and not Path(args.output).absolute().parent.is_dir():
+        raise FileNotFoundError(f"Cannot write {args.output}: there is no such folder.")
     translator = load_translator(args.model, args.backend, args.dtype)
     languages = resolve_languages(translator, args)
     files: Sequence[str | None] = args.test_file or [None]
     # All of them before the slow translation, so that a mistake in the last one is reported at once
     texts = [read_text(args, file, languages) for file in files]
+    rows: list[_Row] = []
     for text in texts:
         start = time.perf_counter()
         found = translate_sentences(translator, text.sources, args)
@@ -51,6 +84,27 @@ def run(args: EvaluateArguments) -> None:
             result["unseen_combinations"] = _score([pairs[i] for i in text.unseen], args.bleu_tokenize)
         # Flushed, because the next text may take an hour
         print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
+        if args.output:
+            rows += _rows(text, [each.text for each in found])
+            _write_table(sorted(rows, key=attrgetter("chrf")) if args.worst_first else rows, args.output)
+
+
+def _rows(text: ReferenceText, translations: list[str]) -> list[_Row]:
+    """Return the rows of a test text; its lines count from 1."""
+    from ..inference.metrics import sentence_chrf
+
+    scores = (round(score, 2) for score in sentence_chrf(translations, text.references))
+    columns = zip(scores, text.sources, text.references, translations, strict=True)
+    return [_Row(text.name, line, *row) for line, row in enumerate(columns, start=1)]
+
+
+def _write_table(rows: Sequence[_Row], file: str) -> None:
+    """Write a table that spreadsheets open, with quotation marks around fields with tabs or line breaks."""
+    # Without a byte order mark, Excel would not read it as UTF-8
+    with replacing(file) as unfinished, unfinished.open("w", encoding="utf-8-sig", newline="") as table:
+        writer = csv.writer(table, "excel" if file.endswith(".csv") else "excel-tab")
+        writer.writerow(_Row._fields)
+        writer.writerows(rows)
 
 
 def _score(pairs: list[tuple[str, str]], bleu_tokenize: str) -> dict[str, object]:

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 
 from ..flags import values_of
-from .console import say
+from .console import print_in_utf8, say
 from .models import load_translator, resolve_languages
 from .reference_text import read_text
 from .shared_flags import BatchFlags, DirectionFlags, DtypeFlags, ModelsFlags, TextFlags
@@ -32,10 +32,14 @@ def run(args: ScoreArguments) -> None:
         results = score_translations(
             translator, text.sources, text.references, args.max_tokens, progress=bar.update, **direction
         )
-    for log_probability, tokens in results:
+    print_in_utf8()
+    scored = zip(text.sources, text.references, results, strict=True)
+    for index, (source, target, (log_probability, tokens)) in enumerate(scored):
+        pair = {"index": index, "source": source, "target": target}
         # At least one token: `</s>` counts
         own = perplexity(-log_probability / tokens)
-        print(json.dumps({"log_probability": log_probability, "tokens": tokens, "perplexity": own}))
+        row = {**pair, "log_probability": log_probability, "tokens": tokens, "perplexity": own}
+        print(json.dumps(row, ensure_ascii=False))
 
     # Per token of the whole text, not the mean over pairs, in which short sentences would weigh too much
     total = sum(log_probability for log_probability, _ in results)

@@ -12,7 +12,7 @@ from typing import BinaryIO, ClassVar
 
 from ..files import JsonObject
 from ..flags import Settings, numpy_seed, option, positive
-from .console import UsageError, say
+from .console import UsageError, print_in_utf8, say
 from .models import load_translator, report_problems, resolve_languages, translate_settings
 from .runner_flags import RunnerFlags
 from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
@@ -75,9 +75,7 @@ def run(args: TranslateArguments) -> None:
     settings = {**translate_settings(args), **sampling, "split_sentences": args.split_sentences}
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
-    # The terminal's encoding may lack characters. A program that calls `main` may have replaced stdout
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
+    print_in_utf8()
 
     lines_read = 0
     untranslated = 0

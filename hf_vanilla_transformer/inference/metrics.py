@@ -1,6 +1,7 @@
 """BLEU, chrF, chrF++ and TER by sacreBLEU, and BLEU as a metric of `evaluate` that needs no network access."""
 
 import math
+from collections.abc import Sequence
 
 import datasets
 import evaluate
@@ -83,6 +84,13 @@ def evaluate_translations(
     # Signatures name the number of references, which is known only after scoring
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     return {**scores, "signatures": signatures}
+
+
+def sentence_chrf(translations: Sequence[str], references: Sequence[str]) -> list[float]:
+    """Return the chrF of each translation, in percent. BLEU says little about a single sentence."""
+    chrf = sacrebleu.CHRF()
+    pairs = zip(translations, references, strict=True)
+    return [chrf.sentence_score(translation, [reference]).score for translation, reference in pairs]
 
 
 def perplexity(nats: float) -> float:

@@ -13,12 +13,13 @@ GPU_CHUNK_ROWS = 4096
 
 def _loss_and_gradient(
     logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sum over rows of -sum_k q(k) log p(k), and its gradient p - q, which overwrites the logits.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the sum over rows of -sum_k q(k) log p(k), the same without smoothing, and the gradient of the first.
 
-    On a CPU, new memory for tensors of this size costs more time than the arithmetic.
+    The gradient p - q overwrites the logits: on a CPU, new memory for tensors of this size costs more time than the
+    arithmetic.
 
-    *Shape:* logits (N, V), float32 or wider, and labels (N,) to a scalar and (N, V).
+    *Shape:* logits (N, V), float32 or wider, and labels (N,) to two scalars and (N, V).
     """
     padded = labels == IGNORED_LABEL
     # any token will do at padded positions, whose loss and gradient are set to 0 below
@@ -27,21 +28,24 @@ def _loss_and_gradient(
     # added to the target probability of every token except padding
     uniform = smoothing / (logits.shape[-1] - 1)
     # -sum_k q(k) log p(k) = log sum_k exp(logit_k) - sum_k q(k) logit_k, because q sums to 1
-    expected = (1 - smoothing) * logits.gather(1, index)[:, 0]
+    label_logits = logits.gather(1, index)[:, 0]
+    expected = (1 - smoothing) * label_logits
     if smoothing:
         expected += uniform * (logits.sum(-1) - logits[:, pad_token_id])
     # so that no exponential overflows
     highest = logits.amax(-1)
     exponentials = logits.sub_(highest[:, None]).exp_()
     partition = exponentials.sum(-1)
-    loss = (highest + partition.log() - expected).masked_fill(padded, 0.0).sum()
+    log_partition = highest + partition.log()
+    loss = (log_partition - expected).masked_fill(padded, 0.0).sum()
+    cross_entropy = (log_partition - label_logits).masked_fill(padded, 0.0).sum()
     # p, then minus q
     gradient = exponentials.mul_((real / partition)[:, None])
     if smoothing:
         gradient -= (uniform * real)[:, None]
         gradient[:, pad_token_id] += uniform * real
     gradient.scatter_add_(1, index, ((smoothing - 1) * real)[:, None])
-    return loss, gradient
+    return loss, cross_entropy, gradient
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -51,12 +55,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def forward(ctx, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
         # a copy, since the gradient overwrites it and the caller's logits must stay
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
-        loss, gradient = _loss_and_gradient(wide, labels, smoothing, pad_token_id)
+        loss, cross_entropy, gradient = _loss_and_gradient(wide, labels, smoothing, pad_token_id)
         ctx.save_for_backward(gradient.to(logits.dtype))
-        return loss
+        ctx.mark_non_differentiable(cross_entropy)
+        return loss, cross_entropy
 
     @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor, _):
         (gradient,) = ctx.saved_tensors
         return (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype), None, None, None
 
@@ -91,6 +96,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             for value, need in zip((inputs, weight, bias), needed, strict=True)
         ]
         loss = states.new_zeros((), dtype=wide)
+        cross_entropy = torch.zeros_like(loss)
         chunk_rows = CHUNK_ROWS if device == "cpu" else GPU_CHUNK_ROWS
         narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(weight))
         # the same memory if the dtypes are equal
@@ -105,8 +111,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             logits.copy_(narrow)
             if bias is not None:
                 logits += bias
-            chunk_loss, gradient = _loss_and_gradient(logits, labels[chunk], smoothing, pad_token_id)
+            chunk_loss, chunk_entropy, gradient = _loss_and_gradient(logits, labels[chunk], smoothing, pad_token_id)
             loss += chunk_loss
+            cross_entropy += chunk_entropy
             if gradients[2] is not None:
                 gradients[2] += gradient.sum(0)
             # matrix products in the dtype of autocast, as backward() of a linear layer would compute them
@@ -118,10 +125,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         # not save_for_backward(), since nothing else can change them before backward() scales them
         ctx.gradients = gradients
         ctx.dtypes = [None if value is None else value.dtype for value in (states, weight, bias)]
-        return loss
+        ctx.mark_non_differentiable(cross_entropy)
+        return loss, cross_entropy
 
     @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor, _):
         scaled = [
             None if gradient is None else (gradient * grad_output).to(dtype)
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
@@ -132,7 +140,16 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 def smoothed_cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
 ) -> torch.Tensor:
-    """Return the cross-entropy against smoothed labels in nats, summed over the positions that are not padded.
+    """Return the first of `cross_entropies`."""
+    return cross_entropies(logits, labels, smoothing, pad_token_id)[0]
+
+
+def cross_entropies(
+    logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the cross-entropy against smoothed and against plain labels, in nats.
+
+    Both are sums over the positions that are not padded. Only the first has a gradient.
 
     The target distribution is 1 - smoothing on the label plus smoothing spread evenly over the vocabulary. Padding,
     which is never a correct token, gets no share of it.
@@ -148,8 +165,8 @@ def smoothed_cross_entropy(
 @torch.compiler.disable  # the number of chunks changes with the batch, which would be compiled again each time
 def projected_cross_entropy(
     projection: nn.Module, states: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
-) -> torch.Tensor:
-    """Return `smoothed_cross_entropy` of the logits `projection(states)`, in chunks if it is a plain linear layer.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `cross_entropies` of the logits `projection(states)`, in chunks if it is a plain linear layer.
 
     Args:
         projection: layer from d_model to V.
@@ -160,7 +177,7 @@ def projected_cross_entropy(
     hooks = forward or projection._backward_pre_hooks or projection._backward_hooks
     if type(projection) is not nn.Linear or hooks:
         # an adapter, or weights that a hook gathers
-        return smoothed_cross_entropy(projection(states), labels, smoothing, pad_token_id)
+        return cross_entropies(projection(states), labels, smoothing, pad_token_id)
     inputs = [states.flatten(0, -2), projection.weight, projection.bias]
     if not torch.is_grad_enabled():
         # otherwise the gradients would be computed, too

@@ -5,6 +5,7 @@ Section numbers refer to the paper. Shapes use B sentences, S source tokens and 
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +45,13 @@ from .loss_vanilla_transformer import projected_cross_entropy
 
 if TYPE_CHECKING:  # transformers copies the files imported here into saved models; this makes it copy the pipeline
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401
+
+
+@dataclass
+class TrainingOutput(Seq2SeqLMOutput):
+    """The output of the model if `smoothing` is given: both losses, of which that without it has no gradient."""
+
+    cross_entropy: torch.FloatTensor | None = None
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
@@ -390,8 +398,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         """Return `logits` (B, T, vocab_size) and, given `labels` (B, T), the cross-entropy, ignoring labels of -100.
 
         The loss is the mean over the labels, or the sum divided by `num_items_in_batch`, which makes gradient
-        accumulation exact. `smoothing` selects the loss of section 5.4, without logits, which saves memory. The
-        decoder's input defaults to the labels shifted right. The rest is as in `VanillaTransformerModel.forward`.
+        accumulation exact. `smoothing` selects the loss of section 5.4, without logits, which saves memory, and adds
+        the plain one as `cross_entropy`. The decoder's input defaults to the labels shifted right. The rest is as in
+        `VanillaTransformerModel.forward`.
         """
         if labels is not None:
             # all positions are computed at once, so a cache would only take memory
@@ -414,19 +423,18 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             **kwargs,
         )
         states = outputs.last_hidden_state
-        logits = None
-        loss = None
+        rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         if labels is not None and smoothing is not None:
-            loss = projected_cross_entropy(self.lm_head, states, labels, smoothing, self.config.pad_token_id)
-            loss = loss / (labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch)
-        else:
-            # (B, T, vocab_size), without softmax, which is part of the loss and of the search
-            logits = self.lm_head(states)
-        if labels is not None and smoothing is None:
+            losses = projected_cross_entropy(self.lm_head, states, labels, smoothing, self.config.pad_token_id)
+            tokens = labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
+            loss, cross_entropy = (value / tokens for value in losses)
+            return TrainingOutput(loss=loss, cross_entropy=cross_entropy, **rest)
+        # (B, T, vocab_size), without softmax, which is part of the loss and of the search
+        logits = self.lm_head(states)
+        loss = None
+        if labels is not None:
             loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
-        return Seq2SeqLMOutput(
-            loss=loss, logits=logits, **{k: v for k, v in outputs.items() if k != "last_hidden_state"}
-        )
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
 
 
 __all__ = [

@@ -11,7 +11,7 @@ from sacrebleu.significance import PairedTest, Result
 from ..data.batching import batches_by_length, pad
 from ..files import JsonObject
 from ..inference.ensemble import Ensemble
-from ..inference.metrics import bleu
+from ..inference.metrics import bleu, sentence_chrf
 from ..inference.translator import Translator
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, shift_right
 
@@ -105,12 +105,11 @@ def _most_different(
     sources: Sequence[str], references: Sequence[str], lines_a: Sequence[str], lines_b: Sequence[str]
 ) -> JsonObject:
     """Return the sentences where B beats A by the largest margin, and A beats B, in sentence-level chrF."""
-    # BLEU says little about a single sentence
-    chrf = sacrebleu.CHRF()
+    chrf_a, chrf_b = (sentence_chrf(lines, references) for lines in (lines_a, lines_b))
     rows: list[JsonObject] = []
-    for number, (source, reference, a, b) in enumerate(zip(sources, references, lines_a, lines_b, strict=True), 1):
-        gain = chrf.sentence_score(b, [reference]).score - chrf.sentence_score(a, [reference]).score
-        row = {"line": number, "chrf_difference": gain, "source": source, "reference": reference, "a": a, "b": b}
+    for i, (source, reference, a, b) in enumerate(zip(sources, references, lines_a, lines_b, strict=True)):
+        gain = chrf_b[i] - chrf_a[i]
+        row = {"line": i + 1, "chrf_difference": gain, "source": source, "reference": reference, "a": a, "b": b}
         rows.append(row)
     rows.sort(key=lambda row: row["chrf_difference"])
     return {

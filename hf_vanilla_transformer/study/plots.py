@@ -5,7 +5,7 @@ of Okabe and Ito.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import torch
 
 from ..files import STATE, JsonObject, import_extra, read_json
 from ..training.checkpoints import checkpoint_folders
+from ..training.progress import overfitting, validations
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +26,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 COLOUR_MAP = "cividis"
 _INCHES_PER_TOKEN = 0.32
+_MARKERS = ".xsv"  # of the curves of one run in one panel
+_PERPLEXITY = "perplexity in validation and training"
+_TRAINING = ", training"
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -122,6 +126,13 @@ def attention_heads(
     return figure
 
 
+def _is_valid(entry: object) -> bool:
+    """Return whether an entry of a log has its update, and numbers for all measures that are plotted."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+        return False
+    return all(isinstance(entry[key], (int, float)) for key in entry if key.endswith(("loss", "perplexity", "bleu")))
+
+
 def read_log(run: str) -> list[dict[str, float]]:
     """Return the log of a training run from its folder or its checkpoints, whichever has seen the most updates.
 
@@ -136,7 +147,7 @@ def read_log(run: str) -> list[dict[str, float]]:
             continue
         state = read_json(folder / STATE)
         logs = state.get("log_history") if isinstance(state, dict) else None
-        valid = isinstance(logs, list) and all(isinstance(log, dict) and "step" in log for log in logs)
+        valid = isinstance(logs, list) and all(map(_is_valid, logs))
         if not valid or not isinstance(state.get("global_step"), int):
             raise ValueError(f"{folder / STATE} is damaged: it is not the state of a training run.")
         # of equally new logs the run's own, which ends with the totals
@@ -146,36 +157,64 @@ def read_log(run: str) -> list[dict[str, float]]:
     return found[max(found)]
 
 
+def _curves(log: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Return the points (update, value) in the log of a run, by panel and by what its name is followed by."""
+
+    def logged(key: str) -> list[tuple[float, float]]:
+        return [(entry["step"], entry[key]) for entry in log if key in entry]
+
+    perplexities = {_TRAINING: logged("perplexity")}
+    bleus: dict[str, list[tuple[float, float]]] = {}
+    for updates, text, perplexity, bleu in validations(log):
+        suffix = f", {text}" if text else ""
+        perplexities.setdefault(suffix, []).append((updates, perplexity))
+        if bleu is not None:
+            bleus.setdefault(suffix, []).append((updates, bleu))
+    panels = {
+        "training loss, with label smoothing": {"": logged("loss")},
+        _PERPLEXITY: perplexities,
+        "validation BLEU": bleus,
+    }
+    return {title: {name: points for name, points in panel.items() if points} for title, panel in panels.items()}
+
+
 def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure":
-    """Plot training loss, validation perplexity and validation BLEU by update from the logs of one or more runs.
+    """Plot loss, perplexity in training and validation, and BLEU by update, from the logs of one or more runs.
+
+    A vertical line marks the best validation of a run that overfits.
 
     Raises:
         ValueError: if none of these has been logged.
     """
-    measures = {
-        "loss": "training loss, with label smoothing",
-        "eval_perplexity": "validation perplexity",
-        "eval_bleu": "validation BLEU",
-    }
-    present = {
-        key: title for key, title in measures.items() if any(key in log for run in runs.values() for log in run)
-    }
+    curves = {name: _curves(log) for name, log in runs.items()}
+    present = [title for title in _curves([]) if any(panels[title] for panels in curves.values())]
     if not present:
         raise ValueError(f"Nothing to plot: {', '.join(runs)} logged no loss, perplexity or BLEU.")
     figure = new_figure(4.5 * len(present), 4)
-    for axes, (key, title) in zip(figure.subplots(1, len(present), squeeze=False)[0], present.items(), strict=True):
-        for i, (name, run) in enumerate(runs.items()):
-            points = [(log["step"], log[key]) for log in run if key in log]
-            if points:
-                axes.plot(*zip(*points, strict=True), label=name, marker=".", markersize=3, **line_style(i))
+    for axes, title in zip(figure.subplots(1, len(present), squeeze=False)[0], present, strict=True):
+        for i, (name, log) in enumerate(runs.items()):
+            for marker, (suffix, points) in zip(cycle(_MARKERS), curves[name][title].items(), strict=False):
+                # Curves of a run share their colour and style; that of training is thin
+                width = 0.7 if suffix == _TRAINING else 1.5
+                axes.plot(
+                    *zip(*points, strict=True),
+                    label=name + suffix,
+                    linewidth=width,
+                    marker=marker,
+                    markersize=3 * width,
+                    **line_style(i),
+                )
+            if title == _PERPLEXITY and (found := overfitting(log)):
+                label = f"{name} overfits after update {found[0].updates:,}"
+                axes.axvline(found[0].updates, label=label, linewidth=0.7, **line_style(i))
         axes.set(xlabel="update", title=title)
-        if key == "eval_perplexity":
-            # The steps are less than a power of ten, where matplotlib would print 3 x 10^0.
+        if title == _PERPLEXITY:
+            # Numbers such as 3, where matplotlib would print 3 x 10^0, and not so many that they overlap
             axes.set_yscale("log")
-            from matplotlib.ticker import ScalarFormatter
+            from matplotlib.ticker import LogFormatter, ScalarFormatter
 
             axes.yaxis.set_major_formatter(ScalarFormatter())
-            axes.yaxis.set_minor_formatter(ScalarFormatter())
+            axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(3, 0.4)))
         axes.grid(alpha=0.3)
         axes.legend()
     return figure

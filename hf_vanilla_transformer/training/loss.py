@@ -3,7 +3,7 @@
 import torch
 
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
-from ..model.loss_vanilla_transformer import GPU_CHUNK_ROWS, smoothed_cross_entropy
+from ..model.loss_vanilla_transformer import GPU_CHUNK_ROWS, cross_entropies
 
 CHUNK_ROWS = 64  # those of both passes and a vocabulary of 10,000 fit into the cache of a processor
 
@@ -24,10 +24,11 @@ def symmetric_divergence(first: torch.Tensor, second: torch.Tensor, labels: torc
 
 def r_drop_loss(
     logits: torch.Tensor, labels: torch.Tensor, alpha: float, smoothing: float, pad_token_id: int
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return half of equation 4: the mean smoothed cross-entropy of two passes, plus alpha / 2 times their divergence.
 
-    In nats, summed over the positions that are not padded.
+    The second tensor is the mean plain cross-entropy of the two passes. Both are in nats, summed over the positions
+    that are not padded.
 
     Args:
         logits: (2 B, T, V), of any float dtype: those of the first pass, then those of the second.
@@ -43,10 +44,11 @@ class _RDropLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx, logits: torch.Tensor, labels: torch.Tensor, alpha: float, smoothing: float, pad_token_id: int
-    ) -> torch.Tensor:
-        # The softmax of half-precision logits is taken in float32, as in smoothed_cross_entropy
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # The softmax of half-precision logits is taken in float32, as in cross_entropies
         wide = torch.promote_types(logits.dtype, torch.float32)
         loss = logits.new_zeros((), dtype=wide)
+        cross_entropy = torch.zeros_like(loss)
         gradient = torch.empty_like(logits)
         chunk_rows = CHUNK_ROWS if logits.device.type == "cpu" else GPU_CHUNK_ROWS
         for start in range(0, len(labels), chunk_rows):
@@ -55,15 +57,17 @@ class _RDropLoss(torch.autograd.Function):
             part_labels = labels[chunk]
             # Gradients are off inside forward; here each chunk is differentiated at once, and its graph is freed
             with torch.enable_grad():
-                entropy = smoothed_cross_entropy(part, part_labels.expand(2, -1), smoothing, pad_token_id)
+                entropy, plain = cross_entropies(part, part_labels.expand(2, -1), smoothing, pad_token_id)
                 chunk_loss = (entropy + alpha * symmetric_divergence(part[0], part[1], part_labels)) / 2
             gradient[:, chunk] = torch.autograd.grad(chunk_loss, part)[0]
             loss += chunk_loss.detach()
+            cross_entropy += plain / 2
         ctx.save_for_backward(gradient)
-        return loss
+        ctx.mark_non_differentiable(cross_entropy)
+        return loss, cross_entropy
 
     @staticmethod
-    def backward(ctx, grad_output: torch.Tensor):
+    def backward(ctx, grad_output: torch.Tensor, _):
         (gradient,) = ctx.saved_tensors
         # In place, because the gradient is as large as the logits
         return gradient.mul_(grad_output), None, None, None, None

@@ -1,6 +1,5 @@
 """Record what the model card says about a training run, without private text or local paths."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -10,6 +9,7 @@ from ..files import JsonObject
 from ..sharing.card import hardware
 from ..version import __version__
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, meaning
+from .progress import validations
 from .text import TokenizedText
 from .trainer import VanillaTransformerTrainer
 
@@ -41,7 +41,11 @@ def training_record(
     dataset_name = hub_datasets[0] if len(hub_datasets) == 1 else hub_datasets or None
     if hub_datasets and hub_datasets == names:
         public |= {"dataset_name": dataset_name}
-    validation = [row for log in state.log_history for row in _validation_rows(log)]
+    validation: list[JsonObject] = []
+    for updates, name, perplexity, bleu in validations(state.log_history):
+        about: JsonObject = {"updates": updates, "text": name} if name else {"updates": updates}
+        rounded_bleu = None if bleu is None else round(bleu, 2)
+        validation.append({**about, "perplexity": round(perplexity, 2), "bleu": rounded_bleu})
     labels = [Path(file).resolve().name for file in data.train_file or []]
     labels += map(_public_name, names)
     record = {
@@ -64,20 +68,6 @@ def training_record(
             score["direction"] = direction
         record["scores"] = scores
     return record
-
-
-def _validation_rows(log: JsonObject) -> Iterator[JsonObject]:
-    """Yield the scores in an entry of the log: one row for each validation text."""
-    for key, perplexity in log.items():
-        if key.startswith("eval_") and key.endswith("perplexity"):
-            # Trainer writes eval_NAME_perplexity if there are several validation texts, else eval_perplexity
-            prefix = key.removesuffix("perplexity")
-            name = prefix.removeprefix("eval_").rstrip("_")
-            bleu = log.get(f"{prefix}bleu")
-            row: JsonObject = {"updates": log["step"], "text": name} if name else {"updates": log["step"]}
-            row["perplexity"] = round(perplexity, 2)
-            row["bleu"] = None if bleu is None else round(bleu, 2)
-            yield row
 
 
 def example_sentence(data: DataArguments, text: TokenizedText) -> str:

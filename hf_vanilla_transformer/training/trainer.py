@@ -10,12 +10,14 @@ from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PreTrainedModel, TrainingArguments
 from transformers.debug_utils import DebugOption
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import logging
 
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name
 from ..files import STATE
 from ..flags import Refuser
+from ..inference.metrics import perplexity
 from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
@@ -23,7 +25,9 @@ from ..sharing import hub
 from .arguments import NOAM, VanillaTransformerTrainingArguments, reject_changes
 from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
+from .events import RunEvents
 from .loss import r_drop_loss
+from .progress import OverfittingNotice, UnsmoothedLoss
 from .resumed_state import ResumedState
 from .safeguards import Safeguards
 from .schedule import get_noam_schedule
@@ -108,14 +112,20 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
         self._sampler: MaxTokensBatchSampler | None = None
         self.speed = TrainingSpeed()
+        self.unsmoothed = UnsmoothedLoss(self.accelerator)
         self.safeguards = Safeguards(self.accelerator, self.processing_class)
         self.average = MovingAverage(args.ema_decay) if args.ema_decay else None
         patience = args.early_stopping_patience
         early_stopping = None if patience is None else EarlyStoppingCallback(patience)
         self.resumed_state = ResumedState(early_stopping)
-        for callback in (self.speed, self.safeguards, self.average, early_stopping, self.resumed_state):
+        notice = OverfittingNotice()
+        for callback in (self.speed, self.safeguards, self.average, early_stopping, self.resumed_state, notice):
             if callback is not None:
                 self.add_callback(callback)
+        if "tensorboard" in (args.report_to or ()):
+            # The first is that of `report_to`, before those of the caller
+            self.pop_callback(TensorBoardCallback)
+            self.add_callback(RunEvents())
 
     def _check_metric(
         self, args: VanillaTransformerTrainingArguments, eval_dataset, compute_metrics
@@ -204,11 +214,12 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
         smoothing = self.args.label_smoothing_factor if model.training else 0.0
         pad_token_id = self.model.config.pad_token_id
+        cross_entropy = None
         if model.training and (r_drop := self.args.r_drop_alpha):
             # One pass over 2 B rows is faster than two passes, and each half of the rows has its own dropout
             twice = {name: torch.cat((value, value)) for name, value in inputs.items()}
             outputs = model(**twice, use_cache=False)
-            loss = r_drop_loss(outputs.logits, labels, r_drop, smoothing, pad_token_id)
+            loss, cross_entropy = r_drop_loss(outputs.logits, labels, r_drop, smoothing, pad_token_id)
         elif return_outputs:
             # the outputs include the logits, which the model leaves out if it computes the loss
             outputs = model(**inputs, use_cache=False)
@@ -217,6 +228,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             outputs = model(**inputs, labels=labels, smoothing=smoothing, num_items_in_batch=1)
             # divided by 1, so the sum over tokens
             loss = outputs.loss
+            # not by a model whose code was saved by an earlier version
+            cross_entropy = outputs.get("cross_entropy")
 
         if num_items_in_batch is None:
             loss = loss / labels.ne(IGNORED_LABEL).sum()
@@ -232,15 +245,22 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 self.speed.tokens += num_items_in_batch / self.current_gradient_accumulation_steps
         if model.training:
             self.safeguards.record_loss(loss.detach(), labels)
+            if cross_entropy is not None:
+                self.unsmoothed.add(cross_entropy, labels.ne(IGNORED_LABEL).sum())
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, *args, **kwargs) -> torch.Tensor:
         return self.safeguards.last_finite(super().training_step(*args, **kwargs))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log training metrics with the real target tokens per second of all processes and the seconds of the run."""
+        """Log training metrics with the loss without smoothing, its perplexity, and the speed of all processes.
+
+        `tokens_per_second` counts real target tokens, and `seconds` those of the whole run.
+        """
         if "loss" in logs:
             self.safeguards.report()
+            if (unsmoothed := self.unsmoothed.mean()) is not None:
+                logs |= {"unsmoothed_loss": unsmoothed, "perplexity": perplexity(unsmoothed)}
             logs["tokens_per_second"] = round(self.speed.tokens_per_second(), 1)
             logs["seconds"] = round(self.speed.total_seconds, 1)
         super().log(logs, start_time)

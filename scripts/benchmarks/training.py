@@ -174,7 +174,7 @@ def measure_loss(report: Report, rows: int, repeats: int) -> None:
     labels = torch.randint(4, 37_000, (rows,))
 
     def chunked() -> None:
-        projected_cross_entropy(projection, states, labels, 0.1, 0).backward()
+        projected_cross_entropy(projection, states, labels, 0.1, 0)[0].backward()
 
     def whole() -> None:
         smoothed_cross_entropy(projection(states), labels, 0.1, 0).backward()

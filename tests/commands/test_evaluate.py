@@ -1,11 +1,25 @@
+import csv
 import json
+from pathlib import Path
 
+import pandas
 import pytest
 import sacrebleu
 import torch
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.inference.translator import Translator
+
+COLUMNS = ["text", "line", "chrf", "source", "reference", "translation"]
+
+
+def read_table(file: Path) -> list[tuple]:
+    """Return the rows of a table as pandas reads them, below a header of `COLUMNS`."""
+    separator = "," if file.suffix == ".csv" else "\t"
+    table = pandas.read_csv(file, sep=separator, encoding="utf-8", keep_default_na=False)
+    assert [*table.columns] == COLUMNS
+    return [*table.itertuples(index=False, name=None)]
 
 
 def test_evaluate_prints_sacrebleu_scores_as_one_json_object(saved, capsys):
@@ -29,3 +43,107 @@ def test_running_out_of_memory_prints_one_line(saved, capsys, monkeypatch):
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer: ")]
     assert len(lines) == 1
     assert "Out of memory on the GPU: use smaller batches (--max_tokens" in lines[0]
+
+
+@pytest.fixture
+def wordy_models(two_models):
+    """The two models, of which the second translates to more than an empty text."""
+    two_models.two.lm_head.bias.data[2] = -3.0
+    two_models.two.save_pretrained(two_models.paths[1])
+    return two_models
+
+
+@pytest.mark.parametrize("name", ["table.tsv", "table.csv"])
+def test_the_table_holds_each_sentence_with_its_translation_and_chrf(wordy_models, tmp_path, capsys, name):
+    command = ["evaluate", wordy_models.paths[1], "--test_file", wordy_models.test_file]
+    assert main([*command, "--output", str(tmp_path / name)]) == 0
+    translations = translate(wordy_models.two, wordy_models.tokenizer, wordy_models.sources)
+    assert all(translations)
+    expected = []
+    texts = zip(wordy_models.sources, wordy_models.references, translations, strict=True)
+    for line, (source, reference, translation) in enumerate(texts, start=1):
+        chrf = sacrebleu.sentence_chrf(translation, [reference]).score
+        expected.append(("test", line, pytest.approx(chrf, abs=0.006), source, reference, translation))
+    assert read_table(tmp_path / name) == expected
+    # Excel takes only a file with a byte order mark for UTF-8
+    assert (tmp_path / name).read_bytes().startswith(b"\xef\xbb\xbf")
+    assert not [*tmp_path.glob("*.unfinished")]
+    assert json.loads(capsys.readouterr().out)["sentences"] == 3
+
+
+@pytest.mark.parametrize("name", ["table.tsv", "table.csv"])
+def test_tabs_line_breaks_and_quotes_survive_in_the_table(two_models, tmp_path, name):
+    texts = ["a\tb", "one\ntwo", "one\r\ntwo", "one\rtwo", 'a "quoted" word', '"', "a, b; c", "मैं", "  ", "\u2028x"]
+    rows = [json.dumps({"en": text, "de": text[::-1]}) for text in texts]
+    (tmp_path / "odd.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    command = [
+        "evaluate",
+        two_models.paths[1],
+        "--test_file",
+        str(tmp_path / "odd.jsonl"),
+        "--output",
+        str(tmp_path / name),
+    ]
+    assert main(command) == 0
+    found = read_table(tmp_path / name)
+    assert [row[3:5] for row in found] == [(text, text[::-1]) for text in texts]
+    assert [row[1] for row in found] == [*range(1, len(texts) + 1)]
+
+
+def test_the_worst_sentences_of_all_texts_come_first_on_request(wordy_models, tmp_path):
+    files = [wordy_models.test_file, str(tmp_path / "second.jsonl")]
+    rows = "".join(f'{{"en": "{source}", "de": "hund"}}\n' for source in ("a dog", "two", "men"))
+    Path(files[1]).write_text(rows, encoding="utf-8")
+    tables = []
+    for more in ([], ["--worst_first"]):
+        output = tmp_path / f"table{len(more)}.tsv"
+        assert main(["evaluate", wordy_models.paths[1], "--test_file", *files, "--output", str(output), *more]) == 0
+        tables.append(read_table(output))
+    assert [row[:2] for row in tables[0]] == [(name, i) for name in ("test", "second.jsonl") for i in (1, 2, 3)]
+    assert tables[1] == sorted(tables[0], key=lambda row: row[2])
+    assert tables[1] != tables[0]
+
+
+def test_what_is_wrong_with_the_table_is_said_before_any_translation(two_models, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("hf_vanilla_transformer.inference.translator.Translator.translate", lambda *args: 1 / 0)
+    command = ["evaluate", two_models.paths[1], "--test_file", two_models.test_file]
+    missing = str(tmp_path / "missing" / "table.tsv")
+    assert main([*command, "--output", missing]) == 1
+    assert f"Cannot write {missing}: there is no such folder." in capsys.readouterr().err
+    for words, message in (
+        (["--output", str(tmp_path / "table.xlsx")], "table.xlsx: the name of a table must end in .tsv or .csv"),
+        (["--worst_first"], "--worst_first sorts the table of --output: give both"),
+    ):
+        assert main([*command, *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_text_that_fails_leaves_the_table_of_those_before(two_models, tmp_path, monkeypatch):
+    """A failure while a table is written leaves the old one."""
+    output = tmp_path / "table.tsv"
+    command = [
+        "evaluate",
+        two_models.paths[1],
+        "--test_file",
+        two_models.test_file,
+        two_models.test_file,
+        "--output",
+        str(output),
+    ]
+    whole = Translator.translate
+
+    def out_of_memory(*args, **settings):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    calls = iter([whole, out_of_memory])
+    monkeypatch.setattr(Translator, "translate", lambda *args, **settings: next(calls)(*args, **settings))
+    assert main(command) == 1
+    before = output.read_bytes()
+    assert len(read_table(output)) == 3
+
+    monkeypatch.setattr(Translator, "translate", whole)
+    monkeypatch.setattr(csv, "writer", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(command)
+    assert output.read_bytes() == before
+    assert not [*tmp_path.glob("*.unfinished")]

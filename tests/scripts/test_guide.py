@@ -55,7 +55,7 @@ NOT_RUN = {
 # A program that starts several processes, and its first words: here the same flags are given to one process
 LAUNCHERS = {"accelerate": 5, "torchrun": 4}
 # Programs whose flags the text names, besides the verbs
-OTHER_PROGRAMS = re.compile(r"bash |python |OMP_NUM_THREADS=1 python |sbatch |pip ")
+OTHER_PROGRAMS = re.compile(r"bash |python |OMP_NUM_THREADS=1 python |sbatch |pip |tensorboard ")
 # Flags that are added to the commands of a verb, so that they take seconds
 _SMALL_VOCABULARY = ["--vocab_size", "290"]
 _SHORT_TRAINING = as_flags({**SIZES, "max_steps": 5, "save_steps": 1, "warmup_steps": 2, "max_tokens": 512})

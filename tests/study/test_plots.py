@@ -78,6 +78,46 @@ def test_training_curves_show_the_logs_of_finished_and_interrupted_runs(tmp_path
     assert plots.read_log(str(tmp_path / "interrupted")) == LOG[:1]
 
 
+@pytest.mark.parametrize("damaged", [{"step": "5"}, {"step": 5, "eval_news_perplexity": "2.7"}, {"loss": 3.0}, None])
+def test_a_log_with_anything_but_numbers_is_damaged(tmp_path, damaged):
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 5, "log_history": [*LOG, damaged]}))
+    with pytest.raises(ValueError, match=r"trainer_state.json is damaged: it is not the state of a training run"):
+        plots.read_log(str(tmp_path))
+
+
+def plotted(log: list[dict[str, float]], name: str = "run"):
+    """Return the panel of perplexity of one run."""
+    (axes,) = (axes for axes in plots.training_curves({name: log}).axes if "perplexity" in axes.get_title())
+    return axes
+
+
+def test_training_and_validation_perplexity_share_one_scale():
+    log = [{"step": 5, "loss": 3.0, "perplexity": 12.0}, {"step": 10, "loss": 2.0, "perplexity": 5.0}, LOG[2]]
+    axes = plotted(log)
+    assert lines(axes) == {"run, training": [[5, 10], [12, 5]], "run": [[10], [2.7]]}
+    training, validation = axes.lines
+    # Told apart without colours, too
+    assert training.get_linewidth() < validation.get_linewidth()
+    assert training.get_marker() != validation.get_marker()
+
+
+def test_each_of_several_validation_texts_has_its_curves():
+    log = [{"step": 10, f"eval_{name}_perplexity": value} for name, value in (("news", 9.0), ("talks", 7.0))]
+    log = [{**entry, f"eval_{name}_bleu": 1.0} for entry, name in zip(log, ("news", "talks"), strict=True)]
+    perplexity, bleu = plots.training_curves({"run": log}).axes
+    assert lines(perplexity) == {"run, news": [[10], [9]], "run, talks": [[10], [7]]}
+    assert [*lines(bleu)] == ["run, news", "run, talks"]
+
+
+def test_the_plot_names_overfitting_and_the_best_update():
+    values = ((100, 20.0), (1200, 10.0), (1300, 15.0))
+    log = [{"step": step, "eval_perplexity": value} for step, value in values]
+    legend = [text.get_text() for text in plotted(log).get_legend().get_texts()]
+    assert legend == ["run", "run overfits after update 1,200"]
+    assert lines(plotted(log))["run overfits after update 1,200"][0] == [1200, 1200]
+    assert [*lines(plotted(log[:2]))] == ["run"]
+
+
 def test_a_search_is_plotted_from_its_results():
     trials = [
         {"number": 0, "state": "complete", "value": 3.0},

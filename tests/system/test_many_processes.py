@@ -20,6 +20,10 @@ def test_two_processes_equal_one_with_two_accumulated_batches(run):
     one = run("one", *steps, "--gradient_accumulation_steps", "2")
     two.finish()
     one.finish()
+    states = [json.loads((each.folder / "trainer_state.json").read_text()) for each in (one, two)]
+    plain = [[log["unsmoothed_loss"] for log in state["log_history"] if "loss" in log] for state in states]
+    assert len(plain[0]) == 2
+    assert plain[0] == pytest.approx(plain[1], rel=1e-5)
     expected = one.weights()
     for name, weight in two.weights().items():
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-6, msg=name)

@@ -70,7 +70,7 @@ def test_r_drop_in_chunks_has_the_loss_and_gradient_of_its_equation(monkeypatch,
     monkeypatch.setattr(loss_module, "CHUNK_ROWS", 3)
     (first, labels), (second, _) = example(), example()
     logits = torch.cat((first, second.flip(0))).detach().to(dtype).requires_grad_()
-    loss = r_drop_loss(logits, labels, 5.0, 0.1, PAD)
+    loss, _ = r_drop_loss(logits, labels, 5.0, 0.1, PAD)
     (gradient,) = torch.autograd.grad(7 * loss, logits)
     exact = logits.detach().double().requires_grad_()
     entropy = reference(exact, torch.cat((labels, labels)), 0.1)
@@ -171,7 +171,7 @@ def decoder_output(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[torc
 def test_the_loss_in_chunks_matches_that_of_all_logits(bias, smoothing):
     states, projection, labels = decoder_output(bias)
     inputs = [states, *projection.parameters()]
-    loss = projected_cross_entropy(projection, states, labels, smoothing, PAD)
+    loss, _ = projected_cross_entropy(projection, states, labels, smoothing, PAD)
     expected = reference(projection(states), labels, smoothing)
     torch.testing.assert_close(loss, expected)
     gradients = (torch.autograd.grad(7 * value, inputs) for value in (loss, expected))
@@ -183,7 +183,7 @@ def test_the_loss_in_chunks_matches_that_of_all_logits(bias, smoothing):
 def test_under_autocast_the_loss_and_the_gradient_of_the_weights_are_float32():
     states, projection, labels = decoder_output(bias=True, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        loss = projected_cross_entropy(projection, states, labels, 0.1, PAD)
+        loss, _ = projected_cross_entropy(projection, states, labels, 0.1, PAD)
     loss.backward()
     assert loss.dtype == states.grad.dtype == projection.weight.grad.dtype == torch.float32
     found = [states.grad, projection.weight.grad, projection.bias.grad]
@@ -199,13 +199,13 @@ def test_under_autocast_the_loss_and_the_gradient_of_the_weights_are_float32():
 @pytest.mark.usefixtures("chunks")
 def test_frozen_weights_and_validation_need_no_gradients():
     states, projection, labels = decoder_output(bias=True)
-    expected = projected_cross_entropy(projection, states, labels, 0.1, PAD)
+    expected, _ = projected_cross_entropy(projection, states, labels, 0.1, PAD)
     with torch.no_grad():
-        loss = projected_cross_entropy(projection, states, labels, 0.1, PAD)
+        loss, _ = projected_cross_entropy(projection, states, labels, 0.1, PAD)
     assert torch.equal(loss, expected)
     assert not loss.requires_grad
     projection.requires_grad_(False)
-    projected_cross_entropy(projection, states, labels, 0.1, PAD).backward()
+    projected_cross_entropy(projection, states, labels, 0.1, PAD)[0].backward()
     assert projection.weight.grad is None
     assert states.grad.abs().sum() > 0
 
@@ -227,11 +227,26 @@ def test_no_more_logits_than_one_chunk_are_in_memory(monkeypatch):
     states, projection = torch.randn(64, 7, requires_grad=True), nn.Linear(7, 100)
     labels = torch.randint(4, 100, (64,))
     with LargestTensor() as chunked:
-        projected_cross_entropy(projection, states, labels, 0.1, PAD).backward()
+        projected_cross_entropy(projection, states, labels, 0.1, PAD)[0].backward()
     assert chunked.elements == 100 * 7  # the weights; 4 rows have 400 logits
     with LargestTensor() as whole:
         smoothed_cross_entropy(projection(states), labels, 0.1, PAD).backward()
     assert whole.elements == 64 * 100
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+def test_the_plain_cross_entropy_comes_with_the_loss_and_without_a_gradient(monkeypatch, smoothing):
+    monkeypatch.setattr(loss_module, "CHUNK_ROWS", 3)
+    states, projection, labels = decoder_output(bias=True)
+    logits = projection(states)
+    plain = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+    twice = torch.cat((logits, logits))
+    _, projected = projected_cross_entropy(projection, states, labels, smoothing, PAD)
+    _, dropped = r_drop_loss(twice, labels, 5.0, smoothing, PAD)
+    for found in (projected, dropped):
+        torch.testing.assert_close(found, plain.detach())
+        assert not found.requires_grad
 
 
 class Doubled(nn.Linear):
@@ -242,10 +257,10 @@ class Doubled(nn.Linear):
 def test_a_projection_that_is_not_plain_is_called():
     states, projection, labels = decoder_output(bias=True, dtype=torch.float32)
     other = Doubled(7, VOCAB_SIZE)
-    loss = projected_cross_entropy(other, states, labels, 0.1, PAD)
+    loss, _ = projected_cross_entropy(other, states, labels, 0.1, PAD)
     torch.testing.assert_close(loss.double(), reference(other(states), labels, 0.1))
     projection.register_forward_hook(lambda module, args, output: output + args[0].sum())
-    loss = projected_cross_entropy(projection, states, labels, 0.0, PAD)
+    loss, _ = projected_cross_entropy(projection, states, labels, 0.0, PAD)
     torch.testing.assert_close(loss.double(), reference(projection(states), labels, 0.0))
 
 

@@ -1,0 +1,117 @@
+"""What a training run tells about its progress: the loss without smoothing, and overfitting."""
+
+import math
+
+import pytest
+import torch
+from small import write_moses
+from torch import nn
+from unequal_pairs import UNEQUAL, pairs
+
+from hf_vanilla_transformer.data.batching import Seq2SeqCollator
+from hf_vanilla_transformer.training.progress import UnsmoothedLoss, overfitting, validations
+
+
+def mean_cross_entropy(run) -> float:
+    """Return torch's cross-entropy of the model per target token of the training pairs, one pair at a time."""
+    loss, tokens = 0.0, 0
+    with torch.no_grad():
+        for row in run.train_dataset:
+            batch = Seq2SeqCollator(0, 1)([row])
+            logits = run.model(**batch).logits[0].double()
+            loss += nn.functional.cross_entropy(logits, batch["labels"][0], reduction="sum").item()
+            tokens += len(row["labels"])
+    return loss / tokens
+
+
+@pytest.mark.parametrize("settings", [{}, {"r_drop_alpha": 5.0}, {"label_smoothing_factor": 0.0}], ids=str)
+def test_the_training_loss_without_smoothing_is_logged_per_token_of_the_whole_update(trainer, settings):
+    run = trainer(max_tokens=16, gradient_accumulation_steps=len(UNEQUAL), max_steps=1, **settings)
+    expected = mean_cross_entropy(run)
+    run.train()
+    (log,) = (entry for entry in run.state.log_history if "loss" in entry)
+    assert log["unsmoothed_loss"] == pytest.approx(expected, rel=1e-5)
+    assert log["perplexity"] == pytest.approx(math.exp(expected), rel=1e-5)
+
+
+def test_the_mean_is_over_all_updates_since_the_last_log(trainer):
+    # Each update has all pairs, and so as many tokens as the others
+    settings = {"max_tokens": 16, "max_steps": 6, "gradient_accumulation_steps": len(UNEQUAL)}
+    found = []
+    for logging_steps in (1, 6):
+        run = trainer(**settings, logging_steps=logging_steps)
+        run.train()
+        found.append([entry["unsmoothed_loss"] for entry in run.state.log_history if "unsmoothed_loss" in entry])
+    assert len(set(found[0])) == 6
+    assert found[1] == [pytest.approx(sum(found[0]) / 6, rel=1e-5)]
+
+
+def test_a_batch_whose_loss_is_not_finite_is_left_out_of_the_mean(trainer):
+    loss = UnsmoothedLoss(trainer().accelerator)
+    assert loss.mean() is None
+    for nats, tokens in ((6.0, 2), (math.nan, 5), (math.inf, 5), (3.0, 1)):
+        loss.add(torch.tensor(nats), torch.tensor(tokens))
+    assert loss.mean() == 3.0
+    assert loss.mean() is None
+
+
+def log_of(perplexities: list[float], losses: list[float], name: str = "") -> list[dict[str, float]]:
+    """Return a log with a loss and a validation every 100 updates."""
+    rows = []
+    for i, (perplexity, loss) in enumerate(zip(perplexities, losses, strict=True), start=1):
+        rows += [{"step": 100 * i, "loss": loss}, {"step": 100 * i, f"eval_{name}perplexity": perplexity}]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("perplexities", "losses", "best"),
+    [
+        ([30, 20, 25], [5, 4, 3], 200),
+        ([20, 30, 40], [5, 4, 3], 100),
+        ([30, math.nan, 20, math.nan, 25], [5, 4, 3, 2, 1], 300),
+        ([30, 20, 19], [5, 4, 3], None),  # still better
+        ([30, 20, 20.5], [5, 4, 3], None),  # perhaps chance
+        ([30, 20, 900], [5, 4, 8], None),  # training diverges
+        ([30, 20, 25, 18], [5, 4, 3, 2], None),  # over again
+        ([30], [5], None),
+        ([math.nan, math.nan], [5, 4], None),
+        ([], [], None),
+    ],
+)
+def test_a_run_overfits_if_validation_becomes_worse_while_training_does_not(perplexities, losses, best):
+    found = overfitting(log_of(perplexities, losses))
+    assert (found and found[0].updates) == best
+
+
+def test_of_several_validation_texts_the_first_tells_whether_a_run_overfits():
+    news, talks = log_of([30, 20, 25], [5, 4, 3], "news_"), log_of([10, 9, 8], [5, 4, 3], "talks_")
+    logs = [sorted(log, key=lambda entry: entry["step"]) for log in (news + talks, talks + news)]
+    assert [bool(overfitting(log)) for log in logs] == [True, False]
+    assert [each.text for each in validations(logs[0])] == ["news", "talks"] * 3
+
+
+def test_overfitting_is_named_once_with_its_best_update_and_again_at_the_end(trainer, capfd):
+    schedule = {"lr_scheduler_type": "constant", "learning_rate": 3e-3, "max_steps": 60, "logging_steps": 10}
+    validation = {"eval_strategy": "steps", "eval_steps": 10, "eval_bleu": False, "metric_for_best_model": "loss"}
+    run = trainer(train_dataset=pairs(UNEQUAL), **schedule, **validation)
+    run.train()
+    found = {log["step"]: log["eval_perplexity"] for log in run.state.log_history if "eval_perplexity" in log}
+    best = min(found, key=found.get)
+    assert found[60] > 1.05 * found[best]
+    lines = [line for line in capfd.readouterr().err.splitlines() if "Overfitting" in line]
+    assert 1 <= len(lines) <= 2
+    for line in lines:
+        assert f"was lowest after {best} updates, {found[best]:,.2f}" in line
+    assert f"is {found[60]:,.2f} after 60" in lines[-1]
+
+
+def test_a_run_that_overfits_says_so_next_to_its_best_score(train, run_flags, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    text = write_moses(tmp_path / "text", en=["a dog runs", "two men sit"], fr=["un chien court", "deux hommes"])
+    other = write_moses(tmp_path / "other", en=["the zebra"], fr=["le zèbre"])
+    flags = ["--train_file", str(text), "--validation_file", str(other), "--target_lang", "fr", "--vocab_size", "262"]
+    flags += ["--lr_scheduler_type", "constant", "--learning_rate", "0.01", "--no_eval_bleu", "--dropout", "0"]
+    run = train(*run_flags(tmp_path / "run", *flags, "--max_steps", "40", "--eval_steps", "10", "--save_steps", "40"))
+    printed = capfd.readouterr().err
+    assert f"lowest after {run.state.best_global_step or 10} updates" in printed
+    assert printed.index("Overfitting") < printed.index("Best loss")
