@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import random
 import re
 import subprocess
@@ -221,8 +222,12 @@ def _lines(paths: Sequence[str], job: Import) -> Iterator[list]:
     """
     options = {"paths": paths, "languages": job.languages, "tiers": job.columns, "encoding": job.encoding}
     command = [sys.executable, "-m", f"{__package__}.exchange", json.dumps(options)]
+    # without the current folder on its path, where a file such as csv.py would be imported (from Python 3.11 on)
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     # what a parser that crashes writes to stderr says nothing to the user
-    reader = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8")
+    reader = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", env=environment
+    )
     assert reader.stdout is not None
     finished = False
     with reader:

@@ -402,3 +402,12 @@ def test_parts_have_the_size_asked_for_and_depend_on_the_seed():
     assert (len(train), len(validation), len(test)) == (3500, 1000, 500)
     assert split(pairs, (1000, 500), 0)[2] == test
     assert split(pairs, (1000, 500), 1)[2] != test
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python has no safe path before 3.11")
+def test_a_file_of_the_users_named_like_a_module_is_not_run(tmp_path, monkeypatch):
+    (tmp_path / "csv.py").write_text("raise SystemExit('run')")
+    (tmp_path / "words.tsv").write_text("en\tde\nhouse\tnyumba\n")
+    monkeypatch.chdir(tmp_path)
+    pairs, _ = read("words.tsv")
+    assert pairs == [Pair("house", "nyumba")]
