@@ -101,9 +101,8 @@ def greedy_search(
     """
     decoder = IncrementalDecoder(model, model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask"), 1)
     padding = int(settings._pad_token_tensor)
-    # (B, max_length), cut to the longest output at the end
-    output = input_ids.new_full((len(input_ids), settings.max_length), padding)
-    output[:, :1] = input_ids
+    # (B, columns), which grows with the longest output: the limit may be far beyond it
+    output = input_ids
     rows = torch.arange(len(input_ids), device=input_ids.device)
     state = _SearchState(rows=rows, tokens=input_ids, limits=limits, done=torch.zeros_like(rows, dtype=torch.bool))
     length = 0
@@ -115,6 +114,9 @@ def greedy_search(
             decoder.keep(kept)
             state.keep(kept)
         length += 1
+        if length == output.shape[1]:
+            # doubled, so that all copies together cost no more than the last one
+            output = torch.nn.functional.pad(output, (0, length), value=padding)
         logits = decoder.logits(decoder.step(state.tokens))
         # (B, 1)
         state.tokens = torch.cat([most_likely_token(block) for block in logits])[:, None]

@@ -52,6 +52,14 @@ def test_greedy_search_equals_the_one_of_transformers(small_model, sources, sear
         assert searches.pop() == "greedy_search"
 
 
+def test_greedy_search_takes_memory_for_its_output_and_not_for_its_limit(small_model, sources, searches):
+    model = small_model(lm_head_bias=True)
+    model.lm_head.bias.data[2] += 100.0  # every sentence ends at once
+    output = model.generate(**sources, num_beams=1, max_length=10**9)
+    assert searches.pop() == "greedy_search"
+    assert output[:, 1:].tolist() == [[2]] * len(output)
+
+
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_search_stops_at_any_of_several_end_tokens(small_model, sources, num_beams):
     model = with_varied_lengths(small_model(lm_head_bias=True))
