@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -21,8 +22,12 @@ STATE = "trainer_state.json"  # in the folders of the run and of each checkpoint
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several shards
 CORPUS_MANIFEST = "translation.json"  # in a folder of translations
-# All other files that are needed to load the model
-MODEL_FILES = ("*config.json", "tokenizer*", "special_tokens_map.json", "*_vanilla_transformer.py")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a saved model, one or several shards, without others of similar names."""
+    name = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+    return sorted(file for file in folder.iterdir() if name.fullmatch(file.name))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..files import CARD, WEIGHT_FILES, checksum, new_folder
+from ..version import install_command
 
 if TYPE_CHECKING:  # it imports torch, and the command line needs only the names
     from .format import ExportedModel, Format
@@ -17,9 +18,9 @@ _MODEL_FILES = (WEIGHT_FILES, "adapter_model*")  # and in a saved model
 
 _README = """# {title} export of a Transformer
 
-Exported by hf-vanilla-transformer from {name}{details}. To run it:
+Exported by hf-vanilla-transformer from {name}{details}. To run it, install the package in a clone of its repository:
 
-    pip install "hf-vanilla-transformer[export]"
+    {install}
     vanilla-transformer translate THIS_FOLDER --backend {format} < in.txt > out.txt
 
 {usage}
@@ -76,6 +77,7 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
         readme = _README.format(
             title=format.title,
             format=format.name,
+            install=install_command("export"),
             # not the path on this machine
             name=Path(folder).resolve().name if Path(folder).exists() else folder,
             details=f", quantisation {quantization}" if quantization else "",

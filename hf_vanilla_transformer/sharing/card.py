@@ -17,9 +17,10 @@ from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
 
 from ..data.languages import base_code, full_tag
-from ..files import CARD, RECORD, JsonObject, read_json, write_whole
+from ..files import CARD, RECORD, JsonObject, read_json, weight_files, write_whole
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
+from ..version import install_command
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
 # What every version of `evaluate` prints; older ones lack chrF++.
@@ -93,8 +94,10 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         ),
         template_str=_read_template(),
         name=title,
-        location=json.dumps(details.name or str(folder)),
-        repository=details.name or folder,
+        # Not the path of a local folder, which says something about this machine.
+        location=json.dumps(details.name or title),
+        repository=details.name or title,
+        install=install_command(),
         directions=in_words(None),
         in_words=in_words,
         pairs=pairs,
@@ -188,7 +191,7 @@ def _count_parameters(folder: Path) -> int:
         ValueError: if a file is damaged.
     """
     count = 0
-    for file in folder.glob("model*.safetensors"):
+    for file in weight_files(folder):
         try:
             # The header has the shapes, so that no weights are read.
             with safe_open(file, "pt") as weights:

@@ -8,14 +8,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import requires
 from pathlib import Path
 
 import torch
 from huggingface_hub import CommitOperationAdd, HfApi, SpaceCardData
+from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from packaging.requirements import Requirement
 from safetensors.torch import load_file
 
-from ..files import CARD, MODEL_FILES, RECORD, WEIGHT_FILES, import_extra
+from ..files import CARD, RECORD, WEIGHTS, import_extra, weight_files
 from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from .card import CardDetails, model_card
 
@@ -32,6 +35,40 @@ _APP = """from hf_vanilla_transformer.serving.explorer import Explorer, build_pa
 
 build_page(Explorer.load("{repo_id}")).launch()
 """
+
+
+_PACKAGE = Path(__file__).parent.parent
+
+# What transformers and tokenizers save beside them. Not patterns, which would also match a file `aws_config.json`.
+_CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+_VOCABULARIES = (
+    *("tokenizer.json", "tokenizer.model", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model"),
+)
+
+
+def model_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a saved model besides its weights by name; its code is that of the installed package.
+
+    Raises:
+        ValueError: if one is a link to a file elsewhere.
+    """
+    found = {name: _check_link(folder / name) for name in (*_CONFIGS, *_VOCABULARIES) if (folder / name).is_file()}
+    return {**found, **{file.name: file for file in (_PACKAGE / "model").glob("*_vanilla_transformer.py")}}
+
+
+def _weights_and_texts(folder: Path) -> dict[str, Path]:
+    """Return the weights of a saved model, its card and its training record by name; raises as `model_files`."""
+    found = [folder / name for name in (f"{WEIGHTS}.index.json", CARD, RECORD) if (folder / name).is_file()]
+    return {file.name: _check_link(file) for file in (*weight_files(folder), *found)}
+
+
+def _check_link(file: Path) -> Path:
+    """Return a file, after checking that it lies in its folder, or in the Hub's cache, whose files are links."""
+    content = file.resolve()
+    if not any(content.is_relative_to(Path(place).resolve()) for place in (file.parent, HF_HUB_CACHE)):
+        raise ValueError(f"{file} is a link to a file elsewhere, which may not be meant to be shared; copy it.")
+    return file
 
 
 @contextmanager
@@ -93,13 +130,13 @@ def push(
 
     Raises:
         OSError: if the folder contains no model or the upload fails.
-        ValueError: if the training record or the scores are damaged, or `repo_id` is not a valid repository name.
+        ValueError: if the training record or the scores are damaged, a file is a link to one elsewhere, or `repo_id`
+            is not a valid repository name.
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} does not contain a model (no config.json).")
-    patterns = (CARD, RECORD, WEIGHT_FILES, *MODEL_FILES)
-    files: dict[str, Path | bytes] = {file.name: file for pattern in patterns for file in sorted(folder.glob(pattern))}
+    files: dict[str, Path | bytes] = {**model_files(folder), **_weights_and_texts(folder)}
     details = replace(details or CardDetails(), name=repo_id)
     # Made here once too, so that damaged files fail before a repository is created.
     model_card(folder, details)
@@ -162,12 +199,26 @@ def _has_weights_of(model: torch.nn.Module, folder: Path) -> bool:
     """Return whether the weights of a model are those saved in `folder`, possibly in another dtype."""
     weights = model.state_dict()
     # Each shard is read, compared and forgotten before the next. What is tied is saved under one of its names only.
-    for file in folder.glob("model*.safetensors"):
+    for file in weight_files(folder):
         for name, saved in load_file(file).items():
             weight = weights.get(name)
             if weight is None or not torch.equal(weight.cpu(), saved.to(weight.dtype)):
                 return False
     return True
+
+
+def _package_files() -> dict[str, bytes]:
+    """Return the files of this package by their paths in a Space, which needs no release of it then."""
+    files = [file for file in _PACKAGE.rglob("*") if file.is_file() and file.parent.name != "__pycache__"]
+    return {file.relative_to(_PACKAGE.parent).as_posix(): file.read_bytes() for file in files}
+
+
+def _requirements(extra: str) -> list[str]:
+    """Return the requirements of this package with an extra."""
+    found = map(Requirement, requires("hf-vanilla-transformer") or ())
+    return [
+        f"{each.name}{each.specifier}" for each in found if not each.marker or each.marker.evaluate({"extra": extra})
+    ]
 
 
 def push_space(repo_id: str, private: bool | None = None, token: str | bool | None = None) -> str:
@@ -188,14 +239,15 @@ def push_space(repo_id: str, private: bool | None = None, token: str | bool | No
         metadata = SpaceCardData(title=name, sdk="gradio", sdk_version=gradio, app_file="app.py", models=[repo_id])
         link = f"[{repo_id}](https://huggingface.co/{repo_id})"
         files = {
-            "app.py": _APP.format(repo_id=repo_id),
-            "requirements.txt": "hf-vanilla-transformer[demo]\n",
-            CARD: f"---\n{metadata}\n---\n\nTranslate with {link} and explore its attention weights.\n",
+            **_package_files(),
+            "app.py": _APP.format(repo_id=repo_id).encode(),
+            "requirements.txt": "".join(f"{each}\n" for each in _requirements("demo")).encode(),
+            CARD: f"---\n{metadata}\n---\n\nTranslate with {link} and explore its attention weights.\n".encode(),
         }
         api.create_commit(
             repo_id=repo_id,
             repo_type="space",
-            operations=[CommitOperationAdd(name, content.encode()) for name, content in files.items()],
+            operations=[CommitOperationAdd(name, content) for name, content in files.items()],
             commit_message="Add a translation page for the model",
         )
     return f"{api.endpoint}/spaces/{repo_id}"

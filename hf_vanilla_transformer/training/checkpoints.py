@@ -13,7 +13,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..files import MODEL_FILES, WEIGHTS, check_folder, checksum, replacing
+from ..files import WEIGHTS, check_folder, checksum, replacing
+from ..sharing.hub import model_files
 
 CHECKSUMS = "checksums.json"
 UNFINISHED = "checkpoint-unfinished"  # folder in which a checkpoint is written before it is renamed
@@ -106,9 +107,8 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
             sums[name] = sums.get(name, 0.0) + weight.double()
 
     output.mkdir(parents=True, exist_ok=True)
-    for pattern in MODEL_FILES:
-        for file in Path(folders[-1]).glob(pattern):
-            shutil.copy2(file, output)
+    for file in model_files(Path(folders[-1])).values():
+        shutil.copy2(file, output)
     # `weights` are those of the last folder, in whose dtypes the mean is saved
     mean = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,11 +14,18 @@ from hub_endpoint import LocalHub, local_hub
 from safetensors import safe_open
 from small import model_flags, write_phrases
 
-from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    average_checkpoints,
+    model,
+)
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.sharing.card import model_card, write_record
-from hf_vanilla_transformer.sharing.hub import push_model
+from hf_vanilla_transformer.sharing.hub import model_files, push, push_model
+
+CODE = Path(model.__path__[0])
 
 
 def hub_environment(server: LocalHub, token: str | None = "writer") -> dict[str, str]:
@@ -243,7 +251,19 @@ def test_push_with_space_uploads_the_demo_page(saved, tmp_path):
         result = run_command(["push", folder, "model", "--space"], tmp_path / "home", **hub_environment(server))
         assert result.stdout.splitlines()[-1] == f"{server.address}/spaces/somebody/model"
         files = server.repositories["spaces"]["somebody/model"]
-    assert set(files) == {"app.py", "requirements.txt", "README.md"}
+    assert {"app.py", "requirements.txt", "README.md", "hf_vanilla_transformer/model/loading.py"} <= set(files)
+    assert not any("__pycache__" in name for name in files)
+    # nothing that pip would look for on an index under the name of this package, which has no release
+    names = {re.split("[<>=!~]", line)[0] for line in files["requirements.txt"].decode().splitlines()}
+    assert {"torch", "transformers", "gradio", "matplotlib"} <= names
+    assert "hf-vanilla-transformer" not in names
+    for name, content in files.items():
+        (tmp_path / "space" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "space" / name).write_bytes(content)
+    code = "from hf_vanilla_transformer.serving import explorer; print(explorer.__file__)"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'space')!r}); {code}"
+    result = run_python(code, tmp_path / "home", package=True)
+    assert result.stdout.strip().startswith(str(tmp_path / "space"))
     assert "build_page" in compile(files["app.py"], "app.py", "exec").co_names
     assert front_matter(files["README.md"].decode())["sdk"] == "gradio"
 
@@ -309,3 +329,51 @@ def test_unknown_arguments_are_rejected_before_the_hub_is_contacted(saved, argum
     monkeypatch.setattr("hf_vanilla_transformer.sharing.hub.HfApi", None)
     with pytest.raises(TypeError, match=argument):
         VanillaTransformerForConditionalGeneration.from_pretrained(folder).push_to_hub("me/mine", **{argument: True})
+
+
+@pytest.fixture
+def crowded(saved, tmp_path):
+    """A copy of a saved model among files of the user's that look like its own."""
+    folder = tmp_path / "crowded"
+    shutil.copytree(saved[0], folder)
+    for name in ("aws_config.json", "tokenizer_notes.txt", "my_vanilla_transformer.py", "model-old.safetensors"):
+        (folder / name).write_text("secret")
+    # changed since it was saved
+    (folder / "modeling_vanilla_transformer.py").write_text("print('foreign')")
+    return folder
+
+
+def test_only_the_files_of_the_model_are_uploaded_and_its_code_is_that_of_this_package(crowded, tmp_path):
+    with local_hub() as server:
+        run_command(["push", crowded, "me/model"], tmp_path / "home", **hub_environment(server))
+        files = server.repositories["models"]["me/model"]
+    code = {file.name: file.read_bytes() for file in CODE.glob("*_vanilla_transformer.py")}
+    weights_and_texts = {"README.md", "config.json", "generation_config.json", "model.safetensors"}
+    assert set(files) - {"training.json", ".gitattributes"} == {
+        *(*weights_and_texts, "tokenizer.json", "tokenizer_config.json"),
+        *code,
+    }
+    assert code.items() <= files.items()
+    assert not any(b"secret" in content or b"foreign" in content for content in files.values())
+
+
+def test_the_average_of_checkpoints_copies_no_other_files(crowded, tmp_path):
+    average_checkpoints([crowded, crowded], tmp_path / "average")
+    names = {file.name for file in (tmp_path / "average").iterdir()}
+    assert not names & {"aws_config.json", "tokenizer_notes.txt", "my_vanilla_transformer.py", "model-old.safetensors"}
+    assert "foreign" not in (tmp_path / "average" / "modeling_vanilla_transformer.py").read_text()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "README.md", "model.safetensors"])
+def test_a_link_to_a_file_elsewhere_is_never_uploaded(crowded, tmp_path, name):
+    content = (crowded / name).read_bytes() if (crowded / name).exists() else b"# Mine"
+    (crowded / name).unlink(missing_ok=True)
+    (tmp_path / "elsewhere").write_bytes(content)
+    (crowded / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=f"{name} is a link to a file elsewhere"):
+        push(crowded, "me/model")
+    # a link inside the folder is the model's own file
+    (crowded / name).unlink()
+    (crowded / "inside").write_bytes(content)
+    (crowded / name).symlink_to("inside")
+    assert name == "README.md" or name == "model.safetensors" or name in model_files(crowded)
