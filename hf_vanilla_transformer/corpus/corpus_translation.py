@@ -154,8 +154,8 @@ class CorpusJob:
         # not resolved: a link's target may lack the extension
         files = [os.path.abspath(file) for file in files]
         settings = _settings(translation, files, shard_lines)
-        models = zip(translation.models, settings["models"], strict=True)
-        named = [{"name": Path(name).resolve().name, **model} for name, model in models]
+        names = [Path(name).resolve().name for name in translation.models]
+        named = [{"name": name, **model} for name, model in zip(names, settings["models"], strict=True)]
         manifest = self._folder.resume(settings, {"files": list(map(stamp, files)), "models": named})
         # the model may have changed
         _load.cache_clear()
@@ -165,7 +165,7 @@ class CorpusJob:
             spans = [(i, *span[1:]) for i, file in enumerate(files) for span in cut(file, shard_lines)]
             if not spans:
                 raise DataError(f"There are no lines in {', '.join(files)}.")
-            manifest = self._folder.start(settings, spans=spans)
+            manifest = self._folder.start(settings, models=names, spans=spans)
         self.manifest = manifest
         self.tasks = [Task(i, Span(files[file], *rest)) for i, (file, *rest) in enumerate(manifest["spans"])]
 
