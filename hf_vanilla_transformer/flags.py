@@ -61,6 +61,7 @@ class Meaning:
         content: the name under which the content of the text that it names is recorded. If it is, only a change of the
             content counts.
         refused: why it has no effect, so that only its default is accepted.
+        fitted: whether a preset that fits the text decides it unless it is given.
     """
 
     decides: Decides
@@ -71,6 +72,7 @@ class Meaning:
     content: str | None = None
     refused: str | None = None
     refuser: Refuser = Refuser.COMMAND_LINE
+    fitted: bool = False
 
 
 def option(

@@ -82,11 +82,12 @@ def run(args: EvaluateArguments) -> None:
             result["untranslated"] = untranslated
         if text.unseen:
             result["unseen_combinations"] = _score([pairs[i] for i in text.unseen], args.bleu_tokenize)
-        # Flushed, because the next text may take an hour
-        print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
+        # Before the scores are printed, because whoever reads them may leave, as `head` does
         if args.output:
             rows += _rows(text, [each.text for each in found])
             _write_table(sorted(rows, key=attrgetter("chrf")) if args.worst_first else rows, args.output)
+        # Flushed, because the next text may take an hour
+        print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
 
 
 def _rows(text: ReferenceText, translations: list[str]) -> list[_Row]:

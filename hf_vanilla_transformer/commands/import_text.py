@@ -67,7 +67,8 @@ def run(args: ImportArguments) -> None:
         say(message)
     excluded = [set[str](), set[str]()]
     for prefix in args.exclude:
-        for pair in Import(languages, encoding=args.encoding).pairs([prefix]):
+        # Without --encoding, which is that of the files: an earlier import has written these in UTF-8
+        for pair in Import(languages).pairs([prefix]):
             for sentences, sentence in zip(excluded, pair, strict=True):
                 sentences.add(sentence)
     job = Import(languages, tuple(args.columns), args.encoding)

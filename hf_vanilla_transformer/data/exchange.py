@@ -369,7 +369,7 @@ def _catalogue_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Lin
     base = re.split("[-_@]", tag.lower())[0] if tag else None
     wanted = [re.split("[-_@]", language.lower())[0] for language in languages]
     if base and base not in wanted:
-        raise ExchangeError(f"a catalogue in {tag}, neither in {languages[0]} nor in {languages[1]}")
+        raise ExchangeError(f"a catalogue in {tag}, not in {languages[0]} or {languages[1]}")
     into_source = base == wanted[0] != wanted[1]
     try:
         form = gettext.c2py(store.getheaderplural()[1] or "n != 1")
@@ -507,7 +507,7 @@ def lines(
     except (ExchangeError, ImportError) as error:
         problem = str(error)
     except MemoryError:
-        problem = "needs too much memory: damaged, or to be split"
+        problem = "needs too much memory: it is damaged or must be split"
     except Exception as error:
         # a damaged file makes each parser raise errors of its own, of any class
         reason = " ".join(str(error)[:300].split()) or type(error).__name__

@@ -351,8 +351,8 @@ def _advice(path: str, languages: tuple[str, str]) -> str:
     if format in READERS:
         return f"write the ending of {name} in lower case"
     if format in FORMATS:
-        return f"`vanilla-transformer import {name}` makes Moses files of it"
-    return f"{name} is no text: save it as a table or plain text, and give it to `vanilla-transformer import`"
+        return f"`vanilla-transformer import {name}` converts it to Moses files"
+    return f"{name} is not text: save it as a table or plain text, and give it to `vanilla-transformer import`"
 
 
 def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:

@@ -139,7 +139,9 @@ class Import:
                 yield pair
 
     def _without_markup(self, text: str) -> str:
-        plain = _REFERENCE.sub(lambda found: html.unescape(found[0]), _TAG.sub("", _BREAK.sub("\n", text)))
+        # references first: tags may be written with them
+        unescaped = _REFERENCE.sub(lambda found: html.unescape(found[0]), text)
+        plain = _TAG.sub("", _BREAK.sub("\n", unescaped))
         self.report.markup += plain != text
         # lone surrogates, which JSON can escape, cannot be written
         return plain.encode("utf-8", "replace").decode()
@@ -156,6 +158,8 @@ class _Table:
     def __init__(self, name: str, job: Import):
         self.columns: list[int] | None = None
         self.problem = ""
+        # of the two texts in the latest object that has both
+        self._names: tuple[str, str] | None = None
         self._name = name
         self._job = job
         self._rows = 0
@@ -167,8 +171,14 @@ class _Table:
             inner = row.get("translation")
             texts = inner if isinstance(inner, dict) else row
             keys = list(texts)
-            names = (keys[self._find(keys, 0)], keys[self._find(keys, 1)])
-            source, target = json_texts(f"{self._name}, entry {self._job.report.read + 1}", texts, names)
+            try:
+                self._names = (keys[self._find(keys, 0)], keys[self._find(keys, 1)])
+            except DataError:
+                # programs leave empty fields out, but then other objects name them
+                if self._names is None:
+                    raise
+            where = f"{self._name}, entry {self._job.report.read + 1}"
+            source, target = json_texts(where, dict.fromkeys(self._names or ()) | texts, self._names or ())
             return source, target
         if self.columns is None:
             self._rows += 1
@@ -222,8 +232,10 @@ def _lines(paths: Sequence[str], job: Import) -> Iterator[list]:
     """
     options = {"paths": paths, "languages": job.languages, "tiers": job.columns, "encoding": job.encoding}
     command = [sys.executable, "-m", f"{__package__}.exchange", json.dumps(options)]
-    # without the current folder on its path, where a file such as csv.py would be imported (from Python 3.11 on)
-    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    # Without the current folder on its path, where a file such as csv.py would be imported (from Python 3.11 on), and
+    # with that of this package first, which may have been found only there
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
     # what a parser that crashes writes to stderr says nothing to the user
     reader = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", env=environment

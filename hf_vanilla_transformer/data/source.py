@@ -5,6 +5,7 @@ Whoever needs text asks a `Source`, and never what class it has.
 
 import glob
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -380,9 +381,11 @@ class HubDataset(Text):
             return load_dataset(self.dataset, self.config_name, **options)
 
     def _files(self, identity: Callable[[str], _Identity]) -> dict[str, _Identity]:
-        """Return the identity of each file in a local folder, by its path there."""
-        files = sorted(str(file) for file in Path(self.dataset).rglob("*") if file.is_file())
-        return {os.path.relpath(file, self.dataset): identity(file) for file in files}
+        """Return the identity of each file in a local folder, by its path there; hidden ones are no text."""
+        files = sorted(file for file in Path(self.dataset).rglob("*") if file.is_file())
+        paths = {str(file.relative_to(self.dataset)): str(file) for file in files}
+        hidden = re.compile(rf"(^|{re.escape(os.sep)})\.")
+        return {path: identity(file) for path, file in paths.items() if not hidden.search(path)}
 
     @cached_property
     def _splits(self) -> DatasetDict:

@@ -20,6 +20,7 @@ from ..training.arguments import (
     DataArguments,
     ModelArguments,
     VanillaTransformerTrainingArguments,
+    check_reporters,
     short_warmup,
 )
 from ..training.safeguards import explain_failures, one_run
@@ -155,6 +156,7 @@ def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerT
     Raises:
         ValueError: if they cannot, with the reason.
     """
+    check_reporters(args)
     if args.world_size > 1:
         raise ValueError("Tuning runs in a single process: start it without a distributed launcher.")
     if model.model_name_or_path:

@@ -158,7 +158,7 @@ def read_log(run: str) -> list[dict[str, float]]:
 
 
 def _curves(log: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Return the points (update, value) in the log of a run, by panel and by what its name is followed by."""
+    """Return the points (update, value) in the log of a run, by panel and by the suffix of the run's name."""
 
     def logged(key: str) -> list[tuple[float, float]]:
         return [(entry["step"], entry[key]) for entry in log if key in entry]

@@ -30,7 +30,8 @@ _SIZE = Meaning(Decides.SIZES, Part.CONFIG)
 _DROPOUT = Meaning(Decides.LEARNING, Part.CONFIG)
 _LEARNING = Meaning(Decides.LEARNING)
 _ORIGIN = Meaning(Decides.LEARNING, private=True)
-_LENGTH = Meaning(Decides.LENGTH)
+_LENGTH = Meaning(Decides.LENGTH, fitted=True)
+_WARMUP = Meaning(Decides.LEARNING, fitted=True)
 _SCORES = Meaning(Decides.SCORES)
 _VALIDATION_TEXT = Meaning(Decides.SCORES, private=True)
 _VALIDATION_NAME = replace(_VALIDATION_TEXT, content=VALIDATION)
@@ -188,7 +189,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     learning_rate: float | None = option(  # type: ignore[assignment]
         "A factor on 'noam' (default: 1.0), or the peak of another schedule (default: 5e-5).", None, _OPTIMIZER
     )
-    warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _LEARNING)
+    warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _WARMUP)
     adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _OPTIMIZER)
     adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9, _OPTIMIZER)
     label_smoothing_factor: float = option("The paper's epsilon_ls (section 5.4).", 0.1, _LEARNING, parse=_probability)

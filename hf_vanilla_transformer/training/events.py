@@ -14,7 +14,7 @@ class RunEvents(TensorBoardCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         # TensorBoard hides what earlier files of the folder hold from this update on
-        self._purge_step = state.global_step + 1
+        self._purge_step = None if state.is_hyper_param_search else state.global_step + 1
         if self.logging_dir is None:
             folder = Path(args.output_dir, "runs")
             # Earlier versions wrote to a folder below it, whose curve this one continues

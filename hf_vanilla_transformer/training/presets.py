@@ -13,6 +13,8 @@ from ..flags import Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 SMALL_TEXT = 200_000  # pairs, below which base overfits and tiny suffices
+PAIRS_PER_UPDATE = 3  # in a small text, so that it is read some 20 times
+PAIRS_PER_BATCH = 60  # about, of short sentences, in a batch of tiny
 
 
 @dataclass(frozen=True)
@@ -59,18 +61,22 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def fit_to(pairs: int) -> tuple[str, Settings]:
+def fit_to(pairs: int, updates: int | None = None, warmup: float | None = None) -> tuple[str, Settings]:
     """Return the preset that fits a text of so many pairs, and its training settings.
 
     Below `SMALL_TEXT` pairs it is tiny, trained for an update per 3 pairs, which is some 20 epochs of short sentences,
     but for at least 2,000 updates. The warm-up is at most a fifth of them; the factor is scaled with it so that the
     learning rate has the same peak, factor / sqrt(d_model * warmup_steps).
+
+    Args:
+        updates: number of updates, if it is given.
+        warmup: number of updates of the warm-up, if it is given.
     """
     if pairs >= SMALL_TEXT:
         return "base", PRESETS["base"].training
     training = PRESETS["tiny"].training
-    updates = max(2000, pairs // 3)
-    warmup = min(training["warmup_steps"], updates // 5)
+    updates = updates or max(2000, pairs // PAIRS_PER_UPDATE)
+    warmup = warmup or max(1, min(training["warmup_steps"], updates // 5))
     factor = round(training["learning_rate"] * (warmup / training["warmup_steps"]) ** 0.5, 3)
     return "tiny", {**training, "max_steps": updates, "warmup_steps": warmup, "learning_rate": factor}
 

@@ -11,7 +11,7 @@ from accelerate.accelerator import Accelerator
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerState
 
-OVERFITTED = 1.05  # validation perplexity over its lowest value; smaller rises may be chance
+OVERFITTED = 1.05  # times the lowest validation perplexity, or an earlier loss; smaller rises may be chance
 
 
 class Validation(NamedTuple):
@@ -46,7 +46,7 @@ def overfitting(log: Sequence[Mapping[str, float]]) -> tuple[Validation, Validat
         return None
     best = min(own, key=attrgetter("perplexity"))
     losses = [entry["loss"] for entry in log if "loss" in entry and entry["step"] >= best.updates]
-    diverges = bool(losses) and losses[-1] > losses[0]
+    diverges = bool(losses) and losses[-1] > OVERFITTED * losses[0]
     return None if diverges or own[-1].perplexity <= OVERFITTED * best.perplexity else (best, own[-1])
 
 

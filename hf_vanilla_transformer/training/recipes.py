@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ from .arguments import (
     check_flags,
     meaning,
 )
-from .presets import SMALL_TEXT, fit_to, paper_config, preset
+from .presets import PAIRS_PER_BATCH, SMALL_TEXT, fit_to, paper_config, preset
 from .settings import FACTS, recorded_settings, resolve_config
 
 _Value = TypeVar("_Value")
@@ -56,7 +57,8 @@ def parse_arguments(
         hidden={name for name, known in INHERITED.items() if known.refused},
     )
     # Not given, they follow the text, or the other flags
-    parser.set_defaults(preset=None, num_train_epochs=None)
+    fitted = {name: flag.default for name, flag in parser.flags.items() if meaning(name).fitted}
+    parser.set_defaults(preset=None, **dict.fromkeys(fitted))
     words = list(argv)
     if words and not words[0].startswith("-"):
         recipe = read_recipe(words.pop(0), parser.flags)
@@ -71,7 +73,7 @@ def parse_arguments(
         parser.set_defaults(eval_strategy="steps")
     chosen = _choose_preset(parser, flags)
     try:
-        parser.set_defaults(preset=chosen.name, num_train_epochs=VanillaTransformerTrainingArguments.num_train_epochs)
+        parser.set_defaults(preset=chosen.name, **fitted)
         parser.set_defaults(**_without_replaced(chosen.training, flags))
         # The number of updates of the preset would win over the epochs
         if flags.num_train_epochs is not None:
@@ -85,7 +87,7 @@ def parse_arguments(
         parser.error(" ".join(str(error).split()))
     if chosen.reason and args.process_index == 0:
         length = f"{args.max_steps:,} updates" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-        print(f"{chosen.reason} for {length}; --preset and --max_steps choose otherwise.", file=sys.stderr)
+        print(f"{chosen.reason} for {length}; set --preset or --max_steps to change this.", file=sys.stderr)
     return arguments
 
 
@@ -124,7 +126,13 @@ def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> _Choice:
     except (ValueError, OSError):
         # Reported when the text is read, after everything that is checked before
         return _Choice("base", preset("base").training)
-    name, training = fit_to(pairs)
+    updates = flags.max_steps
+    epochs = flags.num_train_epochs
+    if updates == -1 and epochs is None:
+        epochs = VanillaTransformerTrainingArguments.num_train_epochs
+    if epochs is not None and (updates is None or updates < 1):
+        updates = math.ceil(epochs * pairs / PAIRS_PER_BATCH)
+    name, training = fit_to(pairs, updates, flags.warmup_steps)
     if pairs >= SMALL_TEXT:
         return _Choice(name, training)
     few = f"The text has {pairs:,} pairs, too few for the preset base ({SMALL_TEXT:,})"

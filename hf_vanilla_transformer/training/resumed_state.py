@@ -20,7 +20,7 @@ class ResumedState(TrainerCallback):
 
     Attributes:
         has_new_validation: whether the validation text, its tokenisation or the decoding has changed, so that the
-            validations in the log count no longer.
+            scores logged earlier are no longer comparable.
     """
 
     def __init__(self, early_stopping: EarlyStoppingCallback | None):

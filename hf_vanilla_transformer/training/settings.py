@@ -143,7 +143,7 @@ def differences(before: Settings, settings: Settings) -> dict[str, str]:
     changed = [name for name in {**old, **now} if old.get(name) != now.get(name)]
     changes = {name: f"{name} was {old.get(name)}, now {now.get(name)}" for name in changed}
     # A digest says nothing to the user
-    changes |= {name: f"{name} is not the same" for name in (TEXT, VALIDATION) if name in changed}
+    changes |= {name: f"{name} has changed" for name in (TEXT, VALIDATION) if name in changed}
     same = {name for name in (TEXT, VALIDATION) if name in before and name not in changed}
     return {name: change for name, change in changes.items() if meaning(name).content not in same}
 

@@ -173,9 +173,10 @@ class ValidatingTrainer(Seq2SeqTrainer):
                 "If it does not change within the next validations, check that the lines of both sides of the text "
                 "correspond; otherwise train in another --output_dir with a lower --learning_rate, or on more text."
             )
-        found = f"only {different:,} different translations of {len(outputs):,} validation sentences"
+        noun = "translation" if different == 1 else "translations"
+        found = f"{different:,} distinct {noun} of {len(outputs):,} validation sentences"
         # print would break a progress bar
-        tqdm.write(f"Update {updates:,}: {found}: the model ignores its source yet. {advice}", file=sys.stderr)
+        tqdm.write(f"Update {updates:,}: {found}: the model still ignores its source. {advice}", file=sys.stderr)
 
     def _bleu(self, outputs: list[list[int]], labels: list[list[int]]) -> float:
         predictions, references = self._decode(outputs, labels)

@@ -9,6 +9,7 @@ import torch
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.commands.evaluate import EvaluateArguments, run
 from hf_vanilla_transformer.inference.translator import Translator
 
 COLUMNS = ["text", "line", "chrf", "source", "reference", "translation"]
@@ -116,6 +117,17 @@ def test_what_is_wrong_with_the_table_is_said_before_any_translation(two_models,
     ):
         assert main([*command, *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_the_table_is_written_even_if_nobody_reads_the_scores(two_models, tmp_path, monkeypatch):
+    def leave(*args, **kwargs):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", leave)
+    output = tmp_path / "table.tsv"
+    with pytest.raises(BrokenPipeError):
+        run(EvaluateArguments(model=[two_models.paths[1]], test_file=[two_models.test_file], output=str(output)))
+    assert len(read_table(output)) == 3
 
 
 def test_a_text_that_fails_leaves_the_table_of_those_before(two_models, tmp_path, monkeypatch):

@@ -60,6 +60,16 @@ def test_text_that_is_held_out_elsewhere_is_left_out(tmp_path, capsys):
     assert not (tmp_path / "again" / "test.en").exists()
 
 
+def test_the_encoding_of_the_files_is_not_that_of_what_they_exclude(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("en;de\nmany bears;viele Bären\nmany dogs;viele Hunde\n", "cp1252")
+    (tmp_path / "held.en").write_text("other\n", "utf-8")
+    (tmp_path / "held.de").write_text("viele Bären\n", "utf-8")
+    more = ("--encoding", "cp1252", "--validation", "0", "--test", "0", "--exclude", str(tmp_path / "held"))
+    assert run(tmp_path, "a.csv", more=more) == 0
+    assert json.loads(capsys.readouterr().out)["dropped"] == {"excluded": 1}
+    assert lines(tmp_path, "data/train.de") == ["viele Hunde"]
+
+
 def test_a_file_that_cannot_be_read_leaves_no_folder(tmp_path, capsys):
     write_xlsx(tmp_path / "a.xlsx", PAIRS)
     (tmp_path / "b.xlsx").write_bytes((tmp_path / "a.xlsx").read_bytes()[:1000])

@@ -312,9 +312,9 @@ def test_every_kind_of_text_can_be_excluded(kind, sample_folder, sample_tokenize
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("test.json", '[{"en": "a", "de": "b"}]', "`vanilla-transformer import test.json` makes Moses files of it"),
-        ("test.json.gz", "", "`vanilla-transformer import test.json.gz` makes Moses files of it"),
-        ("test.xlsx", "PK", "`vanilla-transformer import test.xlsx` makes Moses files of it"),
+        ("test.json", '[{"en": "a", "de": "b"}]', "`vanilla-transformer import test.json` converts it to Moses files"),
+        ("test.json.gz", "", "`vanilla-transformer import test.json.gz` converts it to Moses files"),
+        ("test.xlsx", "PK", "`vanilla-transformer import test.xlsx` converts it to Moses files"),
         ("test.TSV", "en\tde\na\tb\n", "write the ending of test.TSV in lower case"),
         ("test.jsonl", '{"en": "a", "fr": "b"}\n', "test.jsonl, line 1: no 'de' among the keys (en, fr)"),
         ("test.en", " \n\n", "test.en contains no sentences to exclude"),

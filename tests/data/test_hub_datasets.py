@@ -71,6 +71,19 @@ def test_a_stream_without_the_language_or_with_numbers_is_reported(hub_dataset, 
         list(HubDataset(LANGUAGES, str(tmp_path / "numbers")))
 
 
+def test_hidden_files_in_a_local_dataset_do_not_change_what_it_is(tmp_path):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    pq.write_table(pa.table({"en": ["a"], "de": ["b"]}), folder / "train.parquet")
+    before = HubDataset(LANGUAGES, str(folder)).identity()
+    for name in (".git/HEAD", ".cache/huggingface/x.metadata", ".DS_Store"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("changes")
+    assert HubDataset(LANGUAGES, str(folder)).identity() == before
+    pq.write_table(pa.table({"en": ["a"], "de": ["c"]}), folder / "train.parquet")
+    assert HubDataset(LANGUAGES, str(folder)).identity() != before
+
+
 def test_views_of_strings_in_a_local_dataset_are_text(tmp_path):
     (tmp_path / "views").mkdir()
     columns = {side: pa.array(text, pa.string_view()) for side, text in (("en", ["a", None]), ("de", ["b", "c"]))}

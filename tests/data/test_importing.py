@@ -179,7 +179,7 @@ def test_drafts_and_other_languages_are_left_out_and_counted(tmp_path):
     assert job.report.dropped == {"fuzzy": 1, "untranslated": 1}
     reverse = Import(("de", "en"))
     assert next(iter(reverse.pairs([str(po)]))) == Pair("Speichern", "Save")
-    with pytest.raises(DataError, match="a catalogue in de, neither in en nor in sw"):
+    with pytest.raises(DataError, match="a catalogue in de, not in en or sw"):
         list(Import(("en", "sw")).pairs([str(po)]))
 
 
@@ -285,6 +285,25 @@ def test_the_header_may_follow_titles_and_sheets_without_the_columns_are_left_ou
 def test_the_comments_that_anki_writes_above_its_notes_are_no_pairs(tmp_path):
     (tmp_path / "a.txt").write_text("#separator:tab\n#html:true\n#tags column:3\nthe&nbsp;dog\tder Hund\tx\n", "utf-8")
     assert read(tmp_path / "a.txt", columns=("1", "2"))[0] == [Pair("the dog", "der Hund")]
+
+
+def test_tags_that_are_written_as_references_are_markup(tmp_path):
+    rows = [{"en": "&lt;b&gt;OK&lt;/b&gt;", "de": "Gut &amp; <i>schön</i>"}, {"en": "a &lt; b", "de": "c"}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    pairs, job = read(tmp_path / "a.json")
+    assert pairs == [Pair("OK", "Gut & schön"), Pair("a < b", "c")]
+    assert job.report.markup == 3
+
+
+def test_a_text_that_an_object_leaves_out_is_untranslated(tmp_path):
+    rows = [{"en": "a", "de": "b"}, {"en": "c"}, {"en-GB": "d", "de": "e"}, {"en": "f", "de": None}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    pairs, job = read(tmp_path / "a.json")
+    assert pairs == [Pair("a", "b"), Pair("d", "e")]
+    assert job.report.dropped == {"untranslated": 2}
+    (tmp_path / "b.json").write_text(json.dumps([{"en": "a"}, {"en": "b"}]))
+    with pytest.raises(DataError, match="no column de among 'en'"):
+        read(tmp_path / "b.json")
 
 
 def test_json_lines_are_recognised_and_named(tmp_path):

@@ -293,14 +293,14 @@ def test_an_empty_parquet_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("words.json", "`vanilla-transformer import words.json` makes Moses files of it"),
-        ("words.xlsx", "`vanilla-transformer import words.xlsx` makes Moses files of it"),
-        ("memory.tmx", "`vanilla-transformer import memory.tmx` makes Moses files of it"),
+        ("words.json", "`vanilla-transformer import words.json` converts it to Moses files"),
+        ("words.xlsx", "`vanilla-transformer import words.xlsx` converts it to Moses files"),
+        ("memory.tmx", "`vanilla-transformer import memory.tmx` converts it to Moses files"),
         ("words.TSV", "write the ending of words.TSV in lower case"),
         ("train.en", "give .*/train, the prefix of train.en and its translation"),
         ("train.en.gz", "give .*/train, the prefix of train.en.gz and its translation"),
         ("train.de.zst", "give .*/train, the prefix of train.de.zst and its translation"),
-        ("words.docx", "words.docx is no text: save it as a table or plain text"),
+        ("words.docx", "words.docx is not text: save it as a table or plain text"),
     ],
 )
 def test_a_file_of_another_kind_says_what_to_do_with_it(name, advice, tmp_path):

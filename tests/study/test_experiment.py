@@ -49,6 +49,7 @@ def test_prepared_text_and_early_stopping_are_supported_but_not_streaming(tune, 
         (["--model_name_or_path", "x"], "remove --model_name_or_path"),
         (["--lr_scheduler_type", "linear"], "remove --lr_scheduler_type"),
         (["--max_steps", "-1"], "pass --max_steps"),
+        (["--report_to", "nobody"], "--report_to nobody: "),
     ],
 )
 def test_unsupported_settings_are_reported(more, message, tune, flags, tmp_path, capsys):

@@ -126,7 +126,7 @@ def test_a_study_of_other_text_of_the_same_name_and_size_is_refused(tune, flags,
     first, *others = file.read_text().splitlines(keepends=True)
     file.write_text("".join([*others, first]))
     assert tune(flags, tmp_path / "study", *more) == 1
-    assert f"different settings: {text} is not the same. Choose another" in capsys.readouterr().err
+    assert f"different settings: {text} has changed. Choose another" in capsys.readouterr().err
 
 
 def test_batches_smaller_than_the_longest_sentence_are_not_tried(tune, flags, tmp_path, capsys):

@@ -1,8 +1,13 @@
 """The events of TensorBoard, read by its own reader."""
 
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
+from transformers import TrainerControl, TrainerState
+
+from hf_vanilla_transformer import VanillaTransformerTrainingArguments
+from hf_vanilla_transformer.training.events import RunEvents
 
 event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -48,6 +53,15 @@ def test_a_resumed_run_is_one_curve(train, flags, tmp_path):
     for curve, name in (("train/loss", "loss"), ("train/perplexity", "perplexity"), ("eval/loss", "eval_loss")):
         assert found[curve] == pytest.approx(logged(run, name), rel=1e-5)
         assert list(found[curve]) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("search", "purged"), [(False, 5), (True, None)])
+def test_only_a_run_takes_back_its_own_events_and_no_trial_of_a_search(tmp_path, search, purged):
+    events = RunEvents()
+    events._SummaryWriter = MagicMock()
+    args = VanillaTransformerTrainingArguments(str(tmp_path), use_cpu=True)
+    events.on_train_begin(args, TrainerState(global_step=4, is_hyper_param_search=search), TrainerControl())
+    assert events._SummaryWriter.call_args.kwargs["purge_step"] == purged
 
 
 def test_a_run_that_lost_all_checkpoints_begins_its_curve_again(train, flags, tmp_path):

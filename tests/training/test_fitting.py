@@ -53,12 +53,30 @@ def peak(args, d_model: int = 128) -> float:
     return args.learning_rate / (d_model * args.warmup_steps) ** 0.5
 
 
+@pytest.mark.parametrize(
+    ("flags", "warmup"),
+    [
+        (("--max_steps", "7500"), 1500),
+        (("--max_steps", "100"), 20),
+        (("--warmup_steps", "10"), 10),
+        (("--num_train_epochs", "60"), 32),  # 160 updates of about 60 pairs
+        (("--max_steps", "-1"), 1),
+    ],
+)
+def test_warm_up_and_factor_follow_the_length_that_is_given(flags, warmup, parse, tmp_path):
+    args = parse("--train_file", write_text(tmp_path, 160), *flags)[2]
+    assert args.warmup_steps == warmup
+    assert peak(args) == pytest.approx(0.7 / (128 * 1500) ** 0.5, rel=0.01)
+    given = parse("--train_file", str(tmp_path / "text160"), *flags, "--learning_rate", "2")[2]
+    assert given.learning_rate == 2.0
+
+
 @pytest.mark.parametrize(("pairs", "updates"), [(40, 2000), (4_000, 2000), (40_000, 13_333), (199_999, 66_666)])
 def test_small_text_trains_tiny_for_updates_that_follow_it(pairs, updates, parse, tmp_path, capsys):
     model, _, args = parse("--train_file", write_text(tmp_path, pairs))
     assert (model.preset, args.max_tokens, args.max_steps) == ("tiny", 1024, updates)
     (line,) = capsys.readouterr().err.splitlines()
-    for part in (f"{pairs:,} pairs", "200,000", "preset tiny", f"{updates:,} updates", "--preset and --max_steps"):
+    for part in (f"{pairs:,} pairs", "200,000", "preset tiny", f"{updates:,} updates", "--preset or --max_steps"):
         assert part in line
     # The published tiny: a factor of 0.7 and 1,500 updates of warm-up
     assert args.warmup_steps <= updates / 5
@@ -155,7 +173,7 @@ def test_fine_tuning_keeps_the_architecture_and_fits_the_training(words, train, 
     output = ["--output_dir", str(tmp_path / "second")]
     trainer = train("--model_name_or_path", str(tmp_path / "first"), *text, *output)
     assert AutoConfig.from_pretrained(tmp_path / "second").d_model == 16
-    assert (trainer.args.max_tokens, trainer.args.warmup_steps) == (1024, 400)
+    assert (trainer.args.max_tokens, trainer.args.warmup_steps) == (1024, 1)
 
 
 def test_tune_fits_the_preset_as_train_does(tmp_path):
