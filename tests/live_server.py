@@ -21,11 +21,11 @@ class Answer(NamedTuple):
 
 @contextlib.contextmanager
 def live(app: Any, timeout: float = 30, **settings: Any) -> Iterator[int]:
-    """Serve an application from a thread, and yield its port; the settings are those of `process.Server`."""
-    from hf_vanilla_transformer.serving.process import Server
+    """Serve an application from a thread, and yield its port; the settings are those of `BoundedServer`."""
+    from hf_vanilla_transformer.serving.process import BoundedServer
 
     sock = socket.create_server(("127.0.0.1", 0))
-    server = Server(app, timeout, **settings)
+    server = BoundedServer(app, timeout, **settings)
     thread = threading.Thread(target=server.run, args=([sock],))
     thread.start()
     try:

@@ -1,6 +1,7 @@
 """`vanilla-transformer serve`: translate over HTTP, with LibreTranslate's API for programs and a page for people."""
 
 import ipaddress
+import re
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,13 @@ class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlag
     root_path: str = option("path below which a proxy shows the server, such as /mt", "")
     page: bool = option("show the page", True)
 
+    def __post_init__(self):
+        for name in self.allowed_hosts:
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise ValueError(
+                    f"--allowed_hosts {name}: give a host name alone, without a port, such as mt.example.org."
+                )
+
 
 def run(args: ServeArguments) -> None:
     """Serve until SIGTERM, after which requests that were accepted are still answered, or Ctrl-C."""
@@ -51,7 +59,7 @@ def run(args: ServeArguments) -> None:
     from ..data.formats import read_lines
     from ..serving.batcher import Batcher
     from ..serving.monitoring import Metrics
-    from ..serving.process import serve_until_stopped, start_log
+    from ..serving.process import interruptible, serve_until_stopped, start_log
     from ..serving.server import Server
     from ..serving.service import ServedModel, TranslationService
 
@@ -64,7 +72,7 @@ def run(args: ServeArguments) -> None:
     sock = listen(args.host, args.port)
 
     # Closed even on Ctrl-C: Python aborts if its interpreter ends while a thread is in the middle of torch
-    with closing(Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)) as batcher:
+    with interruptible(), closing(Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)) as batcher:
         metrics = Metrics()
         metrics.queue.set_function(batcher.queue_length)
         models = []

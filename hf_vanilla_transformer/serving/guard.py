@@ -40,11 +40,22 @@ class Guard:
         if self.hosts is not None and not _is_local(host) and _name(host) not in self.hosts:
             problem = "The server is not known by this host name; --allowed_hosts names others."
         # A browser names the origin of the page in requests to other sites, and to its own unless they only read.
-        elif origin and "*" not in self.origins and origin not in self.origins and urlsplit(origin).netloc != host:
+        elif origin and "*" not in self.origins and origin not in self.origins and not _is_own_page(headers):
             problem = "Pages of this site may not use the server; --cors_origin names those that may."
         if problem:
             return await JSONResponse({"error": problem}, 403)(scope, receive, send)
         await self.app(scope, receive, send)
+
+
+def _is_own_page(headers: Headers) -> bool:
+    """Return whether a request comes from a page of the server, as its browser says or as its names show.
+
+    No script can set the first header, but older browsers do not send it. A proxy may change the host name.
+    """
+    if headers.get("sec-fetch-site") == "same-origin":
+        return True
+    own = headers.get("host", "").removesuffix(":80").removesuffix(":443")
+    return urlsplit(headers.get("origin", "")).netloc == own
 
 
 def _name(host: str) -> str:

@@ -3,11 +3,16 @@
 import logging
 import math
 import os
+import re
 import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from types import FrameType
+from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,6 +22,7 @@ from uvicorn.server import ServerState
 MAX_CONNECTIONS = 4096
 _OTHER_DESCRIPTORS = 96  # those that are not connections: models, libraries, the log
 _SECONDS_BETWEEN_EQUAL_MESSAGES = 60
+_DIFFERENT_MESSAGES = 1000  # remembered at a time
 
 
 class _Connection(H11Protocol):
@@ -29,13 +35,21 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
         if len(self.connections) > self.config.max_connections:
             # The one that has waited longest: if new ones were refused, half-open ones would keep everybody out.
-            waiting = [each for each in _connections(self.server_state) if each.is_waiting]
-            min(waiting, key=lambda each: each.since).transport.abort()
+            waiting = [each for each in _connections(self.server_state) if each.waits_for_client]
+            oldest = min(waiting, key=lambda each: each.since)
+            oldest.transport.abort()
+            # now, and not when the loop gets to it, which may accept others before
+            self.connections.discard(oldest)
 
     @property
     def is_waiting(self) -> bool:
         """Return whether no complete head of a request has arrived since the last answer."""
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Return whether the next to act is the client: to send the rest of its request, or to take its answer."""
+        return self.is_waiting or self.cycle.more_body or self.flow.write_paused
 
     def handle_events(self) -> None:
         earlier = self.cycle
@@ -68,14 +82,16 @@ class _Config(uvicorn.Config):
             access_log=False,
             # There is nothing to start, and one line less in the log.
             lifespan="off",
+            # So many connections are accepted at a time, fewer than the spare descriptors if these are few.
+            backlog=2048 if max_connections == MAX_CONNECTIONS else _OTHER_DESCRIPTORS // 2,
             # Some seconds more than a request may take, so that even one that has just arrived is answered.
             timeout_graceful_shutdown=math.ceil(timeout) + 5,
-            # `Server` closes idle connections, with all others.
+            # `BoundedServer` closes idle connections, with all others.
             timeout_keep_alive=math.ceil(timeout) + 5,
         )
 
 
-class Server(uvicorn.Server):
+class BoundedServer(uvicorn.Server):
     """uvicorn with an end for every connection.
 
     A connection is closed if no request arrives on it within `timeout`, however slowly it sends, and if it has not
@@ -102,12 +118,32 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # On the second Ctrl-C at once: the thread of the models may be in the middle of a batch, and Python, which
-        # would wait for it or end it somewhere in torch, aborts.
         if self.should_exit and sig == signal.SIGINT:
-            os.write(2, b"vanilla-transformer: interrupted\n")
-            os._exit(130)
+            _exit_at_once()
         super().handle_exit(sig, frame)
+
+
+def _exit_at_once() -> NoReturn:
+    """End this process now: the interpreter's own end would wait for the models' thread, or abort it in torch."""
+    os.write(2, b"vanilla-transformer: interrupted\n")
+    os._exit(130)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise a KeyboardInterrupt, and a second one end the process at once."""
+    presses = count()
+
+    def on_interrupt(*_: object) -> None:
+        if next(presses):
+            _exit_at_once()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def raise_descriptor_limit() -> int:
@@ -119,10 +155,12 @@ def raise_descriptor_limit() -> int:
         import resource
     except ImportError:  # on Windows, which has no such limit
         return MAX_CONNECTIONS
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Without a limit of the system, a limit of our own: macOS refuses infinity.
-    limit = 10_240 if hard == resource.RLIM_INFINITY else hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    wanted = max(limit, 10_240) if hard == resource.RLIM_INFINITY else hard
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        limit = wanted
     return max(16, min(MAX_CONNECTIONS, limit - _OTHER_DESCRIPTORS))
 
 
@@ -137,8 +175,11 @@ class RepeatedMessages(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return True
-        # Without the arguments, in which otherwise equal messages differ.
-        key = (record.name, str(record.msg))
+        # Without what differs in otherwise equal messages: numbers, addresses, and the lines after the first.
+        first, _, _ = record.getMessage().partition("\n")
+        key = (record.name, re.sub(r"<.*>|0x[0-9a-f]+|[0-9]+", "", first))
+        if len(self._written) > _DIFFERENT_MESSAGES:
+            self._written.clear()
         at, omitted = self._written.get(key, (-math.inf, 0))
         if record.created - at < _SECONDS_BETWEEN_EQUAL_MESSAGES:
             self._written[key] = (at, omitted + 1)
@@ -163,11 +204,11 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_
     """Serve until SIGTERM, SIGHUP or Ctrl-C; requests that were accepted are still answered.
 
     Args:
-        timeout, root_path: as for `Server`.
+        timeout, root_path: as for `BoundedServer`.
     """
     # When everything is answered, uvicorn raises the signal again, which must not end the process with an error.
     signal.signal(signal.SIGTERM, lambda *_: None)
     # A terminal that is closed, which `nohup` ignores; Windows has no such signal.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    Server(app, timeout, raise_descriptor_limit(), root_path).run([sock])
+    BoundedServer(app, timeout, raise_descriptor_limit(), root_path).run([sock])

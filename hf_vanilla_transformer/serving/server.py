@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import re
 import sys
 import time
 import traceback
@@ -273,13 +274,18 @@ async def _parameters(request: Request) -> dict[str, object]:
     # Starlette would replace what is not UTF-8, or take it for Latin-1.
     body = await request.body()
     _check_utf8(body if media_type == "multipart/form-data" else unquote_to_bytes(body), "form")
+    # Starlette would decode the form with any codec of Python that a client names.
+    charset = re.search(r"charset\s*=\s*\"?([^\s;\"]*)", request.headers.get("content-type", ""), re.IGNORECASE)
+    if charset and charset[1].lower() not in ("utf-8", "utf8"):
+        raise HTTPException(400, "Invalid request: the form is not UTF-8")
     # The size of the whole body is limited already, and Starlette's own limits would refuse long texts and lists.
     async with request.form(max_files=0, max_fields=sys.maxsize, max_part_size=sys.maxsize) as form:
-        for name in form:
-            # a repeated field is a list, as several texts are in JSON
-            values = form.getlist(name)
-            given[name] = values if len(values) > 1 else values[0]
-    return given
+        fields: dict[str, list[object]] = {}
+        # in one pass: `getlist` goes through all fields for each name
+        for name, value in form.multi_items():
+            fields.setdefault(name, []).append(value)
+    # a repeated field is a list, as several texts are in JSON
+    return given | {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
 
 
 def _check_utf8(content: bytes, where: str) -> None:

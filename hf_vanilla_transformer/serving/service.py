@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ..data.language_filter import probabilities
@@ -9,6 +10,7 @@ from ..files import import_extra
 from ..flags import Settings
 from ..inference.segments import Document
 from ..inference.translator import Translator
+from ..model.text_rules_vanilla_transformer import is_blank
 from .batcher import Batcher, Sentence
 from .monitoring import Metrics
 
@@ -129,6 +131,8 @@ class TranslationService:
 
     def __init__(self, models: Sequence[ServedModel], batcher: Batcher):
         self._batcher = batcher
+        # One thread: a request whose client has left while it waits for it costs nothing.
+        self._cutting = ThreadPoolExecutor(1)
         self.directions: dict[tuple[str, str], ServedModel] = {}
         for model in models:
             for direction in model.translator.directions.pairs:
@@ -169,8 +173,12 @@ class TranslationService:
             UnsupportedError: if no model has the direction, or the language of a text cannot be detected.
         """
         # Before the texts are cut and encoded, which takes time that a busy server does not have.
-        self._batcher.check_room()
-        jobs = await asyncio.to_thread(lambda: [self._job(text, source, target, 1 + alternatives) for text in texts])
+        self._batcher.check_room(max(1, sum(not is_blank(text) for text in texts)))
+
+        def cut() -> list[_Job]:
+            return [self._job(text, source, target, 1 + alternatives) for text in texts]
+
+        jobs = await asyncio.get_running_loop().run_in_executor(self._cutting, cut)
         answers = self._batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
         try:
             hypotheses = [await asyncio.wrap_future(answer) for answer in answers]

@@ -90,6 +90,18 @@ def test_with_too_many_connections_the_one_that_has_waited_longest_ends(serve):
         client.close()
 
 
+@pytest.mark.parametrize("others", [b"", HEAD, HEAD.replace(b"GET", b"POST") + b"Content-Length: 99\r\n\r\n"])
+def test_a_crowd_of_connections_that_arrives_at_once_keeps_nobody_out(serve, others):
+    send = serve(max_connections=8)
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            client = stack.enter_context(connect(send.port))
+            with contextlib.suppress(OSError):
+                client.sendall(others)
+        for _ in range(5):
+            assert send("POST", "/translate", text("Hi.")).status == 200
+
+
 def test_a_connection_with_a_request_under_way_is_never_the_one_that_ends(serve, model, monkeypatch):
     gate = Event()
     generate = model.generate
@@ -130,3 +142,6 @@ def test_an_equal_message_is_written_once_per_minute_with_the_number_left_out(mo
     log(logging.ERROR, "failed: %d", 8)
     assert written[-1] == "failed: 7 (499 more since the last one)"
     assert len(written) == 504
+    for i in range(50):
+        log(logging.ERROR, f"Exception in callback f({i})\nhandle: <Handle {i} at 0x7f{i}>")
+    assert len(written) == 505

@@ -50,6 +50,22 @@ def test_the_servers_own_page_is_not(serve):
     assert serve(allowed_hosts=["mt.example.org"])("POST", "/translate", text("Hi."), headers=behind).status == 200
 
 
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [("mt.example.org:443", "https://mt.example.org"), ("mt.example.org:80", "http://mt.example.org")],
+)
+def test_default_ports_may_be_named_on_one_side_only(serve, host, origin):
+    send = serve(allowed_hosts=["mt.example.org"])
+    assert send("POST", "/translate", text("Hi."), headers={"Host": host, "Origin": origin}).status == 200
+
+
+def test_a_proxy_may_change_the_host_name_if_the_browser_says_that_the_page_is_the_servers_own(serve):
+    headers = {"Host": "127.0.0.1:5000", "Origin": "https://mt.example.org", "Sec-Fetch-Site": "same-origin"}
+    assert serve(allowed_hosts=[])("POST", "/translate", text("Hi."), headers=headers).status == 200
+    headers["Sec-Fetch-Site"] = "cross-site"
+    assert serve(allowed_hosts=[])("POST", "/translate", text("Hi."), headers=headers).status == 403
+
+
 @pytest.mark.parametrize("allowed", [SITE, "*"])
 def test_pages_of_a_site_that_is_named_may_use_it(serve, allowed):
     answer = serve(cors_origins=[allowed])("POST", "/translate", text("Hi."), headers={"Origin": SITE})

@@ -145,6 +145,22 @@ def test_parameters_that_are_not_utf8_are_refused_everywhere(serve):
         assert answer[:2] == (400, {"error": f"Invalid request: the {where} is not UTF-8"})
 
 
+@pytest.mark.parametrize("charset", ["utf-7", "unicode_escape", "latin-1", "bogus", '"undefined"'])
+def test_a_form_in_another_encoding_is_refused(serve, charset):
+    part = '--x\r\nContent-Disposition: form-data; name="q"\r\n\r\nMüller\r\n--x--\r\n'.encode()
+    headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
+    answer = serve()("POST", "/translate?source=en&target=de", part, headers=headers)
+    assert answer[:2] == (400, {"error": "Invalid request: the form is not UTF-8"})
+    headers = {"Content-Type": "multipart/form-data; boundary=x; charset=UTF-8"}
+    assert serve()("POST", "/translate?source=en&target=de", part, headers=headers).status == 200
+
+
+def test_the_fields_of_a_form_are_read_once(serve, monkeypatch):
+    monkeypatch.setattr("starlette.datastructures.FormData.getlist", lambda *_: 1 / 0)
+    fields = {f"field{i}": "x" for i in range(100)}
+    assert serve()("POST", "/translate", text("Hi.", **fields), form=True).status == 200
+
+
 def test_an_address_with_a_slash_at_its_end_is_unknown_and_not_redirected(serve):
     answer = serve()("POST", "/translate/", text("Hi."))
     assert answer[:2] == (404, {"error": "Not Found"})

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from export_models import PHRASES
 from live_server import metric, request, text
 from server_process import in_one_line, serving
+
+from hf_vanilla_transformer.cli import main
 
 HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -86,6 +89,31 @@ def test_a_second_ctrl_c_ends_the_server_at_once_with_one_line(model, tmp_path):
         process.popen.send_signal(signal.SIGINT)
         assert process.popen.wait(60) == 130
         assert process.log.read_text().removeprefix(before) == "vanilla-transformer: interrupted\n"
+
+
+def test_a_second_ctrl_c_while_the_models_end_their_batch_is_no_abort(model, tmp_path):
+    with serving(model[2], tmp_path / "log", *LONG) as process:
+        body = urllib.parse.urlencode(text("\n".join(PHRASES[0] for _ in range(1000)))).encode()
+        head = "Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        with socket.create_connection(("127.0.0.1", process.port)) as client:
+            client.sendall(f"POST /translate HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            while metric(partial(request, process.port), "queue_sentences") < 100:
+                time.sleep(0.01)
+        # its client has left, so that nothing keeps the server from ending but the batch under way
+        process.popen.send_signal(signal.SIGINT)
+        while "Shutting down" not in process.log.read_text():
+            time.sleep(0.01)
+        process.popen.send_signal(signal.SIGINT)
+        assert process.popen.wait(60) == 130
+        log = process.log.read_text()
+        assert "Traceback" not in log
+        assert "terminate" not in log
+
+
+@pytest.mark.parametrize("name", ["*", "*.example.org", "mt.example.org:80", "https://mt.example.org"])
+def test_an_allowed_host_is_a_name(name, capsys):
+    assert main(["serve", "model", "--allowed_hosts", name]) == 2
+    assert f"--allowed_hosts {name}: give a host name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGHUP, 0), (signal.SIGTERM, 0), (signal.SIGINT, 130)])
