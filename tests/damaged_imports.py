@@ -1,5 +1,6 @@
-"""Damage files that `import` reads, and check what becomes of them, in this process."""
+"""Damage files that `import` reads, and check what becomes of them."""
 
+import contextlib
 import gzip
 import io
 import json
@@ -64,14 +65,21 @@ def _lines(paths: list[str], job: Import) -> Iterator[list]:
         raise DataError(f"{paths[0]}: cannot be read.") from None
 
 
+@contextlib.contextmanager
+def _in_this_process() -> Iterator[None]:
+    """Read files in this process, which is faster, without the limits of a reader's process."""
+    with mock.patch.object(importing, "_lines", _lines), mock.patch.object(exchange, "_limit_memory"):
+        yield
+
+
 def check_import(path: Path, content: bytes) -> None:
     """Check that a file is pairs of single lines, or one line of error that names it, and not much longer than it."""
     path.write_bytes(content)
     job = Import(("en", "de"))
     size = 0
     message = str(path)
-    # the limits are those of a process, here that of the test
-    with mock.patch.object(importing, "_lines", _lines), mock.patch.object(exchange, "_limit_memory"):
+    # a few damaged bytes make a spreadsheet of gigabytes, for which there are the limits
+    with contextlib.nullcontext() if exchange.format_of(str(path)) in exchange.SHEETS else _in_this_process():
         try:
             for pair in job.pairs([str(path)]):
                 assert all(len(text.splitlines()) == 1 for text in pair), pair
