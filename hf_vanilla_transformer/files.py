@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from .version import install_command
+
 JsonObject: TypeAlias = dict[str, Any]  # an object in a JSON file
 
 # Files in the folder of a trained model, which is also the folder of its training run
@@ -136,4 +138,4 @@ def import_extra(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         name = module.partition(".")[0]
-        raise ImportError(f'{name} is not installed: pip install "hf-vanilla-transformer[{extra}]".') from error
+        raise ImportError(f"{name} is not installed; in a clone of this package: {install_command(extra)}") from error

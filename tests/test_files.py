@@ -112,7 +112,7 @@ def test_an_optional_module_is_imported_by_its_full_name():
 
 def test_a_missing_optional_module_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    message = r'^matplotlib is not installed: pip install "hf-vanilla-transformer\[plots\]"\.$'
+    message = r'^matplotlib is not installed; in a clone of this package: pip install "\.\[plots\]"$'
     with pytest.raises(ImportError, match=message):
         import_extra("matplotlib.figure", "plots")
 

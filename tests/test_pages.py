@@ -63,3 +63,14 @@ def test_pages_are_short():
 def test_the_index_of_the_guide_names_every_page():
     index = links(ROOT / "scripts" / "README.md")
     assert {page.name for page in GUIDE.glob("*.md")} <= {Path(link.partition("#")[0]).name for link in index}
+
+
+def test_nothing_gives_pip_the_name_of_a_package_that_is_not_released():
+    """Under this name anybody could publish other code; `version.install_command` decides what to write instead."""
+    sources = [
+        *ROOT.glob("hf_vanilla_transformer/**/*.*"),
+        *(file for file in ROOT.glob("scripts/**/*") if file.is_file()),
+    ]
+    files = [*PAGES, *(file for file in sources if "__pycache__" not in file.parts)]
+    assert ROOT / "scripts" / "ray" / "cluster.yaml" in files
+    assert not [file for file in files if re.search(rb"install\W+hf-vanilla", file.read_bytes())]

@@ -45,7 +45,7 @@ def test_impossible_export_is_a_clear_error_and_leaves_no_files(save_model, tmp_
     assert [file.name for file in tmp_path.iterdir()] == ["model"]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     assert main(["export", str(folder), str(tmp_path / "export"), "--format", "ctranslate2"]) == 1
-    assert "hf-vanilla-transformer[export]" in capsys.readouterr().err
+    assert 'pip install ".[export]"' in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore")  # of PEFT

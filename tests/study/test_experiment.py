@@ -63,5 +63,5 @@ def test_unsupported_settings_are_reported(more, message, tune, flags, tmp_path,
 def test_without_matplotlib_nothing_is_trained(tune, flags, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert tune(flags, tmp_path / "study") == 1
-    assert "hf-vanilla-transformer[plots]" in capsys.readouterr().err
+    assert 'pip install ".[plots]"' in capsys.readouterr().err
     assert not (tmp_path / "study").exists()
