@@ -28,6 +28,13 @@ SCORES = {
     "seconds": 1.0,
     "signatures": {"bleu": "nrefs:1|tok:none", "chrf": "nc:6", "ter": "norm:no"},
 }
+# The same on a dataset of the Hub, as `evaluate --dataset_name` prints it.
+HUB_SCORES = {
+    **SCORES,
+    "text": "someone/text, test",
+    "direction": "en-de",
+    "dataset": {"id": "someone/text", "config": "de-en", "split": "test"},
+}
 
 
 def front_matter(card: str) -> dict[str, Any]:

@@ -122,6 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
                 item = json.loads(line)
                 if item["key"] == "file":
                     files[item["value"]["path"]] = base64.b64decode(item["value"]["content"])
+                elif item["key"] == "deletedFile":
+                    del files[item["value"]["path"]]
                 elif item["key"] == "lfsFile":
                     files[item["value"]["path"]] = self.server.objects[item["value"]["oid"]]
             url = f"{self.server.address}/{match[2]}/commit/{COMMIT}"

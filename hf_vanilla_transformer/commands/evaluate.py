@@ -78,6 +78,8 @@ def run(args: EvaluateArguments) -> None:
 
         about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
         result = {**_score(pairs, args.bleu_tokenize), **about}
+        if text.dataset:
+            result["dataset"] = text.dataset
         if untranslated := report_problems(found, text.name):
             result["untranslated"] = untranslated
         if text.unseen:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from ..files import JsonObject
 from .console import UsageError
 from .shared_flags import TextFlags
 
@@ -15,6 +16,7 @@ class ReferenceText(NamedTuple):
     references: list[str]
     direction: str  # such as "en-de"
     unseen: list[int]  # indices of the built-in phrases with combinations not seen in training
+    dataset: JsonObject | None  # where the text is on the Hub: id, config and split of a dataset
 
 
 def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | None, str | None]) -> ReferenceText:
@@ -36,6 +38,7 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
     direction = (source_lang, target_lang)
     unseen: list[int] = []
+    dataset: JsonObject | None = None
     if test_file:
         source: Text = TextFile(direction, test_file)
         name = Path(test_file).name
@@ -43,7 +46,9 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
         source = HubDataset(direction, args.dataset_name, args.dataset_config_name, args.split)
         # Results are published, so a local folder appears without its path, but a name on the Hub as it is
         folder = Path(args.dataset_name)
-        name = f"{folder.name if folder.exists() else args.dataset_name}, {args.split}"
+        if not folder.exists():
+            dataset = {"id": args.dataset_name, "config": args.dataset_config_name, "split": args.split}
+        name = f"{args.dataset_name if dataset else folder.name}, {args.split}"
     elif {*direction} == {"de", "en"}:
         source = BuiltInPhrases(direction, "test")
         name = "built-in phrases"
@@ -55,4 +60,4 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
     # Tables can hold nulls: such a line is blank, and keeps its place
     sources = [text or "" for text in pairs["source"]]
     references = [text or "" for text in pairs["target"]]
-    return ReferenceText(name, sources, references, "-".join(direction), unseen)
+    return ReferenceText(name, sources, references, "-".join(direction), unseen, dataset)

@@ -4,15 +4,17 @@ import json
 import math
 import platform
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
 
@@ -52,11 +54,46 @@ def model_card(folder: str | Path, details: CardDetails | None = None) -> ModelC
         OSError: if the configuration of the model cannot be loaded.
         ValueError: if the training record, the scores or the generation config are damaged.
     """
-    try:
+    with _damage_errors(Path(folder)):
         return _fill_card(Path(folder), details or CardDetails())
-    except (TypeError, LookupError, AttributeError, ArithmeticError, TemplateError) as error:
-        damaged = Path(folder) / RECORD
+
+
+def benchmark_results(folder: str | Path, details: CardDetails | None = None) -> str:
+    """Return the scores on datasets of the Hub as the YAML of their leaderboards, or "" if there are none.
+
+    Scores on other texts, such as those of training on its validation text, are only in the card: a result belongs to
+    a dataset of the Hub.
+
+    Raises:
+        ValueError: as for `model_card`.
+    """
+    entries: list[EvalResultEntry] = []
+    with _damage_errors(Path(folder)):
+        for scores in _collect_scores(_read_object(Path(folder) / RECORD), details or CardDetails()):
+            if dataset := scores.get("dataset"):
+                validate_repo_id(dataset["id"])
+                # A result has one value, without a name for the metric
+                notes = f"BLEU ({scores['signatures']['bleu']}), {scores['direction']}, split {dataset['split']}"
+                task = dataset["config"] or "default"
+                entries.append(EvalResultEntry(dataset["id"], task, round(scores["bleu"], 2), notes=notes))
+    return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False) if entries else ""
+
+
+@contextmanager
+def _damage_errors(folder: Path) -> Iterator[None]:
+    """Turn what a damaged training record or damaged scores raise into a `ValueError` that says so."""
+    try:
+        yield
+    except (TypeError, LookupError, AttributeError, ArithmeticError, TemplateError, HFValidationError) as error:
+        damaged = folder / RECORD
         raise ValueError(f"Cannot write a model card: {damaged} or the scores are damaged ({error}).") from error
+
+
+def _collect_scores(training: JsonObject, details: CardDetails) -> list[JsonObject]:
+    """Return the scores on each text; what the caller gives wins over what the training recorded."""
+    scores = details.scores or training.get("scores") or []
+    # Earlier versions recorded the scores of one text, not of several.
+    return [scores] if isinstance(scores, dict) else scores
 
 
 def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
@@ -66,9 +103,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
 
     # What the caller gives wins over what the training recorded.
     license = details.license or training.get("license")
-    scores = details.scores or training.get("scores") or []
-    # Earlier versions recorded the scores of one text, not of several.
-    scores = [scores] if isinstance(scores, dict) else scores
+    scores = _collect_scores(training, details)
     base_model = training.get("base_model")
     seconds = training.get("seconds", 0)
     title = (details.name or folder.resolve().name).split("/")[-1]
@@ -152,11 +187,13 @@ def _eval_results(scores: JsonObject, in_words: Callable[[str | None], str]) -> 
     """
     # Models of several directions have scores in each; scores from a file may not say in which they are.
     direction = in_words(scores.get("direction"))
+    # The Hub links the id of a dataset
+    dataset: str = scores["dataset"]["id"] if scores.get("dataset") else scores["text"]
     return [
         EvalResult(
             task_type="translation",
             task_name=f"Translation {direction}".strip(),
-            dataset_type=scores["text"],
+            dataset_type=dataset,
             dataset_name=scores["text"],
             dataset_config=direction.replace(" to ", "-") or None,
             metric_type=metric,

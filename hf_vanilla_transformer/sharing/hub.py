@@ -12,15 +12,15 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import torch
-from huggingface_hub import CommitOperationAdd, HfApi, SpaceCardData
-from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, SpaceCardData
+from huggingface_hub.constants import EVAL_RESULTS_FOLDER, HF_HUB_CACHE
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from packaging.requirements import Requirement
 from safetensors.torch import load_file
 
 from ..files import CARD, RECORD, WEIGHTS, import_extra, weight_files
 from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
-from .card import CardDetails, model_card
+from .card import CardDetails, benchmark_results, model_card
 
 # The base class of all errors of httpx, with which huggingface_hub talks to the Hub. httpx itself is not imported,
 # because it is a dependency of theirs and not of this package.
@@ -28,6 +28,9 @@ _NETWORK_ERROR: type[BaseException] = HfHubHTTPError.__bases__[0]
 
 # What is in the cards that this package and transformers generate. Every upload replaces these, but no others.
 _GENERATED = ("<!-- made by vanilla-transformer", "This model card has been automatically generated")
+
+# Scores on datasets of the Hub. The folder may hold files of others, which stay as they are.
+_RESULTS = f"{EVAL_RESULTS_FOLDER}/vanilla_transformer.yaml"
 
 _NO_TOKEN = "the token is missing or invalid; run `hf auth login` or set HF_TOKEN"
 
@@ -105,6 +108,14 @@ def _is_written_by_hand(card: str) -> bool:
     return card != "" and not any(mark in card for mark in _GENERATED)
 
 
+def _choose_card(folder: Path, details: CardDetails, api: HfApi, repo_id: str, revision: str | None) -> str:
+    """Return the card to upload: that of the folder or else of the Hub if written by hand, and otherwise a new one."""
+    card = (folder / CARD).read_text("utf-8") if (folder / CARD).is_file() else ""
+    if not _is_written_by_hand(card) and api.file_exists(repo_id, CARD, revision=revision):
+        card = Path(api.hf_hub_download(repo_id, CARD, revision=revision)).read_text("utf-8")
+    return card if _is_written_by_hand(card) else str(model_card(folder, replace(details, name=repo_id)))
+
+
 def push(
     folder: str | Path,
     repo_id: str,
@@ -140,6 +151,8 @@ def push(
     details = replace(details or CardDetails(), name=repo_id)
     # Made here once too, so that damaged files fail before a repository is created.
     model_card(folder, details)
+    if results := benchmark_results(folder, details):
+        files[_RESULTS] = results.encode()
 
     with hub_errors(repo_id):
         api = HfApi(token=token)
@@ -149,16 +162,13 @@ def push(
         if revision and not revision.startswith("refs/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
 
-        # A card of the folder that was written by hand wins over one of the Hub, and that over a new one.
-        card = (folder / CARD).read_text("utf-8") if (folder / CARD).is_file() else ""
-        if not _is_written_by_hand(card) and api.file_exists(repo_id, CARD, revision=revision):
-            card = Path(api.hf_hub_download(repo_id, CARD, revision=revision)).read_text("utf-8")
-        if not _is_written_by_hand(card):
-            card = str(model_card(folder, replace(details, name=repo_id)))
-        files[CARD] = card.encode()
+        files[CARD] = _choose_card(folder, details, api, repo_id, revision).encode()
+        # Results of an earlier upload may be those of other weights
+        outdated = _RESULTS not in files and api.file_exists(repo_id, _RESULTS, revision=revision)
+        additions = [CommitOperationAdd(name, content) for name, content in files.items()]
         api.create_commit(
             repo_id=repo_id,
-            operations=[CommitOperationAdd(name, content) for name, content in files.items()],
+            operations=[*additions, CommitOperationDelete(_RESULTS)] if outdated else additions,
             commit_message=commit_message or "Upload the model, its tokenizer and its card",
             commit_description=commit_description,
             revision=revision,

@@ -34,3 +34,16 @@ def test_a_dataset_scores_like_the_same_text_in_files(saved, capsys):
         scores.append({**json.loads(capsys.readouterr().out), "seconds": 0})
     assert [score.pop("text") for score in scores] == ["set, test", "test"]
     assert scores[0] == scores[1]
+
+
+def test_scores_on_a_dataset_of_the_hub_name_it_apart_from_its_split(saved, capsys, monkeypatch):
+    rows = [{"de": de, "en": en} for de, en in zip(saved.references, saved.sources, strict=True)]
+    split = datasets.Dataset.from_dict({"translation": rows})
+    monkeypatch.setattr(
+        "hf_vanilla_transformer.data.source.load_dataset", lambda *_, **__: datasets.DatasetDict(dev=split)
+    )
+    flags = ["--dataset_name", "someone/text", "--dataset_config_name", "de-en", "--split", "dev"]
+    assert main(["evaluate", saved.path, *flags]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["text"] == "someone/text, dev"
+    assert scores["dataset"] == {"id": "someone/text", "config": "de-en", "split": "dev"}

@@ -4,11 +4,20 @@ import json
 import re
 
 import pytest
-from card_contents import RECORD, SCORES, front_matter
+import yaml
+from card_contents import HUB_SCORES, RECORD, SCORES, front_matter
 from clean_process import run_python
+from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.sharing.card import CardDetails, model_card, record_average, write_card, write_record
+from hf_vanilla_transformer.sharing.card import (
+    CardDetails,
+    benchmark_results,
+    model_card,
+    record_average,
+    write_card,
+    write_record,
+)
 
 
 def test_card_contains_metadata_training_record_and_scores(saved):
@@ -38,6 +47,29 @@ def test_card_contains_metadata_training_record_and_scores(saved):
         assert text in card
     for section in ("Intended use and limits", "Use it", "Training", "Results"):
         assert f"## {section}" in card
+
+
+def test_only_scores_on_datasets_of_the_hub_are_benchmark_results(saved):
+    folder, _ = saved
+    write_record(folder, {**RECORD, "scores": [SCORES]})
+    assert benchmark_results(folder) == ""
+    whole = {**HUB_SCORES, "dataset": {**HUB_SCORES["dataset"], "config": None}}
+    results = yaml.safe_load(benchmark_results(folder, CardDetails(scores=[SCORES, HUB_SCORES, whole])))
+    notes = "BLEU (nrefs:1|tok:none), en-de, split test"
+    assert parse_eval_result_entries(results) == [
+        EvalResultEntry("someone/text", task, 12.35, notes=notes) for task in ("de-en", "default")
+    ]
+    [entry] = front_matter(str(model_card(folder, CardDetails(scores=[HUB_SCORES]))))["model-index"]
+    [result] = entry["results"]
+    assert (result["dataset"]["type"], result["dataset"]["name"]) == ("someone/text", "someone/text, test")
+
+
+@pytest.mark.parametrize(
+    "dataset", ["someone/text", {"id": "../text", "config": None, "split": "test"}, {"id": "someone/text"}]
+)
+def test_scores_with_a_damaged_dataset_are_refused(saved, dataset):
+    with pytest.raises(ValueError, match="the scores are damaged"):
+        benchmark_results(saved[0], CardDetails(scores=[{**HUB_SCORES, "dataset": dataset}]))
 
 
 def change_languages(folder, **languages) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from card_contents import PHRASES, RECORD, SCORES, front_matter
+import yaml
+from card_contents import HUB_SCORES, PHRASES, RECORD, SCORES, front_matter
 from clean_process import run_python
 from hub_endpoint import LocalHub, local_hub
+from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from safetensors import safe_open
 from small import model_flags, write_phrases
 
@@ -128,6 +130,23 @@ def test_pushed_model_loads_from_the_hub_and_translates_the_same(saved, tmp_path
         anonymous = hub_environment(server, None)
         assert load_and_translate("you/tiny-en-de", PHRASES, tmp_path / "home2", **anonymous) == expected
     assert {file: file.read_bytes() for file in folder.glob("*.*")} == before
+
+
+@pytest.mark.slow
+def test_scores_on_a_dataset_of_the_hub_are_pushed_as_its_leaderboard_reads_them(saved, tmp_path):
+    folder, _ = saved
+    (tmp_path / "scores.json").write_text(f"{json.dumps(SCORES)}\n{json.dumps(HUB_SCORES)}\n")
+    with local_hub() as server:
+        environment = hub_environment(server)
+        run_command(["push", folder, "you/m", "--scores", tmp_path / "scores.json"], tmp_path / "home", **environment)
+        files = server.repositories["models"]["you/m"]
+        results = parse_eval_result_entries(yaml.safe_load(files[".eval_results/vanilla_transformer.yaml"]))
+        notes = "BLEU (nrefs:1|tok:none), en-de, split test"
+        assert results == [EvalResultEntry("someone/text", "de-en", 12.35, notes=notes)]
+        # other weights, without scores, do not keep those of the first; the results of others stay
+        files[".eval_results/other.yaml"] = b""
+        run_command(["push", folder, "you/m"], tmp_path / "home", **environment)
+        assert {name for name in files if name.startswith(".eval_results")} == {".eval_results/other.yaml"}
 
 
 @pytest.mark.slow
