@@ -61,7 +61,6 @@ def test_replacing_keeps_the_old_file_if_the_block_fails(error, tmp_path):
 def test_a_new_folder_appears_when_it_is_complete(tmp_path):
     target = tmp_path / "parent" / "model"
     with new_folder(target) as unfinished:
-        unfinished.mkdir()
         (unfinished / "config.json").write_text("{}")
         assert not target.exists()
     assert [file.name for file in target.iterdir()] == ["config.json"]
@@ -71,7 +70,6 @@ def test_a_new_folder_appears_when_it_is_complete(tmp_path):
 def test_a_new_folder_may_take_the_place_of_an_empty_one(tmp_path):
     (tmp_path / "model").mkdir()
     with new_folder(str(tmp_path / "model")) as unfinished:
-        unfinished.mkdir()
         (unfinished / "config.json").write_text("{}")
     assert (tmp_path / "model" / "config.json").read_text() == "{}"
 
@@ -79,7 +77,6 @@ def test_a_new_folder_may_take_the_place_of_an_empty_one(tmp_path):
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_new_folder_leaves_nothing_behind_if_the_block_fails(error, tmp_path):
     def write_part(folder):
-        folder.mkdir()
         (folder / "config.json").write_text("{")
         raise error
 
