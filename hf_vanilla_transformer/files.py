@@ -46,7 +46,10 @@ def write_failure(error: BaseException) -> str | None:
         return os.strerror(int(found[1]))
     if isinstance(error, OSError) and error.errno in _FULL_DISK:
         return os.strerror(error.errno)
-    return "the disk is full, or failed" if _SHORT_WRITE.search(str(error)) else None
+    if _SHORT_WRITE.search(str(error)):
+        return "the disk is full, or failed"
+    # explained by an inner block, for a temporary place
+    return write_failure(error.__cause__) if error.__cause__ else None
 
 
 @contextmanager

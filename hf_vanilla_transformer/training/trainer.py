@@ -318,9 +318,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 shutil.rmtree(checkpoint, ignore_errors=True)
                 unfinished.replace(checkpoint)
         except (OSError, RuntimeError, SafetensorError) as error:
-            # `_save` has named the place, which is not that of the checkpoint yet
-            cause = error.__cause__ or error
-            reason = write_failure(cause) or cause
+            reason = write_failure(error) or error
             raise OSError(f"Cannot write {checkpoint}: {reason}. Earlier checkpoints are intact.") from error
         finally:
             self.args.output_dir = output_dir
