@@ -1,9 +1,12 @@
 """Atomic writes, the file names of a trained model, checksums, and imports of optional dependencies."""
 
+import errno
 import hashlib
 import json
+import os
 import re
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,12 +27,42 @@ STATE = "trainer_state.json"  # in the folders of the run and of each checkpoint
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several shards
 CORPUS_MANIFEST = "translation.json"  # in a folder of translations
+UNFINISHED = ".unfinished"  # ending of what is being written
+
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# How errors of packages written in Rust, such as tokenizers and safetensors, quote one of the operating system
+_RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+# What NumPy and torch say, without the cause, if only a part could be written
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter|unexpected pos")
 
 
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a saved model, one or several shards, without others of similar names."""
     name = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
     return sorted(file for file in folder.iterdir() if name.fullmatch(file.name))
+
+
+def write_failure(error: BaseException) -> str | None:
+    """Return the cause of an error that a package raised because it could not write, or None for any other error."""
+    if found := not isinstance(error, OSError) and _RUST_ERROR.search(str(error)):
+        return os.strerror(int(found[1]))
+    if isinstance(error, OSError) and error.errno in _FULL_DISK:
+        return os.strerror(error.errno)
+    if _SHORT_WRITE.search(str(error)):
+        return "the disk is full, or failed"
+    # explained by an inner block, for a temporary place
+    return write_failure(error.__cause__) if error.__cause__ else None
+
+
+@contextmanager
+def _writing(place: str | Path) -> Iterator[None]:
+    """Turn the errors of packages that cannot write into an `OSError` that names the place, as few of them do."""
+    try:
+        yield
+    except Exception as error:
+        if (cause := write_failure(error)) is None:
+            raise
+        raise OSError(f"Cannot write {place}: {cause}.") from error
 
 
 @contextmanager
@@ -43,9 +76,10 @@ def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
             a killed process leaves is then not replaced by the next one.
     """
     # In the same folder, because a file can only be moved atomically inside one file system
-    unfinished = Path(f"{file}.{secrets.token_hex(4)}.unfinished" if shared else f"{file}.unfinished")
+    unfinished = Path(f"{file}.{secrets.token_hex(4)}{UNFINISHED}" if shared else f"{file}{UNFINISHED}")
     try:
-        yield unfinished
+        with _writing(file):
+            yield unfinished
         try:
             unfinished.replace(file)
         except FileNotFoundError:
@@ -91,25 +125,61 @@ def check_folder(path: str | Path) -> None:
 
 
 @contextmanager
-def new_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path for a folder to create and fill, and move it to `path` if the block succeeds.
+def replacing_files(folder: str | Path, shared: bool = False) -> Iterator[Path]:
+    """Yield an empty folder to fill, and move each of its files to `folder`, atomically, if the block succeeds.
 
-    If the block fails, the temporary folder is removed and `path` is left unchanged.
+    If the block fails, `folder` is left unchanged.
+
+    Args:
+        shared: as in `replacing`.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in () if shared else folder.glob(f"*{UNFINISHED}"):
+        shutil.rmtree(left, ignore_errors=True)
+    with _folder_of_same_name(folder, within=folder) as unfinished:
+        yield unfinished
+        for file in sorted(file for file in unfinished.rglob("*") if file.is_file()):
+            place = folder / file.relative_to(unfinished)
+            place.parent.mkdir(exist_ok=True)
+            file.replace(place)
+
+
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder to fill, and move it to `path` if the block succeeds.
+
+    If the block fails, it is removed and `path` is left unchanged.
 
     Raises:
         ValueError: if `path` already exists and is not an empty folder, or as `check_folder`.
     """
-    target = Path(path)
-    check_folder(target)
-    if target.is_dir() and any(target.iterdir()):
-        raise ValueError(f"{target} is in use: choose a new or empty folder.")
-    # Inside the parent, because a folder cannot be moved to another file system
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        unfinished = Path(scratch, "unfinished")
-        # Not the temporary folder itself, which only its owner may read
+    check_folder(path)
+    # A link cannot be replaced by a folder, but what it leads to can
+    target = Path(path).resolve()
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _folder_of_same_name(target, within=target.parent) as unfinished:
+            yield unfinished
+            unfinished.replace(target)
+        return
+    # Left by a process that was killed while it moved the files
+    is_unfinished = any(entry.name.endswith(UNFINISHED) for entry in target.iterdir())
+    if any(target.iterdir()) and not is_unfinished:
+        raise ValueError(f"{path} is in use: choose a new or empty folder.")
+    # Not replaced: it may be a mount point, or its parent read-only
+    with replacing_files(target) as unfinished:
         yield unfinished
-        unfinished.replace(target)
+
+
+@contextmanager
+def _folder_of_same_name(folder: Path, within: Path) -> Iterator[Path]:
+    """Yield a temporary folder on the disk of `within`, whose name is that of `folder`, for the titles of cards."""
+    with _writing(folder), tempfile.TemporaryDirectory(UNFINISHED, dir=within) as scratch:
+        # Not the temporary folder itself, which only its owner may read
+        unfinished = Path(scratch, folder.resolve().name)
+        unfinished.mkdir()
+        yield unfinished
 
 
 def checksum(file: Path) -> str:

@@ -1,11 +1,25 @@
 import hashlib
 import json
+import resource
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from hf_vanilla_transformer.files import checksum, import_extra, new_folder, replacing, write_whole
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer.files import (
+    checksum,
+    import_extra,
+    new_folder,
+    replacing,
+    replacing_files,
+    write_whole,
+)
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path, monkeypatch):
@@ -61,7 +75,6 @@ def test_replacing_keeps_the_old_file_if_the_block_fails(error, tmp_path):
 def test_a_new_folder_appears_when_it_is_complete(tmp_path):
     target = tmp_path / "parent" / "model"
     with new_folder(target) as unfinished:
-        unfinished.mkdir()
         (unfinished / "config.json").write_text("{}")
         assert not target.exists()
     assert [file.name for file in target.iterdir()] == ["config.json"]
@@ -71,7 +84,6 @@ def test_a_new_folder_appears_when_it_is_complete(tmp_path):
 def test_a_new_folder_may_take_the_place_of_an_empty_one(tmp_path):
     (tmp_path / "model").mkdir()
     with new_folder(str(tmp_path / "model")) as unfinished:
-        unfinished.mkdir()
         (unfinished / "config.json").write_text("{}")
     assert (tmp_path / "model" / "config.json").read_text() == "{}"
 
@@ -79,7 +91,6 @@ def test_a_new_folder_may_take_the_place_of_an_empty_one(tmp_path):
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_new_folder_leaves_nothing_behind_if_the_block_fails(error, tmp_path):
     def write_part(folder):
-        folder.mkdir()
         (folder / "config.json").write_text("{")
         raise error
 
@@ -121,3 +132,105 @@ def test_a_checksum_is_the_blake2b_digest_of_the_whole_file(tmp_path):
     content = bytes(range(256)) * 9000  # larger than one read
     (tmp_path / "file").write_bytes(content)
     assert checksum(tmp_path / "file") == hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+@pytest.fixture
+def full_disk():
+    """Let no file grow beyond 1,000 bytes, which fails as a full disk does, but with EFBIG."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def write_array(file: Path) -> None:
+    with file.open("wb") as output:
+        np.save(output, np.zeros(10_000))
+
+
+def write_arrow(file: Path) -> None:
+    with pa.OSFile(str(file), "wb") as output:
+        output.write(b"x" * 10_000)
+
+
+# How files of this package are written: most of these errors name no place, and some are no OSError
+WRITERS = {
+    "text": lambda file: file.write_text("x" * 10_000),
+    "NumPy": write_array,
+    "Arrow": write_arrow,
+    "torch": lambda file: torch.save({"weight": torch.zeros(10_000)}, file),
+    "safetensors": lambda file: save_file({"weight": torch.zeros(10_000)}, file),
+    "tokenizers": lambda file: train_tokenizer(["a dog"], 260).backend_tokenizer.save(str(file)),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_full_disk_is_an_os_error_of_one_line_that_names_the_place(writer, full_disk, tmp_path):
+    reason = "the disk is full, or failed" if writer in ("NumPy", "torch") else "File too large"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=reason) as error, replacing(tmp_path / "file") as unfinished:
+        WRITERS[writer](unfinished)
+    assert str(error.value) == f"Cannot write {tmp_path / 'file'}: {reason}."
+    for place, context in {"folder": replacing_files, "new": new_folder}.items():
+        with pytest.raises(OSError, match=reason) as error, context(tmp_path / place) as unfinished:
+            WRITERS[writer](unfinished / "file")
+        assert str(error.value) == f"Cannot write {tmp_path / place}: {reason}."
+    assert list(tmp_path.rglob("*")) == [tmp_path / "folder"]
+
+
+def test_other_errors_of_a_block_are_not_explained_as_a_full_disk(tmp_path):
+    with pytest.raises(FileNotFoundError, match="missing"), replacing(tmp_path / "file"):
+        (tmp_path / "missing").read_text()
+    with pytest.raises(BrokenPipeError), new_folder(tmp_path / "new"):
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_files_of_a_folder_are_replaced_and_others_stay(tmp_path):
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "both").write_text("old")
+    (tmp_path / "killed.unfinished").mkdir()
+    with replacing_files(tmp_path) as unfinished:
+        assert unfinished.name == tmp_path.name
+        (unfinished / "both").write_text("new")
+        (unfinished / "below").mkdir()
+        (unfinished / "below" / "new").write_text("new")
+        assert (tmp_path / "both").read_text() == "old"
+    contents = {str(file.relative_to(tmp_path)): file.read_text() for file in tmp_path.rglob("*") if file.is_file()}
+    assert contents == {"old": "old", "both": "new", "below/new": "new"}
+
+
+def test_an_existing_empty_folder_is_filled_and_not_replaced(tmp_path):
+    # as a mount point must be, and a folder whose parent is read-only
+    target = tmp_path / "mounted"
+    target.mkdir()
+    inode = target.stat().st_ino
+    with new_folder(target) as unfinished:
+        (unfinished / "config.json").write_text("{}")
+    assert target.stat().st_ino == inode
+    assert [file.name for file in target.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_new_folder_is_made_where_a_link_leads(exists, tmp_path):
+    target = tmp_path / "disk" / "model"
+    if exists:
+        target.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(target)
+    with new_folder(tmp_path / "link") as unfinished:
+        (unfinished / "config.json").write_text("{}")
+    assert (tmp_path / "link").is_symlink()
+    assert [file.name for file in target.iterdir()] == ["config.json"]
+    assert [file.name for file in target.parent.iterdir()] == ["model"]
+
+
+def test_a_new_folder_is_made_in_an_empty_mount_point(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    try:
+        with new_folder(disk) as unfinished:
+            (unfinished / "config.json").write_text("{}")
+        assert [file.name for file in disk.iterdir()] == ["config.json"]
+    finally:
+        subprocess.run(["umount", disk], check=True)

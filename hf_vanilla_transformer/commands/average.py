@@ -19,8 +19,9 @@ class AverageArguments:
 
 def run(args: AverageArguments) -> None:
     """Average the last checkpoints and write the result as a model folder."""
+    from ..files import new_folder
     from ..sharing.card import record_average
-    from ..training.checkpoints import average_checkpoints, checkpoint_folders
+    from ..training.checkpoints import checkpoint_folders, write_average
     from ..training.ema import AVERAGE
 
     folders = checkpoint_folders(args.run)
@@ -29,9 +30,10 @@ def run(args: AverageArguments) -> None:
         raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: {advice}.")
 
     chosen = folders[-args.last :]
-    average_checkpoints(chosen, args.output_dir)
     moving_average = any((folder / AVERAGE).is_file() for folder in chosen)
-    record_average(args.run, args.output_dir, args.last, moving_average)
+    with new_folder(args.output_dir) as output:
+        write_average(chosen, output)
+        record_average(args.run, output, args.last, moving_average)
     say(f"Wrote the average of {', '.join(folder.name for folder in chosen)} to {args.output_dir}")
     # the weights of checkpoints are those that the optimizer updates; the moving average exists only beside them
     if moving_average:

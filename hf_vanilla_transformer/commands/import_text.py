@@ -89,7 +89,6 @@ def run(args: ImportArguments) -> None:
             raise ValueError(
                 f"No pairs are left for training, of {job.report.read:,} read: {dict(job.report.dropped)}."
             )
-        folder.mkdir()
         for name, part in zip(SPLITS, parts, strict=True):
             for side, language in enumerate(languages):
                 if part:

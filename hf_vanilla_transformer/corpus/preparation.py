@@ -24,7 +24,7 @@ from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
 from ..data.source import Source, Text, text_to_exclude
 from ..data.tokenizer import fingerprint, train_tokenizer
-from ..files import JsonObject, read_json
+from ..files import JsonObject, read_json, replacing_files
 from .deduplication import number_of_ranges
 from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
 from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
@@ -169,8 +169,9 @@ class _Steps:
                 sample = filter(None, islice(self.tasks.text(pieces), 2 * SAMPLE_PAIRS))
                 kind = (preparation.tokenizer_model, preparation.normalization)
                 tokenizer = train_tokenizer(sample, preparation.vocab_size, *kind)
-            tokenizer.save_pretrained(self.tasks.folder)
-            # after the tokenizer, whose files are not written atomically
+            with replacing_files(self.tasks.folder, shared=True) as unfinished:
+                tokenizer.save_pretrained(unfinished)
+            # last, because the tokenizer has several files
             write_json(done, {})
         # files may have changed since an earlier call in this process
         load_tokenizer.cache_clear()

@@ -6,6 +6,7 @@ task again after an interruption.
 
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -22,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..data.cleaning import available_cores
-from ..files import JsonObject, check_folder, import_extra, read_json, write_whole
+from ..files import UNFINISHED, JsonObject, check_folder, import_extra, read_json, write_whole
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
@@ -296,9 +297,12 @@ class JobFolder(NamedTuple):
 
     def remove_leftovers(self) -> None:
         """Remove what interrupted tasks have left."""
-        for file in self.path.rglob("*.unfinished"):
+        for left in self.path.rglob(f"*{UNFINISHED}"):
             # another process may be removing them
-            file.unlink(missing_ok=True)
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
 
 def is_complete(file: Path, note: Path) -> bool:

@@ -71,7 +71,6 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
             # a layer with an adapter of PEFT, which then has the weights of both
             if hasattr(module, "merge"):
                 module.merge()
-        target.mkdir()
         format.write(model, tokenizer, target, quantization)
         tokenizer.save_pretrained(target)
         readme = _README.format(

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..files import WEIGHTS, check_folder, checksum, replacing
+from ..files import WEIGHTS, checksum, new_folder
 from ..sharing.hub import model_files
 
 CHECKSUMS = "checksums.json"
@@ -82,16 +82,17 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
 
     Raises:
         ValueError: if `folders` is empty, if weights are damaged or differ in their names or shapes, or if
-            `output_dir` already holds a model or is a file.
+            `output_dir` is neither new nor an empty folder.
         FileNotFoundError: if a folder does not have its weights in a single safetensors file.
     """
+    with new_folder(output_dir) as output:
+        write_average(folders, output)
+
+
+def write_average(folders: Sequence[str | Path], output: Path) -> None:
+    """Write the average of `average_checkpoints` into an empty folder, for more files to be added."""
     if not folders:
         raise ValueError("There are no checkpoints to average.")
-    output = Path(output_dir)
-    check_folder(output)
-    if any((output / name).exists() for name in (WEIGHTS, "config.json")):
-        raise ValueError(f"{output} already holds a model; choose another --output_dir.")
-
     sums: dict[str, torch.Tensor] = {}
     for folder in map(Path, folders):
         if not (folder / WEIGHTS).is_file():
@@ -106,12 +107,8 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
             # float64, because a sum in bfloat16 would lose what distinguishes neighbouring checkpoints
             sums[name] = sums.get(name, 0.0) + weight.double()
 
-    output.mkdir(parents=True, exist_ok=True)
     for file in model_files(Path(folders[-1])).values():
         shutil.copy2(file, output)
     # `weights` are those of the last folder, in whose dtypes the mean is saved
     mean = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
-
-    # The weights come last and whole, so that nothing takes a folder in which they are unfinished for a model
-    with replacing(output / WEIGHTS) as unfinished:
-        save_file(mean, unfinished, metadata={"format": "pt"})
+    save_file(mean, output / WEIGHTS, metadata={"format": "pt"})

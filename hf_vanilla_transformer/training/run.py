@@ -1,5 +1,6 @@
 """Train a model from text to a saved folder: `vanilla-transformer train` and `accelerate launch scripts/train.py`."""
 
+import shutil
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
@@ -11,13 +12,14 @@ from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBas
 
 from ..data.languages import not_languages
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, vocabulary_size
-from ..files import STATE, read_json
+from ..files import STATE, read_json, replacing_files
 from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load, load_config, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record
+from ..sharing.hub import model_files
 from .arguments import (
     TEXT,
     DataArguments,
@@ -93,6 +95,9 @@ class _Run:
         resumes = check_same_run(self.settings, self.folder)
         finished = resumes and not requested and self._is_finished()
         checkpoint = None if finished else self._find_checkpoint(resumes)
+        # Before the other processes read the files, which wait for this one below
+        if resumes and checkpoint and not requested and self.args.process_index == 0:
+            self._restore_tokenizer(Path(checkpoint))
 
         # A process that resumed from another checkpoint than the rest would wait for them forever
         state = "finished" if finished else Path(checkpoint).name if checkpoint else "no checkpoint"
@@ -150,6 +155,16 @@ class _Run:
         newest = newest_checkpoint(self.folder, self._report) if resumes else None
         return str(newest) if newest else None
 
+    def _restore_tokenizer(self, checkpoint: Path) -> None:
+        """Restore a tokenizer or configuration that cannot be loaded from a checkpoint, whose checksums are right."""
+        try:
+            load(AutoTokenizer, self.folder)
+        except OSError:
+            self._report(f"The tokenizer in {self.folder} is damaged; restoring it from {checkpoint.name}")
+            with replacing_files(self.folder) as unfinished:
+                for file in model_files(checkpoint).values():
+                    shutil.copyfile(file, unfinished / file.name)
+
     def _read_text(self, checkpoint: str | None, resumes: bool) -> TokenizedText:
         """Read and tokenise the text, with the tokenizer of the run, of its text or of the model it starts from.
 
@@ -204,7 +219,8 @@ class _Run:
         if args.process_index == 0:
             # One from this folder is not saved again: another process may be reading it
             if text.tokenizer.name_or_path != self.folder:
-                text.tokenizer.save_pretrained(self.folder)
+                with replacing_files(self.folder) as unfinished:
+                    text.tokenizer.save_pretrained(unfinished)
             comment = f"The resolved settings of this run, as a recipe ({versions()})"
             write_settings(self.settings, self.folder, comment)
         return trainer

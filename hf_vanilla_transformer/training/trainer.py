@@ -15,7 +15,7 @@ from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import logging
 
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name
-from ..files import STATE
+from ..files import STATE, replacing, replacing_files, write_failure
 from ..flags import Refuser
 from ..inference.metrics import perplexity
 from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
@@ -295,6 +295,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         checkpoint = folder / f"checkpoint-{self.state.global_step}"
         best = folder / f"checkpoint-{self.state.best_global_step}"
         output_dir = self.args.output_dir
+        if self.args.should_save:
+            # What a killed run has left would become part of this checkpoint
+            shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
         try:
             # The folder in which transformers writes; in a hyperparameter search, it adds that of the trial
             self.args.output_dir = str(folder / UNFINISHED)
@@ -314,8 +318,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 shutil.rmtree(checkpoint, ignore_errors=True)
                 unfinished.replace(checkpoint)
         except (OSError, RuntimeError, SafetensorError) as error:
-            # torch raises a RuntimeError if the disk is full
-            raise OSError(f"Cannot write {checkpoint}: {error}. Earlier checkpoints are intact.") from error
+            reason = write_failure(error) or error
+            raise OSError(f"Cannot write {checkpoint}: {reason}. Earlier checkpoints are intact.") from error
         finally:
             self.args.output_dir = output_dir
             if self.args.should_save:
@@ -343,11 +347,16 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         folder = Path(output_dir or str(self.args.output_dir))
         if is_sharded(model := self.accelerator.unwrap_model(self.model)):
             restore_name(model)
-        try:
+        if not self.args.should_save:
+            # takes part in gathering sharded weights
             super()._save(output_dir, state_dict)
-        except Exception as error:
-            # When the disk is full, safetensors raises an error of its own, and tokenizers a bare Exception
-            if type(error) not in (SafetensorError, Exception):
-                raise
-            raise OSError(f"Cannot write the model to {folder}: {error}") from error
-        (folder / "training_args.bin").unlink(missing_ok=True)
+            return
+        with replacing_files(folder) as unfinished:
+            super()._save(str(unfinished), state_dict)
+            (unfinished / "training_args.bin").unlink(missing_ok=True)
+
+    def save_state(self) -> None:
+        """Save the state of the run as transformers does, but atomically."""
+        if self.is_world_process_zero():
+            with replacing(Path(str(self.args.output_dir), STATE)) as unfinished:
+                self.state.save_to_json(str(unfinished))

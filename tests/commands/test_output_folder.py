@@ -1,5 +1,7 @@
-"""An output folder that is a file is refused by every verb that has one."""
+"""An output folder that is a file is refused by every verb that has one, and a failed verb leaves none."""
 
+import re
+import resource
 import shutil
 from dataclasses import fields
 from typing import get_type_hints
@@ -11,13 +13,22 @@ from hf_vanilla_transformer.cli import TRAINER_VERBS, VERBS, main
 LANGUAGES = ["--source_lang", "en", "--target_lang", "de"]
 COMMANDS = {
     "average": ["run", "--last", "1"],
-    "export": ["model", "--format", "onnx"],
+    "export": ["model", "--format", "ctranslate2"],
     "import": ["test", *LANGUAGES],
     "prepare": ["test", *LANGUAGES],
     "train": ["--train_file", "test", "--preset", "tiny", "--max_steps", "1", "--use_cpu", *LANGUAGES],
     "translate": ["model", "--input_files", "test.en"],
     "tune": ["--train_file", "test", "--preset", "tiny", "--max_steps", "9", "--use_cpu", *LANGUAGES],
 }
+
+
+def words(verb: str, output: str) -> list[str]:
+    """Return the command of a verb with an output folder."""
+    if verb == "export":
+        # its output folder has no flag
+        model, *flags = COMMANDS[verb]
+        return [verb, model, output, *flags]
+    return [verb, *COMMANDS[verb], "--output_dir", output]
 
 
 def test_the_verbs_below_are_those_with_an_output_folder():
@@ -32,10 +43,37 @@ def test_an_output_folder_that_is_a_file_is_named_and_left_as_it_is(verb, output
     monkeypatch.chdir(saved.folder)
     (saved.folder / "taken").write_text("mine")
     shutil.copytree("model", "run/checkpoint-1")
-    words = [verb, *COMMANDS[verb]]
-    # that of `export` has no flag, and stands after the model
-    words[2:2] = [output] if verb == "export" else []
-    words += [] if verb == "export" else ["--output_dir", output]
-    assert main(words) == 1
+    assert main(words(verb, output)) == 1
     assert "taken is a file, not a folder; choose another output folder." in capsys.readouterr().err.splitlines()[-1]
     assert (saved.folder / "taken").read_text() == "mine"
+
+
+@pytest.mark.parametrize("verb", ["average", "export", "import", "train"])
+def test_a_full_disk_is_one_line_and_the_same_command_succeeds_later(verb, saved, monkeypatch, capsys):
+    monkeypatch.chdir(saved.folder)
+    shutil.copytree("model", "run/checkpoint-1")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # room for configurations, but neither for weights nor for a tokenizer
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10 if verb == "import" else 4_000, limits[1]))
+    try:
+        assert main(words(verb, "out")) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer: ")]
+    assert len(errors) == 1
+    assert re.fullmatch(r"vanilla-transformer: Cannot write (/\S+/)?out: File too large\.", errors[0])
+    assert ".unfinished" not in errors[0]
+    assert verb == "train" or not (saved.folder / "out").exists()
+    assert not list(saved.folder.glob("*.unfinished"))
+    assert main(words(verb, "out")) == 0
+
+
+def test_an_average_of_a_run_with_a_damaged_record_leaves_no_folder(saved, monkeypatch, capsys):
+    monkeypatch.chdir(saved.folder)
+    shutil.copytree("model", "run/checkpoint-1")
+    (saved.folder / "run" / "training.json").write_text("{")
+    assert main(words("average", "out")) == 1
+    assert "training.json is damaged" in capsys.readouterr().err
+    assert not (saved.folder / "out").exists()
+    (saved.folder / "run" / "training.json").unlink()
+    assert main(words("average", "out")) == 0

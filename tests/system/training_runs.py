@@ -48,8 +48,8 @@ def send_signal(pids: list[int], number: int) -> None:
 
 
 # CUDA cannot be used in a process that is forked from one that has asked for it
-_FORKS = multiprocessing.get_context("spawn" if os.environ.get("TEST_DEVICE") == "cuda" else "forkserver")
-_FORKS.set_forkserver_preload(["hf_vanilla_transformer.training.run"])
+FORKS = multiprocessing.get_context("spawn" if os.environ.get("TEST_DEVICE") == "cuda" else "forkserver")
+FORKS.set_forkserver_preload(["hf_vanilla_transformer.training.run"])
 
 
 def _train(flags: list[str], environment: dict[str, str], log: Path) -> None:
@@ -102,7 +102,7 @@ class Run:
             port = free.getsockname()[1]
         ranks = [_rank(i, self.processes, port) for i in range(self.processes)] if self.processes > 1 else [{}]
         self.started = [
-            _FORKS.Process(target=_train, args=(self.flags, {**environment, **rank}, self.log)) for rank in ranks
+            FORKS.Process(target=_train, args=(self.flags, {**environment, **rank}, self.log)) for rank in ranks
         ]
         for process in self.started:
             process.start()

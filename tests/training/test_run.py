@@ -523,3 +523,20 @@ def test_processes_that_see_different_folders_are_an_error(
     monkeypatch.setattr("hf_vanilla_transformer.training.run.gather_object", lambda states: [*states, elsewhere])
     with pytest.raises(ValueError, match=rf"checkpoint-2, {elsewhere}\. All machines must share --output_dir"):
         train(*flags, "--max_steps", "4")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("size", [0, 20])
+def test_a_resume_restores_damaged_files_of_the_tokenizer_from_the_checkpoint(
+    train, run_flags, text_flags, tmp_path, name, size, capfd
+):
+    flags = run_flags(tmp_path / "run", *text_flags)
+    before = train(*flags).model.state_dict()
+    (tmp_path / "run" / "trainer_state.json").unlink()
+    damaged = tmp_path / "run" / name
+    whole = damaged.read_bytes()
+    os.truncate(damaged, size)
+    run = train(*flags)
+    assert all(torch.equal(before[name], weight) for name, weight in run.model.state_dict().items())
+    assert damaged.read_bytes() == whole
+    assert "is damaged; restoring it from checkpoint-2" in capfd.readouterr().err
