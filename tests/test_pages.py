@@ -63,3 +63,11 @@ def test_pages_are_short():
 def test_the_index_of_the_guide_names_every_page():
     index = links(ROOT / "scripts" / "README.md")
     assert {page.name for page in GUIDE.glob("*.md")} <= {Path(link.partition("#")[0]).name for link in index}
+
+
+def test_no_file_of_the_project_has_the_address_of_a_package_index():
+    caches = {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+    files = [file for file in ROOT.rglob("*") if not (IGNORED | caches) & set(file.relative_to(ROOT).parts)]
+    assert {"Dockerfile", "README.md", "constraints.txt", "hub.py"} <= {file.name for file in files}
+    address = re.compile(rb"://[\w.-]*(pypi|pythonhosted|pytorch|anaconda)|index[-]url")
+    assert not [file for file in files if file.is_file() and address.search(file.read_bytes())]
