@@ -23,6 +23,7 @@ class LocalHub(ThreadingHTTPServer):
         repositories: the content of each file, as `repositories[kind][name][path]`; `kind` is "models" or "spaces".
             The name of a branch other than main is `name@branch`.
         objects: uploaded large files (LFS), by their hash.
+        failures: the status with which a large file of a repository fails, by the name of the repository.
         requests: the method and path of every request.
     """
 
@@ -30,6 +31,7 @@ class LocalHub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, dict[str, dict[str, bytes]]] = {"models": {}, "spaces": {}}
         self.objects: dict[str, bytes] = {}
+        self.failures: dict[str, int] = {}
         self.requests: list[str] = []
 
     @property
@@ -88,14 +90,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self):
         self.server.requests.append(f"PUT {self.path}")
-        self.server.objects[self.path.rsplit("/", 1)[1]] = self._read_body()
-        self._answer({})
+        repository, oid = self.path.removeprefix("/objects/").rsplit("/", 1)
+        self.server.objects[oid] = self._read_body()
+        self._answer({}, self.server.failures.get(repository, 200))
 
     def do_POST(self):
         self.server.requests.append(f"POST {self.path}")
         body = self._read_body()
         if self.path == "/api/validate-yaml":
             self._answer({"errors": [], "warnings": []})
+        elif self.path.startswith(("/v1/", "/v2/")):
+            # the Xet storage in the first version of its protocol; what it receives is not unpacked
+            known = self.path.startswith(("/v1/xorbs/", "/v1/shards"))
+            self._answer({"was_inserted": True, "result": 1}, 200 if known else 404)
         elif not self._may_write():
             pass
         elif self.path == "/api/repos/create":
@@ -113,8 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
             defaults = {"shouldIgnore": False, "oid": None}
             uploads = [{"path": p, "uploadMode": m, **defaults} for p, m in zip(paths, modes, strict=True)]
             self._answer({"files": uploads})
-        elif self.path.endswith("/info/lfs/objects/batch"):
-            self._answer({"transfer": "basic", "objects": [self._lfs_upload(o) for o in json.loads(body)["objects"]]})
+        elif match := re.fullmatch(r"/(.+)[.]git/info/lfs/objects/batch", self.path):
+            objects = [self._lfs_upload(match[1], file) for file in json.loads(body)["objects"]]
+            self._answer({"transfer": "basic", "objects": objects})
         elif match := re.fullmatch(r"/api/(\w+)/(.+)/commit/(\w+)", self.path):
             branch = "" if match[3] == "main" else f"@{match[3]}"
             files = self.server.repositories[match[1]][match[2] + branch]
@@ -125,15 +133,17 @@ class _Handler(BaseHTTPRequestHandler):
                 elif item["key"] == "deletedFile":
                     del files[item["value"]["path"]]
                 elif item["key"] == "lfsFile":
-                    files[item["value"]["path"]] = self.server.objects[item["value"]["oid"]]
+                    oid = item["value"]["oid"]
+                    # of a file in the Xet storage, only its hash is known
+                    files[item["value"]["path"]] = self.server.objects.get(oid, oid.encode())
             url = f"{self.server.address}/{match[2]}/commit/{COMMIT}"
             self._answer({"success": True, "commitUrl": url, "commitOid": COMMIT, "hookOutput": ""})
         else:
             self._answer({"error": "unknown path"}, 404)
 
-    def _lfs_upload(self, file: dict[str, Any]) -> dict[str, Any]:
+    def _lfs_upload(self, repository: str, file: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to the announcement of a large file: the URL to upload it to."""
-        upload = {"href": f"{self.server.address}/objects/{file['oid']}", "header": {}}
+        upload = {"href": f"{self.server.address}/objects/{repository}/{file['oid']}", "header": {}}
         return {"oid": file["oid"], "size": file["size"], "actions": {"upload": upload}}
 
     def do_GET(self):
@@ -147,6 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer({**model, "pipeline_tag": "translation", "private": False, "tags": []})
                 return
             self._answer({"error": "no such repository"}, 404, X_Error_Code="RepoNotFound")
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/xet-write-token/\w+", path):
+            storage = {"accessToken": "storage", "exp": 2**32, "casUrl": self.server.address}
+            self._answer(storage, self.server.failures.get(match[1], 200))
         elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/\w+(/.*)?", path):
             files = self.server.repositories["models"].get(match[1], {})
             self._answer([{"type": "file", "path": n, "size": len(c), "oid": "0"} for n, c in files.items()])

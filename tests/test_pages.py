@@ -65,12 +65,21 @@ def test_the_index_of_the_guide_names_every_page():
     assert {page.name for page in GUIDE.glob("*.md")} <= {Path(link.partition("#")[0]).name for link in index}
 
 
-def test_nothing_gives_pip_the_name_of_a_package_that_is_not_released():
-    """Under this name anybody could publish other code; `version.install_command` decides what to write instead."""
-    sources = [
-        *ROOT.glob("hf_vanilla_transformer/**/*.*"),
-        *(file for file in ROOT.glob("scripts/**/*") if file.is_file()),
-    ]
-    files = [*PAGES, *(file for file in sources if "__pycache__" not in file.parts)]
-    assert ROOT / "scripts" / "ray" / "cluster.yaml" in files
-    assert not [file for file in files if re.search(rb"install\W+hf-vanilla", file.read_bytes())]
+CACHES = {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+FILES = [
+    file for file in ROOT.rglob("*") if file.is_file() and not (IGNORED | CACHES) & set(file.relative_to(ROOT).parts)
+]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        # which has no release: anybody could publish other code under this name; see version.install_command
+        rb"install\W+hf-vanilla",
+        rb"://[\w.-]*(pypi|pythonhosted|pytorch|anaconda)|index[-]url",
+    ],
+    ids=["name of this package", "address of an index"],
+)
+def test_no_file_of_the_project_gives_pip(pattern):
+    assert {"Dockerfile", "README.md", "constraints.txt", "cluster.yaml", "hub.py"} <= {file.name for file in FILES}
+    assert not [file for file in FILES if re.search(pattern, file.read_bytes())]

@@ -88,6 +88,14 @@ def _split_when_worthwhile(done: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return rows[:count], rows[count:]
 
 
+def _widen(sequences: torch.Tensor, fill: int) -> torch.Tensor:
+    """Return sequences (..., T) with twice the columns, because the limit on length may be far beyond all outputs.
+
+    Doubled so that all copies together cost no more than the last one.
+    """
+    return torch.nn.functional.pad(sequences, (0, sequences.shape[-1]), value=fill)
+
+
 def greedy_search(
     model: Any, input_ids: torch.Tensor, limits: torch.Tensor, settings: Any, model_kwargs: dict
 ) -> torch.Tensor:
@@ -101,7 +109,7 @@ def greedy_search(
     """
     decoder = IncrementalDecoder(model, model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask"), 1)
     padding = int(settings._pad_token_tensor)
-    # (B, columns), which grows with the longest output: the limit may be far beyond it
+    # (B, columns)
     output = input_ids
     rows = torch.arange(len(input_ids), device=input_ids.device)
     state = _SearchState(rows=rows, tokens=input_ids, limits=limits, done=torch.zeros_like(rows, dtype=torch.bool))
@@ -115,8 +123,7 @@ def greedy_search(
             state.keep(kept)
         length += 1
         if length == output.shape[1]:
-            # doubled, so that all copies together cost no more than the last one
-            output = torch.nn.functional.pad(output, (0, length), value=padding)
+            output = _widen(output, padding)
         logits = decoder.logits(decoder.step(state.tokens))
         # (B, 1)
         state.tokens = torch.cat([most_likely_token(block) for block in logits])[:, None]
@@ -143,8 +150,11 @@ def beam_search(
     # generate() has repeated them for every beam; here the beams of a sentence share them
     encoder_states = model_kwargs["encoder_outputs"][0][::beams]
     decoder = IncrementalDecoder(model, encoder_states, None if mask is None else mask[::beams], beams)
-    state = _initial_state(input_ids, limits, settings)
-    output = state.running.clone()
+    state = _initial_state(input_ids, limits, settings.num_beams)
+    # as transformers fills its sequences
+    fill = int(settings._pad_token_tensor) or int(settings._eos_token_tensor[0])
+    # (B, K, columns)
+    output = state.running
     lengths = state.lengths.clone()
     scores = state.scores.clone()
     length = 0
@@ -161,20 +171,21 @@ def beam_search(
             state.keep(kept)
         logits = decoder.logits(decoder.step(state.running[:, :, length], state.parents))
         length += 1
+        if length == output.shape[2]:
+            output = _widen(output, fill)
+            state.running = _widen(state.running, fill)
+            state.finished = _widen(state.finished, fill)
         _advance(model, state, logits, length, settings)
     returned = settings.num_return_sequences
     longest = 1 + int(lengths[:, :returned].max())
     return output[:, :returned, :longest].flatten(0, 1), scores[:, :returned].flatten()
 
 
-def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, settings: Any) -> _SearchState:
+def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, beams: int) -> _SearchState:
     """Return the state before the first step, for start tokens (B, 1) and limits (B, 1)."""
-    shape = (len(input_ids), settings.num_beams)
-    # as transformers fills its sequences
-    fill = int(settings._pad_token_tensor) or int(settings._eos_token_tensor[0])
-    # (B, K, T)
-    sequences = input_ids.new_full((*shape, settings.max_length), fill)
-    sequences[:, :, 0] = input_ids
+    shape = (len(input_ids), beams)
+    # (B, K, 1)
+    sequences = input_ids[:, None].expand(*shape, 1)
     # transformers' value for beams that do not exist: below any log-probability, and finite
     scores = torch.full(shape, -1e9, device=input_ids.device)
     return _SearchState(

@@ -3,6 +3,7 @@
 Only what users of the model need is uploaded: no checkpoints, no optimizer state, no paths of this machine.
 """
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -33,6 +34,11 @@ _GENERATED = ("<!-- made by vanilla-transformer", "This model card has been auto
 _RESULTS = f"{EVAL_RESULTS_FOLDER}/vanilla_transformer.yaml"
 
 _NO_TOKEN = "the token is missing or invalid; run `hf auth login` or set HF_TOKEN"
+_REASONS = {
+    401: _NO_TOKEN,
+    403: "the token does not have write permission for this repository; use one that has",
+    404: "the repository does not exist, or the token has no access to it; check both",
+}
 
 _APP = """from hf_vanilla_transformer.serving.explorer import Explorer, build_page
 
@@ -41,8 +47,9 @@ build_page(Explorer.load("{repo_id}")).launch()
 
 
 _PACKAGE = Path(__file__).parent.parent
+_PACKAGE_SUFFIXES = (".py", ".yaml", ".html", ".bz2")
 
-# What transformers and tokenizers save beside them. Not patterns, which would also match a file `aws_config.json`.
+# What transformers and tokenizers save beside the weights. Not patterns, which would also match `aws_config.json`.
 _CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 _VOCABULARIES = (
     *("tokenizer.json", "tokenizer.model", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
@@ -89,19 +96,30 @@ def hub_errors(repo_id: str) -> Iterator[None]:
         raise ValueError(f"{repo_id!r} is not a valid repository name; use one like your-name/your-model.") from None
     except LocalTokenNotFoundError:
         reason = _NO_TOKEN
-    except HfHubHTTPError as error:
-        # Only the status: the message may quote the request, with its token.
-        status = error.response.status_code
-        reason = {
-            401: _NO_TOKEN,
-            403: "the token does not have write permission for this repository; use one that has",
-            404: "the repository does not exist, or the token has no access to it; check both",
-        }.get(status, f"the Hub returned HTTP status {status}; try again later")
+    except RuntimeError as error:
+        # in which huggingface_hub wraps the failure of a large file that it uploads without hf_xet
+        if not isinstance(error.__cause__, _NETWORK_ERROR):
+            raise
+        reason = _explain(error.__cause__)
     except (_NETWORK_ERROR, ConnectionError, TimeoutError) as error:
-        reason = f"the network failed ({type(error).__name__}); try again later"
+        reason = _explain(error)
 
     # Raised out here, the error has no context, whose traceback could show a token.
     raise OSError(f"Cannot upload to {repo_id}: {reason}. The local folder is unchanged.")
+
+
+def _explain(error: BaseException) -> str:
+    """Return why an upload failed, without the message of the error, which may quote the request with its token."""
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code
+        return _REASONS.get(status, f"the Hub returned HTTP status {status}; try again later")
+    # hf_xet, which uploads large files, raises the same error for any answer, with the status only in its message
+    if (answer := re.search(r"HTTP status \w+ error \((\d{3})", str(error))) is None:
+        return f"the network failed ({type(error).__name__}); try again later"
+    status = int(answer[1])
+    if status == 404:
+        return "the Hub has no Xet storage for it; set HF_HUB_DISABLE_XET=1 to upload without"
+    return _REASONS.get(status, f"the Xet storage returned HTTP status {status}; try again later")
 
 
 def _is_written_by_hand(card: str) -> bool:
@@ -219,7 +237,8 @@ def _has_weights_of(model: torch.nn.Module, folder: Path) -> bool:
 
 def _package_files() -> dict[str, bytes]:
     """Return the files of this package by their paths in a Space, which needs no release of it then."""
-    files = [file for file in _PACKAGE.rglob("*") if file.is_file() and file.parent.name != "__pycache__"]
+    # Only its own kinds of file: a clone may contain others that are not meant to be shared
+    files = [file for file in _PACKAGE.rglob("*") if file.suffix in _PACKAGE_SUFFIXES]
     return {file.relative_to(_PACKAGE.parent).as_posix(): file.read_bytes() for file in files}
 
 

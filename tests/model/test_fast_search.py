@@ -52,11 +52,12 @@ def test_greedy_search_equals_the_one_of_transformers(small_model, sources, sear
         assert searches.pop() == "greedy_search"
 
 
-def test_greedy_search_takes_memory_for_its_output_and_not_for_its_limit(small_model, sources, searches):
+@pytest.mark.parametrize(("num_beams", "search"), [(1, "greedy_search"), (4, "beam_search")])
+def test_search_takes_memory_for_its_output_and_not_for_its_limit(small_model, sources, searches, num_beams, search):
     model = small_model(lm_head_bias=True)
     model.lm_head.bias.data[2] += 100.0  # every sentence ends at once
-    output = model.generate(**sources, num_beams=1, max_length=10**9)
-    assert searches.pop() == "greedy_search"
+    output = model.generate(**sources, num_beams=num_beams, max_length=10**9)
+    assert searches.pop() == search
     assert output[:, 1:].tolist() == [[2]] * len(output)
 
 

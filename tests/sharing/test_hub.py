@@ -1,5 +1,6 @@
 """Uploads to a local server with the API of the Hub, and loading in processes without this package."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -16,6 +17,7 @@ from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from safetensors import safe_open
 from small import model_flags, write_phrases
 
+import hf_vanilla_transformer
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -24,6 +26,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.sharing import hub
 from hf_vanilla_transformer.sharing.card import model_card, write_record
 from hf_vanilla_transformer.sharing.hub import model_files, push, push_model
 
@@ -224,6 +227,60 @@ def test_upload_without_network_reports_the_network(saved, tmp_path):
     assert "writer" not in result.stderr
 
 
+@pytest.mark.slow
+def test_large_files_are_uploaded_to_the_xet_storage(saved, tmp_path):
+    folder, _ = saved
+    with local_hub() as server:
+        xet = {**hub_environment(server), "HF_HUB_DISABLE_XET": "0"}
+        run_command(["push", folder, "me/model"], tmp_path / "home", **xet)
+        requests = server.requests
+        files = server.repositories["models"]["me/model"]
+    assert any(request.startswith("POST /v1/xorbs/") for request in requests)
+    assert not any("/info/lfs/" in request for request in requests)
+    # the local hub knows only its hash
+    weights = (folder / "model.safetensors").read_bytes()
+    assert files["model.safetensors"].decode() == hashlib.sha256(weights).hexdigest()
+
+
+PUSH_TO_ALL = """
+from hf_vanilla_transformer.sharing.hub import push
+for name in {names!r}:
+    try:
+        push({folder!r}, name)
+    except OSError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("disabled", "messages"),
+    [
+        (
+            "0",
+            {
+                401: "the token is missing or invalid",
+                403: "the token does not have write permission",
+                404: "the Hub has no Xet storage for it; set HF_HUB_DISABLE_XET=1 to upload without",
+                410: "the Xet storage returned HTTP status 410",
+            },
+        ),
+        ("1", {403: "the token does not have write permission", 410: "the Hub returned HTTP status 410"}),
+    ],
+)
+def test_a_large_file_that_the_hub_refuses_is_reported_with_the_cause(saved, tmp_path, disabled, messages):
+    folder, _ = saved
+    names = {status: f"me/model{status}" for status in messages}
+    code = PUSH_TO_ALL.format(names=list(names.values()), folder=str(folder))
+    with local_hub() as server:
+        server.failures = {name: status for status, name in names.items()}
+        environment = {**hub_environment(server), "HF_HUB_DISABLE_XET": disabled}
+        lines = run_python(code, tmp_path / "home", package=True, **environment).stdout.splitlines()
+    for line, (status, name) in zip(lines, names.items(), strict=True):
+        assert line.startswith(f"Cannot upload to {name}: {messages[status]}")
+        assert "writer" not in line
+
+
 TRAIN = ["train", *model_flags(num_encoder_layers=4, num_decoder_layers=4), "--max_steps", 4, "--save_steps", 2]
 TRAIN += ["--max_tokens", 256, "--disable_tqdm", "true", "--vocab_size", 400]
 
@@ -261,6 +318,17 @@ def test_training_without_write_permission_fails_before_it_starts(tmp_path):
         result = run_command([*TRAIN, *target], tmp_path / "home", status=1, **hub_environment(server, "reader"))
     assert "Cannot upload to you/phrases: the token does not have write permission" in result.stderr
     assert not list((tmp_path / "run").glob("*.safetensors"))
+
+
+def test_a_space_gets_no_stray_files_of_a_clone(tmp_path, monkeypatch):
+    clone = tmp_path / "hf_vanilla_transformer"
+    shutil.copytree(Path(hf_vanilla_transformer.__file__).parent, clone, ignore=shutil.ignore_patterns("__pycache__"))
+    shipped = {file.relative_to(tmp_path).as_posix() for file in clone.rglob("*") if file.is_file()}
+    for stray in (".env", "notes.txt", "token.json", "data/private.en", "model/weights.safetensors", "page.html~"):
+        (clone / stray).write_text("secret")
+    monkeypatch.setattr(hub, "_PACKAGE", clone)
+    # what tells type checkers that the package has types is of no use in a Space
+    assert set(hub._package_files()) == shipped - {"hf_vanilla_transformer/py.typed"}
 
 
 @pytest.mark.slow
