@@ -43,14 +43,14 @@ def _cache_slice(cache: EncoderDecoderCache, start: int, stop: int) -> EncoderDe
 class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
     """An ensemble of models with the same vocabulary, which predicts the mean of their probabilities.
 
-    The models may differ in depth and width. The generation config is copied from the first model. `generate()` runs
-    the decoding loops of transformers. An ensemble cannot be trained or saved.
+    The models may differ in depth, width and number format. The generation config is copied from the first model.
+    `generate()` runs the decoding loops of transformers. An ensemble cannot be trained or saved.
 
     Args:
         models: at least one model; all must have the same vocabulary.
 
     Raises:
-        ValueError: if the vocabulary sizes or special tokens of the models differ.
+        ValueError: if the vocabulary sizes, special tokens or devices of the models differ.
     """
 
     def __init__(self, models: Sequence[VanillaTransformerPreTrainedModel]):
@@ -59,6 +59,9 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             values = [getattr(model.config, name) for model in models]
             if any(value != values[0] for value in values):
                 raise ValueError(f"The models of an ensemble must share one vocabulary: {name} is {values}.")
+        devices = [str(model.device) for model in models]
+        if len(set(devices)) > 1:
+            raise ValueError(f"The models of an ensemble must be on one device, but are on {', '.join(devices)}.")
         self._depths = [model.config.num_decoder_layers for model in models]
         # generate() allocates a cache with this number of layers, which `forward` distributes among the models
         config.num_decoder_layers = sum(self._depths)
@@ -111,7 +114,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             outputs = model(
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,
-                encoder_outputs=BaseModelOutput(state),
+                # Concatenated with those of a model in float32, the states of one in bfloat16 were converted
+                encoder_outputs=BaseModelOutput(state.to(model.dtype)),
                 cache=part,
                 use_cache=part is not None,
             )

@@ -20,7 +20,7 @@ from ..export.format import Runtime
 from ..export.registry import load_export, recognise
 from ..model.loading import load, load_model
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.text_rules_vanilla_transformer import Directions, is_blank, max_source_tokens
+from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
 from .ensemble import Ensemble
 from .precision import avoid_cudnn_attention, default_device, resolve_dtype
 from .segments import Document
@@ -79,12 +79,18 @@ class Translator:
         tokenizer: the tokenizer saved with it.
         name: the name of the model in messages.
 
+    Raises:
+        ValueError: if weights of the model are NaN or infinite.
+
     Attributes:
         directions: the languages of the model.
         max_source_tokens: the most tokens of a source that is translated, tags and `</s>` included.
     """
 
     def __init__(self, model: Runtime, tokenizer: PreTrainedTokenizerBase, name: str = "the model"):
+        # Here and not in each search, which would have to wait for the device
+        if isinstance(model, torch.nn.Module):
+            check_weights(model, name)
         self.model = model
         self.tokenizer = tokenizer
         self.name = name

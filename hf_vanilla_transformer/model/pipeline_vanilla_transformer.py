@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers.pipelines.base import Pipeline
 
-from .text_rules_vanilla_transformer import Directions, is_blank, max_source_tokens
+from .text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
 
 _N_BEST_SETTINGS = ("num_return_sequences", "num_beams")  # n-best lists with scores are returned if both exceed 1
 # arguments of the pipeline itself; all others are those of generate()
@@ -40,7 +40,8 @@ class TranslationPipeline(Pipeline):
     the model.
 
     Raises:
-        ValueError: If an input is not a string, or the model does not have the languages.
+        ValueError: If an input is not a string, the model does not have the languages, or weights of it are NaN or
+            infinite.
     """
 
     _load_processor = False  # type: ignore[assignment]
@@ -56,6 +57,7 @@ class TranslationPipeline(Pipeline):
         if direction := re.fullmatch("translation_([^_]+)_to_([^_]+)", kwargs.get("task") or ""):
             kwargs = {"src_lang": direction[1], "tgt_lang": direction[2], **kwargs}
         super().__init__(*args, **kwargs)
+        check_weights(self.model)
 
     def __call__(self, inputs: Any, *args, **kwargs) -> Any:
         is_text = isinstance(inputs, (str, bytes, dict)) or not isinstance(inputs, Iterable)
@@ -132,6 +134,9 @@ class TranslationPipeline(Pipeline):
             "tokens" (B, n, T), "skipped" (B), whether a text has no translation, and "scores" (B, n) if n > 1.
         """
         skipped = inputs.pop("skipped")
+        # Tokens first, even if the tokenizer has padded the batch on the left, which would change their positions
+        order = inputs["attention_mask"].argsort(dim=1, descending=True, stable=True)
+        inputs = {name: tensor.gather(1, order) for name, tensor in inputs.items()}
         config = generate_kwargs.get("generation_config") or self.model.generation_config
         settings = {name: generate_kwargs.get(name, getattr(config, name)) or 1 for name in _N_BEST_SETTINGS}
         has_scores = min(settings.values()) > 1

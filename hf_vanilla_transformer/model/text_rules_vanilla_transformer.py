@@ -1,12 +1,16 @@
-"""Which text a model can translate: its directions, its limit on length, and blank text.
+"""What a model can translate: its directions, its limit on length, blank text, and nothing if its weights are NaN.
 
 `inference.translator.Translator` follows these rules, and so does the pipeline, which travels with a saved model and
 cannot import the package.
 """
 
 import logging
+import math
 from functools import cache
 from typing import Any
+
+import torch
+from torch import nn
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,23 @@ def parse_language_pair(pair: str) -> Pair:
 def is_blank(text: str) -> bool:
     """Return whether there is nothing to translate in a text; its translation is empty."""
     return not text.strip()
+
+
+def check_weights(model: nn.Module, name: str = "the model") -> None:
+    """Check that the weights of a model are finite: with a single one that is not, its translations mean nothing.
+
+    Raises:
+        ValueError: if one is NaN or infinite.
+    """
+    for weight_name, weight in model.named_parameters():
+        # not those in formats of their own, such as quantised ones, which are subclasses
+        is_plain = type(weight) is nn.Parameter and weight.is_floating_point() and not weight.is_meta
+        # a sum is much faster than looking at each number, and as sure: in float32, no sum of weights overflows
+        if is_plain and not math.isfinite(weight.detach().sum(dtype=torch.float32)):
+            raise ValueError(
+                f"Cannot translate with {name}: its weights contain NaN or infinity, in {weight_name}. Use a "
+                "checkpoint saved before its training diverged."
+            )
 
 
 def max_source_tokens(config: Any, tokenizer: Any) -> int:
@@ -122,4 +143,4 @@ def _only(languages: list[str]) -> str | None:
     return languages[0] if len(languages) == 1 else None
 
 
-__all__ = ["Directions", "is_blank", "max_source_tokens", "parse_language_pair"]
+__all__ = ["Directions", "check_weights", "is_blank", "max_source_tokens", "parse_language_pair"]

@@ -133,11 +133,10 @@ class Soak:
                 self.counts[f"{name} while saving" if saving else name] += 1
             saved = newest_checkpoint(command.folder)
 
-    def compare(self, undisturbed: Path, disturbed: Path, pattern: str) -> None:
+    def compare(self, folders: list[Path], pattern: str) -> None:
         """Compare two folders by the content of the files that match a pattern."""
         contents = [
-            {file.name: file.read_bytes() for file in folder.glob(pattern) if file.is_file()}
-            for folder in (undisturbed, disturbed)
+            {file.name: file.read_bytes() for file in folder.glob(pattern) if file.is_file()} for folder in folders
         ]
         self.counts["mismatches"] += contents[0] != contents[1] or not contents[0]
 
@@ -150,9 +149,9 @@ class Soak:
         )
         training.run(signal.SIGKILL, 600)
         self.disturb(disturbed, 20)
-        self.compare(*folders, "*.safetensors")
+        self.compare(folders, "*.safetensors")
         for name in ("tokenizer.json", "config.json", "generation_config.json"):
-            self.compare(*folders, name)
+            self.compare(folders, name)
 
         averages = [folder / "average" for folder in folders]
         exports = [folder / "export" for folder in folders]
@@ -162,7 +161,7 @@ class Soak:
         ):
             Command([*arguments, str(outputs[0])], outputs[0]).run(signal.SIGKILL, 600)
             self.disturb(Command([*arguments, str(outputs[1])], outputs[1]), 6)
-            self.compare(*outputs, "*")
+            self.compare(outputs, "*")
         return memory_growth(training.memory)
 
 

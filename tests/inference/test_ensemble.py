@@ -43,6 +43,24 @@ def test_probabilities_are_the_mean_of_the_models(models):
     torch.testing.assert_close(logits.double(), mean_log_probs(models, SOURCE, MASK, target), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float16)])
+def test_models_of_different_number_formats_are_combined_as_they_are(models, dtypes):
+    for model, dtype in zip(models, dtypes, strict=True):
+        model.to(dtype)
+    ensemble = Ensemble(models)
+    target = torch.tensor([[1, 5, 6], [1, 7, 8], [1, 9, 9]])
+    with torch.no_grad():
+        logits = ensemble(input_ids=SOURCE, attention_mask=MASK, decoder_input_ids=target).logits
+    torch.testing.assert_close(logits.double(), mean_log_probs(models, SOURCE, MASK, target), rtol=1e-4, atol=1e-5)
+    for num_beams in (1, 4):
+        assert len(ensemble.generate(SOURCE, attention_mask=MASK, num_beams=num_beams)) == len(SOURCE)
+
+
+def test_models_on_different_devices_are_rejected(small_model):
+    with pytest.raises(ValueError, match=r"must be on one device, but are on cpu, meta\.$"):
+        Ensemble([small_model(), small_model().to("meta")])
+
+
 def test_ensemble_of_a_model_with_itself_generates_like_the_model(models):
     first, _ = models
     for settings in ({"num_beams": 1}, {"num_beams": 4}, {"num_beams": 3, "num_return_sequences": 2}):

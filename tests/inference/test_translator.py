@@ -1,5 +1,6 @@
 """Translation of many sentences in batches."""
 
+import copy
 import warnings
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import torch
 from datasets import Dataset
 from search_models import nbest_lists, translate_ids
 
-from hf_vanilla_transformer import Translator, VanillaTransformerTrainer, train_tokenizer, translate
+from hf_vanilla_transformer import Ensemble, Translator, VanillaTransformerTrainer, train_tokenizer, translate
 from hf_vanilla_transformer.data.tags import add_tags
 
 SENTENCES = [
@@ -47,6 +48,29 @@ def test_order_and_blank_sentences_are_kept_for_every_batch_size(model, tokenize
     assert translate(model, tokenizer, SENTENCES, max_tokens=max_tokens) == expected
     assert expected[1] == expected[3] == ""
     assert len(set(expected)) > 3
+
+
+def test_a_tokenizer_that_pads_on_the_left_changes_no_translation(model, tokenizer):
+    left = copy.deepcopy(tokenizer)
+    left.padding_side = "left"
+    assert translate(model, left, SENTENCES) == translate(model, tokenizer, SENTENCES)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_are_not_finite_are_an_error_that_names_them(model, tokenizer, value, dtype):
+    # even of a token that no source contains
+    model.to(dtype).model.shared.weight.data[299, 0] = value
+    with pytest.raises(ValueError, match=r"with the model: its weights contain NaN or infinity, in model\.shared"):
+        translate(model, tokenizer, SENTENCES)
+    with pytest.raises(ValueError, match=r"models\.0\.model\.shared"):
+        translate(Ensemble([model, model]), tokenizer, SENTENCES)
+
+
+def test_the_largest_weights_of_half_precision_are_finite(model, tokenizer):
+    # whose sum is not
+    model.half().model.shared.weight.data[:] = torch.finfo(torch.float16).max
+    Translator(model, tokenizer)
 
 
 def test_translation_equals_the_output_of_generate(model, tokenizer):

@@ -1,5 +1,6 @@
 """`pipeline("translation")` of transformers, with models of this package and others."""
 
+import copy
 import subprocess
 import sys
 
@@ -55,6 +56,22 @@ def test_a_list_returns_one_translation_per_string_for_any_batch_size(translator
     assert translator(PHRASES, batch_size=batch_size) == expected
     assert translator(tuple(PHRASES), batch_size=batch_size) == expected
     assert translator([]) == []
+
+
+def test_a_tokenizer_that_pads_on_the_left_changes_no_translation(model, tokenizer):
+    left = copy.deepcopy(tokenizer)
+    left.padding_side = "left"
+    expected = [{"translation_text": text} for text in translate(model, tokenizer, PHRASES)]
+    translator = TranslationPipeline(model, left)
+    assert translator(PHRASES, batch_size=7) == expected
+    assert left.padding_side == "left"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_not_finite_are_an_error_that_names_them(model, tokenizer, value):
+    model.model.encoder.layers[1].fc1.weight.data[3, 4] = value
+    with pytest.raises(ValueError, match=r"its weights contain NaN or infinity, in model\.encoder\.layers\.1\.fc1"):
+        TranslationPipeline(model, tokenizer)
 
 
 def test_generation_arguments_are_passed_to_generate(translator, model, tokenizer):
