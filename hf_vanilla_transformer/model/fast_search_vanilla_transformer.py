@@ -4,11 +4,12 @@ Sentences whose search has finished are removed from the batch. Shapes use B sen
 vocabulary of V tokens.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from transformers.generation import ForcedEOSTokenLogitsProcessor, LogitNormalization, NoBadWordsLogitsProcessor
 
 from .incremental_decoder_vanilla_transformer import IncrementalDecoder
 
@@ -68,6 +69,55 @@ def most_likely_token(logits: torch.Tensor, block: int = 64) -> torch.Tensor:
     return token[:, 0]
 
 
+# the processors that `OutputRules` stands for, in the order in which transformers applies them
+_KNOWN_PROCESSORS = (NoBadWordsLogitsProcessor, ForcedEOSTokenLogitsProcessor, LogitNormalization)
+
+
+class OutputRules(NamedTuple):
+    """Which tokens a search may choose, as the settings of OPUS-MT's models and their like say.
+
+    Args:
+        banned: tokens that are never generated (`bad_words_ids`).
+        final: (limit, tokens): one of these is generated at that position (`forced_eos_token_id`); None for any.
+        renormalize: whether the probabilities of the other tokens then sum up to 1 (`renormalize_logits`).
+    """
+
+    banned: list[int]
+    final: tuple[int, torch.Tensor] | None
+    renormalize: bool
+
+    @classmethod
+    def read(cls, processors: Sequence[Any]) -> "OutputRules | None":
+        """Return the rules that transformers' processors follow, or None if there are others among them."""
+        found = {type(processor): processor for processor in processors}
+        if [*map(type, processors)] != [kind for kind in _KNOWN_PROCESSORS if kind in found]:
+            return None
+        bad_words = found.get(NoBadWordsLogitsProcessor)
+        banned = [] if bad_words is None else list(bad_words.sequence_bias)
+        if any(len(word) > 1 for word in banned):
+            return None
+        last = found.get(ForcedEOSTokenLogitsProcessor)
+        final = None if last is None else (last.max_length - 1, last.eos_token_id)
+        return cls([token for (token,) in banned], final, LogitNormalization in found)
+
+    def apply(self, scores: torch.Tensor, length: int) -> torch.Tensor:
+        """Return the scores (N, V) of the tokens at position `length`, -inf for those that are not allowed there.
+
+        `scores` may change.
+        """
+        if self.final is not None and length == self.final[0]:
+            return torch.full_like(scores, float("-inf")).index_fill_(1, self.final[1], 0.0)
+        for token in self.banned:
+            scores[:, token] = float("-inf")
+        return scores
+
+    def log_probs(self, logits: torch.Tensor, length: int) -> torch.Tensor:
+        """Return the log-probabilities (N, V) of the tokens at position `length`; `logits` may change."""
+        if self.renormalize:
+            return self.apply(logits.float(), length).log_softmax(-1)
+        return self.apply(logits.float().log_softmax(-1), length)
+
+
 class _SearchState(SimpleNamespace):
     """State of a search for each sentence still in the batch: tensors whose first dimension is B."""
 
@@ -97,13 +147,14 @@ def _widen(sequences: torch.Tensor, fill: int) -> torch.Tensor:
 
 
 def greedy_search(
-    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, settings: Any, model_kwargs: dict
+    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, rules: OutputRules, settings: Any, model_kwargs: dict
 ) -> torch.Tensor:
     """Decode with the most likely token at every step. *Shape:* (B, 1) to (B, T).
 
     Args:
         input_ids: (B, 1) start tokens.
         limits: (B, 1) maximum number of tokens after the start token, per sentence.
+        rules: which tokens may be chosen.
         settings: the generation config as prepared by `generate()`.
         model_kwargs: the decoder's keyword arguments as prepared by `generate()`.
     """
@@ -126,7 +177,7 @@ def greedy_search(
             output = _widen(output, padding)
         logits = decoder.logits(decoder.step(state.tokens))
         # (B, 1)
-        state.tokens = torch.cat([most_likely_token(block) for block in logits])[:, None]
+        state.tokens = torch.cat([most_likely_token(rules.apply(block, length)) for block in logits])[:, None]
         # sentences that are done may stay in the batch for some steps
         output[state.rows, length] = state.tokens[:, 0].masked_fill(state.done, padding)
         state.done |= (torch.isin(state.tokens, settings._eos_token_tensor) | (length >= state.limits))[:, 0]
@@ -134,7 +185,7 @@ def greedy_search(
 
 
 def beam_search(
-    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, settings: Any, model_kwargs: dict
+    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, rules: OutputRules, settings: Any, model_kwargs: dict
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the same beam search as transformers, step by step.
 
@@ -175,7 +226,8 @@ def beam_search(
             output = _widen(output, fill)
             state.running = _widen(state.running, fill)
             state.finished = _widen(state.finished, fill)
-        _advance(model, state, logits, length, settings)
+        log_probs = (rules.log_probs(block, length) for block in logits)
+        _advance(model, state, log_probs, length, settings)
     returned = settings.num_return_sequences
     longest = 1 + int(lengths[:, :returned].max())
     return output[:, :returned, :longest].flatten(0, 1), scores[:, :returned].flatten()
@@ -205,29 +257,29 @@ def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, beams: int) ->
     )
 
 
-def _candidates(logits: Iterable[torch.Tensor], state: _SearchState, settings: Any) -> tuple[torch.Tensor, ...]:
+def _candidates(log_probs: Iterable[torch.Tensor], state: _SearchState, settings: Any) -> tuple[torch.Tensor, ...]:
     """Return the log-probabilities, beams and tokens of each sentence's best continuations, each (B, candidates).
 
     Args:
-        logits: of all B K beams, in blocks (N, V).
+        log_probs: of all B K beams, in blocks (N, V).
         state: with `running_scores`, the log-probabilities (B, K) of the beams.
     """
     beams = settings.num_beams
     # enough candidates to continue all beams even if others end
     count = max(2, 1 + len(settings._eos_token_tensor)) * beams
-    blocks = [top_tokens(block.float().log_softmax(-1), count) for block in logits]
+    blocks = [top_tokens(block, count) for block in log_probs]
     tokens = torch.cat([tokens for _, tokens in blocks])
     # (B K, count) -> (B, K, count)
-    log_probs = torch.cat([values for values, _ in blocks]).unflatten(0, (-1, beams)) + state.running_scores[..., None]
+    scores = torch.cat([values for values, _ in blocks]).unflatten(0, (-1, beams)) + state.running_scores[..., None]
     # the beam of each candidate (B, K count)
-    origins = torch.arange(beams, device=tokens.device)[:, None].expand_as(log_probs).flatten(1)
-    best, chosen = log_probs.flatten(1).topk(count)
+    origins = torch.arange(beams, device=tokens.device)[:, None].expand_as(scores).flatten(1)
+    best, chosen = scores.flatten(1).topk(count)
     return best, origins.gather(1, chosen), tokens.reshape(len(best), -1).gather(1, chosen)
 
 
-def _advance(model: Any, state: _SearchState, logits: Iterable[torch.Tensor], length: int, settings: Any) -> None:
+def _advance(model: Any, state: _SearchState, log_probs: Iterable[torch.Tensor], length: int, settings: Any) -> None:
     """Extend the beams with the best continuations and move those that end to the finished hypotheses."""
-    best, origins, tokens = _candidates(logits, state, settings)
+    best, origins, tokens = _candidates(log_probs, state, settings)
     beams = settings.num_beams
     # arguments of both methods of the model
     search = {

@@ -1,9 +1,9 @@
 """Decoding as published (section 6.1): the GNMT length penalty, and outputs of at most the input length + 50 tokens.
 
 Both are implemented as methods that transformers' `generate()` calls, so sampling, assisted generation and the other
-modes run transformers' code. So do greedy and beam search with any additional option (logits processors, returned
-scores or attentions, a forced prefix and so on). Plain greedy and beam search run a faster loop over
-`IncrementalDecoder` with the same results.
+modes run transformers' code. So do greedy and beam search with nearly any additional option (logits processors other
+than those of `OutputRules`, returned scores or attentions, a forced prefix and so on). Plain greedy and beam search
+run a faster loop over `IncrementalDecoder` with the same results.
 """
 
 from contextvars import ContextVar
@@ -26,7 +26,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .cache_vanilla_transformer import CACHE
-from .fast_search_vanilla_transformer import MAX_FAST_BEAMS, beam_search, greedy_search
+from .fast_search_vanilla_transformer import MAX_FAST_BEAMS, OutputRules, beam_search, greedy_search
 from .layers_vanilla_transformer import (
     Dropout,
     LearnedPositions,
@@ -328,10 +328,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             search |= {"running_beam_scores": search["running_beam_scores"] / penalty, "length_penalty": 0.0}
         return super()._check_early_stop_heuristic(**search)
 
-    def _can_use_fast_search(
-        self, input_ids, logits_processor, stopping_criteria, settings, model_kwargs: dict
-    ) -> bool:
-        """Return whether the fast loops support everything that this search needs."""
+    def _can_use_fast_search(self, input_ids, stopping_criteria, settings, model_kwargs: dict) -> bool:
+        """Return whether the fast loops support everything that this search needs besides its logits processors."""
         known = {MaxLengthCriteria, EosTokenCriteria, SentenceLimits}
         mask = model_kwargs.get("attention_mask")
         return (
@@ -340,7 +338,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             # processes that shard a model run all steps together
             and not model_kwargs.get("synced_gpus")
             and settings.num_beams <= MAX_FAST_BEAMS
-            and not logits_processor
             and all(type(criteria) in known for criteria in stopping_criteria)
             and not (settings.do_sample or settings.return_dict_in_generate or settings.cache_implementation)
             and bool(settings.use_cache)
@@ -357,22 +354,28 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _sample(  # type: ignore[override]
         self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
     ):
-        search = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if not self._can_use_fast_search(*search, model_kwargs):
-            return super()._sample(*search, **model_kwargs)  # type: ignore[misc]
+        rules = OutputRules.read(logits_processor)
+        is_fast = self._can_use_fast_search(input_ids, stopping_criteria, generation_config, model_kwargs)
+        if rules is None or not is_fast:
+            return super()._sample(  # type: ignore[misc]
+                input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
+            )
         limits = self._length_limits(stopping_criteria, input_ids)
-        return greedy_search(self, input_ids, limits, generation_config, model_kwargs)
+        return greedy_search(self, input_ids, limits, rules, generation_config, model_kwargs)
 
     def _beam_search(  # type: ignore[override]
         self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
     ):
-        search = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if not self._can_use_fast_search(*search, model_kwargs):
-            return super()._beam_search(*search, **model_kwargs)  # type: ignore[misc]
+        rules = OutputRules.read(logits_processor)
+        is_fast = self._can_use_fast_search(input_ids, stopping_criteria, generation_config, model_kwargs)
+        if rules is None or not is_fast:
+            return super()._beam_search(  # type: ignore[misc]
+                input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
+            )
         # generate() has repeated each sentence for every beam
         input_ids = input_ids[:: generation_config.num_beams]
         limits = self._length_limits(stopping_criteria, input_ids)
-        sequences, scores = beam_search(self, input_ids, limits, generation_config, model_kwargs)
+        sequences, scores = beam_search(self, input_ids, limits, rules, generation_config, model_kwargs)
         if (found := _found_scores.get()) is not None:
             found.append(scores)
         return sequences

@@ -52,6 +52,31 @@ def test_greedy_search_equals_the_one_of_transformers(small_model, sources, sear
         assert searches.pop() == "greedy_search"
 
 
+RULES = {
+    "OPUS-MT's": {"bad_words_ids": [[0]], "forced_eos_token_id": 2, "renormalize_logits": True},
+    "without normalisation": {"bad_words_ids": [[9], [11]], "forced_eos_token_id": 2},
+    "a forced end alone": {"forced_eos_token_id": 2},
+    "normalisation alone": {"renormalize_logits": True},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("num_beams", [1, 4, 6])
+def test_search_with_rules_for_tokens_equals_the_one_of_transformers(small_model, sources, searches, name, num_beams):
+    model = with_varied_lengths(small_model(lm_head_bias=True, length_normalization="length"))
+    # likely, and therefore generated if nothing forbids it
+    model.lm_head.bias.data[[0, 9, 11]] += 3.0
+    arguments = {**sources, **RULES[name], "num_beams": num_beams, "max_length": 12}
+    expected = reference(model, **arguments)
+    assert searches == []
+    output = model.generate(**arguments)
+    assert torch.equal(output, expected)
+    assert len(searches) == 1
+    banned = [token for (token,) in RULES[name].get("bad_words_ids", ())]
+    assert set(banned) - {0} <= set(range(50)) - set(output[:, 1:].flatten().tolist())
+    assert not torch.equal(output, model.generate(**sources, num_beams=num_beams, max_length=12)) or not banned
+
+
 @pytest.mark.parametrize(("num_beams", "search"), [(1, "greedy_search"), (4, "beam_search")])
 def test_search_takes_memory_for_its_output_and_not_for_its_limit(small_model, sources, searches, num_beams, search):
     model = small_model(lm_head_bias=True)
@@ -137,6 +162,8 @@ def test_unsupported_searches_run_in_transformers(small_model, sources, searches
     for settings in (
         {"logits_processor": processors},
         {"no_repeat_ngram_size": 2},
+        {"bad_words_ids": [[4, 5]]},
+        {"renormalize_logits": True, "logits_processor": processors},
         {"do_sample": True},
         {"use_cache": False},
         {"return_dict_in_generate": True},
