@@ -20,10 +20,10 @@ from .flags import choose, parse
 from .version import __version__
 
 # In the order of the help. Each is a module of its name in `commands/`, but `import` is a word of Python
-_NAMES = ("evaluate", "compare", "score", "translate", "export", "push", "demo", "serve", "plot", "import", "prepare")
+_NAMES = ("evaluate", "compare", "score", "translate", "convert", "export", "push", "demo", "serve", "plot")
 VERBS: dict[str, ModuleType] = {
     name: import_module(f".commands.{'import_text' if name == 'import' else name}", __package__)
-    for name in (*_NAMES, "average")
+    for name in (*_NAMES, "import", "prepare", "average")
 }
 # Their flags include those of the Trainer, which is slow to import, so they parse them themselves
 TRAINER_VERBS = {name: import_module(f".commands.{name}", __package__) for name in ("train", "tune")}

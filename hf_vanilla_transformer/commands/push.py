@@ -20,7 +20,17 @@ class PushArguments:
     scores: str | None = option("output of `evaluate`, to include in the model card", None, metavar="FILE")
     license: str | None = option("licence of the model for its card, such as apache-2.0", None)
     private: bool = option("create the repository as private", False)
+    format: str = option(
+        "class of the uploaded model: marian for a copy as MarianMT, which transformers loads without code",
+        "vanilla_transformer",
+        # as in sharing.convert, which imports torch
+        choices=("vanilla_transformer", "marian"),
+    )
     space: bool = option("also create a Space with the web page of `demo`", False)
+
+    def __post_init__(self):
+        if self.space and self.format == "marian":
+            raise ValueError("--space needs a model of this package, not a copy as MarianMT.")
 
 
 def run(args: PushArguments) -> None:
@@ -32,7 +42,8 @@ def run(args: PushArguments) -> None:
     # The Space names the release of gradio that is installed; if there is none, nothing should be uploaded
     if args.space:
         import_extra("gradio", "demo")
-    details = CardDetails(license=args.license, scores=read_scores(args.scores) if args.scores else None)
+    scores = read_scores(args.scores) if args.scores else None
+    details = CardDetails(license=args.license, scores=scores, format=args.format)
     # None and not False: an organisation may create private repositories by default
     print(push(args.model, args.repo_id, details, args.private or None))
     if args.space:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable
 
+from ..files import import_extra
+
 _NAME = re.compile(r"([A-Za-z]{2,3})((?:[-_@][A-Za-z0-9]{2,8})*)")
 _COLUMNS = ("src", "tgt", "trg")  # usual names of columns, although two of them are codes
 
@@ -23,6 +25,18 @@ def full_tag(name: str) -> str | None:
     cases = {2: str.upper, 4: str.title}
     parts = re.split("[-_@]", name)[1:]
     return "-".join([base, *(cases.get(len(part), str.lower)(part) for part in parts)])
+
+
+def short_name(name: str) -> str:
+    """Return the name of a language with its code of two letters, if it has one: fr for `fra`, zh_Hans for `cmn_Hans`.
+
+    Raises:
+        ImportError: if Babel, which knows the codes, is not installed.
+    """
+    aliases = import_extra("babel.core", "marian").get_global("language_aliases")
+    base, *script = name.split("_", 1)
+    short = aliases.get(base, base)
+    return "_".join([short if len(short) == 2 else base, *script])
 
 
 def not_languages(names: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from .format import Format, num_positions
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 _USAGE = """`ctranslate2.Translator(THIS_FOLDER)` loads it directly. Its input must be tokenised with
-`tokenizer.json` and end with `</s>`."""
+the tokenizer in it and end with `</s>`."""
 
 
 class CTranslate2Model:
@@ -70,7 +70,8 @@ class CTranslate2Model:
             attention_mask: (B, S); by default everything but padding.
             num_beams: beam size; by default that of the generation config.
             length_penalty: alpha; by default that of the generation config.
-            max_new_tokens: limit for every sentence; by default the length of its source + 50 (section 6.1).
+            max_new_tokens: limit for every sentence; by default that of the generation config, or else the length of
+                its source + 50 (section 6.1).
             num_return_sequences: number of hypotheses of each sentence, best first, at most the beam size.
             output_sequence_scores: whether to return scores too, as `VanillaTransformerGenerationMixin.generate`.
 
@@ -87,7 +88,9 @@ class CTranslate2Model:
         alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
         alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
         max_positions = num_positions(self.config)
-        limits = [max_new_tokens or min(len(source) + OUTPUT_MARGIN, max_positions) for source in sources]
+        own = self.generation_config
+        limit = max_new_tokens or own.max_new_tokens or (own.max_length and own.max_length - 1)
+        limits = [limit or min(len(source) + OUTPUT_MARGIN, max_positions) for source in sources]
         if num_return_sequences > beams:
             raise ValueError(f"num_return_sequences ({num_return_sequences}) exceeds the beam size ({beams}).")
         # With transformers' penalty, CTranslate2 itself ranks the hypotheses, and only as many as are returned matter
@@ -95,7 +98,11 @@ class CTranslate2Model:
         outputs = self._search(sources, beams, count, alpha, max(limits))
         for i, hypotheses in enumerate(outputs):
             if max(len(ids) for ids, _ in hypotheses) > limits[i]:
-                outputs[i] = self._search([sources[i]], beams, count, alpha, limits[i])[0]
+                hypotheses = outputs[i] = self._search([sources[i]], beams, count, alpha, limits[i])[0]
+            for ids, _ in hypotheses:
+                if own.forced_eos_token_id is not None and len(ids) == limits[i]:
+                    # as transformers ends an output at its limit
+                    ids[-1] = own.forced_eos_token_id
         returned = [hypothesis for hypotheses in outputs for hypothesis in hypotheses[:num_return_sequences]]
         rows = [torch.tensor([self.config.decoder_start_token_id, *ids]) for ids, _ in returned]
         # (B num_return_sequences, T), as transformers returns them
@@ -121,6 +128,9 @@ class CTranslate2Model:
                 # allow empty translations; the default of CTranslate2 is 1
                 min_decoding_length=0,
                 max_input_length=0,
+                suppress_sequences=[
+                    self.tokenizer.convert_ids_to_tokens(word) for word in self.generation_config.bad_words_ids or ()
+                ],
                 return_scores=True,
                 return_end_token=True,
             )
@@ -178,6 +188,8 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: P
 
         def set_config(self, config, model, tokenizer):
             super().set_config(config, model, tokenizer)
+            # CTranslate2 expects a name even of a start token that does not exist
+            config.bos_token = config.bos_token or config.eos_token
             config.layer_norm_epsilon = model.config.layer_norm_eps
 
     # as CTranslate2's converter does with a model that it has loaded

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # it imports torch, and the command line needs only the names
 
 FORMATS = ("ctranslate2", "onnx")  # each has a file of its name here
 
-_SHARED_FILES = ("*config.json", "tokenizer*", "*vocab*")  # what decides the translations in every format
+_SHARED_FILES = ("*config.json", "tokenizer*", "*vocab*", "*.spm")  # what decides the translations in every format
 _MODEL_FILES = (WEIGHT_FILES, "adapter_model*")  # and in a saved model
 
 _README = """# {title} export of a Transformer

@@ -55,7 +55,7 @@ def load_config(name: str) -> VanillaTransformerConfig:
 
 def _check_model_type(config: PreTrainedConfig, name: str) -> None:
     if config.model_type != VanillaTransformerConfig.model_type:
-        hint = "; convert it with hf_vanilla_transformer.convert.from_marian" if config.model_type == "marian" else ""
+        hint = f"; convert it with `vanilla-transformer convert {name} OUT`" if config.model_type == "marian" else ""
         raise ValueError(f"{name} is a {config.model_type} model, not a vanilla_transformer model{hint}.")
 
 
@@ -74,14 +74,24 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
     if adapter is None:  # an adapter's folder has no configuration
         # fail early, before loading the weights of a different type of model
         load_config(name)
-    model, report = load(AutoModelForSeq2SeqLM, name, output_loading_info=True, use_safetensors=True, **kwargs)
+    model = load_complete(AutoModelForSeq2SeqLM, name, **kwargs)
+    _check_model_type(model.config, name)
+    _check_decoding(model.generation_config, name)
+    return model
+
+
+def load_complete(auto_class: Any, name: str, **kwargs) -> Any:
+    """Return the model `name`, after checking that its weights are complete.
+
+    Raises:
+        OSError: If it cannot be loaded, or they are not.
+    """
+    model, report = load(auto_class, name, output_loading_info=True, use_safetensors=True, **kwargs)
     if missing := sorted(report["missing_keys"]):
         raise OSError(
             f"Cannot load {name}: its weights do not contain {len(missing)} of the model's tensors, for example "
             f"{missing[0]}. Download or save the model again."
         )
-    _check_model_type(model.config, name)
-    _check_decoding(model.generation_config, name)
     return model
 
 

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..data.languages import base_code, full_tag
 from ..files import CARD, RECORD, JsonObject, read_json, weight_files, write_whole
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
 from ..version import install_command
@@ -39,12 +40,14 @@ class CardDetails:
         scores: the output of `vanilla-transformer evaluate`, one object per text; by default the scores on the
             validation text.
         tags: tags for the Hub in addition to the standard ones.
+        format: the class of the model that is shared, "vanilla_transformer" or "marian" for a copy as MarianMT.
     """
 
     name: str | None = None
     license: str | None = None
     scores: list[JsonObject] | None = None
     tags: list[str] | None = None
+    format: str = VanillaTransformerConfig.model_type
 
 
 def model_card(folder: str | Path, details: CardDetails | None = None) -> ModelCard:
@@ -118,7 +121,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             license=license,
             library_name="transformers",
             pipeline_tag="translation",
-            tags=["vanilla_transformer", "translation", *(details.tags or ())],
+            tags=[details.format, "translation", *(details.tags or ())],
             # A base model without a user's name was a local folder, to which the Hub cannot link.
             base_model=base_model if base_model and "/" in base_model else None,
             datasets=training.get("dataset_name"),
@@ -138,6 +141,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         pairs=pairs,
         parameters=f"{_count_parameters(folder):,}",
         config=config,
+        format=details.format,
         generation={"num_beams": 1, "length_penalty": 1.0, **generation},
         training=training,
         settings=yaml.safe_dump(training.get("settings", {}), sort_keys=False, allow_unicode=True).strip(),
@@ -270,14 +274,21 @@ def read_scores(file: str) -> list[JsonObject]:
     raise ValueError(f"{file} does not contain the JSON output of `vanilla-transformer evaluate`.")
 
 
+def conversion(folder: str | Path) -> JsonObject:
+    """Return what the record of a converted model says about its source; nothing for any other model."""
+    record = _read_object(Path(folder, RECORD))
+    names = ("base_model", "converted", "license")
+    return {name: record.get(name) for name in names} if record.get("converted") else {}
+
+
 def write_record(folder: str | Path, record: JsonObject) -> None:
     """Write the training record, from which the card is made, into `folder`."""
     write_whole(Path(folder, RECORD), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_card(folder: str | Path) -> None:
+def write_card(folder: str | Path, details: CardDetails | None = None) -> None:
     """Write the card of the model saved in `folder` into the same folder."""
-    write_whole(Path(folder, CARD), str(model_card(folder)))
+    write_whole(Path(folder, CARD), str(model_card(folder, details)))
 
 
 def record_average(run: str | Path, output_dir: str | Path, count: int, moving_average: bool = False) -> None:

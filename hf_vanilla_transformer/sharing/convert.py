@@ -5,16 +5,50 @@ A converted model computes the same logits. Models that have no equivalent raise
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from huggingface_hub import ModelCard, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from torch import nn
-from transformers import MarianConfig, MarianMTModel
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
+from ..data.tokenizer import check_tokenizer
+from ..files import CARD, JsonObject, import_extra, new_folder, write_whole
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.loading import load, load_complete, load_model, loading_errors
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from .card import CardDetails, model_card, write_card, write_record
+from .marian_tokenizer import adopt_languages, for_marian, save_for_all_releases
 
 _T = TypeVar("_T")
+
+MARIAN = "marian"
+VANILLA_TRANSFORMER = VanillaTransformerConfig.model_type
+FORMATS = (VANILLA_TRANSFORMER, MARIAN)
+
+# Why models of other classes have no equivalent, for those that are nearest to the paper's
+_DIFFERENCES = {
+    MARIAN: "it is MarianMT already",
+    VANILLA_TRANSFORMER: "it is a model of this package already",
+    **dict.fromkeys(
+        ("bart", "mvp", "blenderbot-small", "led"), "learned positions and a layer norm after the embeddings"
+    ),
+    **dict.fromkeys(("mbart", "blenderbot", "plbart"), "pre-norm layers or a layer norm after the embeddings"),
+    "pegasus": "pre-norm layers",
+    **dict.fromkeys(("m2m_100", "nllb-moe"), "pre-norm layers and the sinusoids of fairseq"),
+    "fsmt": "separate vocabularies and the sinusoids of fairseq, which start at another position",
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), "pre-norm layers and relative positions"),
+}
 
 # Each model computes its own sinusoids, in its own order, so those of the other are never copied.
 _POSITION_TABLE = "embed_positions.weight"
@@ -72,14 +106,13 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     The generation config is copied; `length_normalization` is "length", as in Marian.
 
     Raises:
-        ValueError: if the model has separate source and target vocabularies or unscaled embeddings, or if the number
-            of heads or d_ff differs between encoder and decoder.
+        ValueError: if it is a model of another class, has separate source and target vocabularies or unscaled
+            embeddings, or if the number of heads or d_ff differs between encoder and decoder.
     """
     source = marian.config
-    if not source.share_encoder_decoder_embeddings:
-        raise ValueError("Cannot convert: this Marian model has separate source and target embeddings.")
-    if not source.scale_embedding:
-        raise ValueError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
+    _check_marian(source)
+    if not isinstance(marian, MarianMTModel):
+        raise ValueError(f"Cannot convert: a {type(marian).__name__} has no output layer; load a MarianMTModel.")
 
     weights = {name: tensor for name, tensor in marian.state_dict().items() if not name.endswith(_POSITION_TABLE)}
     output_bias = weights.pop("final_logits_bias")[0]  # (1, vocab_size) -> (vocab_size,)
@@ -111,6 +144,30 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     return _build_model(config, weights, marian)
 
 
+def _check_marian(config: MarianConfig) -> None:
+    """Check that the paper's model has the same parts as a model of Marian.
+
+    Raises:
+        ValueError: if it does not, or the model is of another class.
+    """
+    _check_model_type(config.model_type, MARIAN)
+    if not config.share_encoder_decoder_embeddings or config.decoder_vocab_size != config.vocab_size:
+        raise ValueError("Cannot convert: this Marian model has separate source and target vocabularies.")
+    if not config.scale_embedding:
+        raise ValueError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
+
+
+def _check_model_type(model_type: str, expected: str) -> None:
+    """Check that the class of a model can be converted.
+
+    Raises:
+        ValueError: if it cannot, saying what differs.
+    """
+    if model_type != expected:
+        difference = _DIFFERENCES.get(model_type, "a different architecture")
+        raise ValueError(f"Cannot convert: this is not a {expected} but a {model_type} model ({difference}).")
+
+
 def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
     """Convert a model to a `MarianMTModel` with the same logits, for tools that support Marian.
 
@@ -122,6 +179,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
         ValueError: if the model has learned positions, or d_k or d_v is not d_model / num_heads.
     """
     source = model.config
+    _check_model_type(source.model_type, VANILLA_TRANSFORMER)
     if source.position_embedding != "sinusoidal":
         raise ValueError("Cannot convert: this model has learned positions, but Marian supports only sinusoidal ones.")
     if {source.d_k, source.d_v} != {source.d_model / source.num_heads}:
@@ -168,6 +226,112 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
         # one, Marian's `generate` would end every translation after 20 tokens.
         marian.generation_config.max_length = source.max_position_embeddings
     return marian.train(model.training)
+
+
+def from_pretrained(
+    source: str | Path,
+    output_dir: str | Path | None = None,
+    to: str = VANILLA_TRANSFORMER,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Convert a saved model with its tokenizer, and write both, with a model card, if there is an `output_dir`.
+
+    Args:
+        source: the folder of a MarianMT model such as OPUS-MT's, or its name on the Hub; or a model of this package.
+        output_dir: a folder to write to, which must be new or empty.
+        to: one of `FORMATS`: the class of the converted model.
+        source_lang, target_lang: the languages of a MarianMT model whose tokenizer and name do not tell them.
+
+    Raises:
+        ImportError: if the packages of its tokenizer are not installed.
+        OSError: if the model cannot be loaded.
+        ValueError: if it has no equivalent, saying why, or `output_dir` is in use.
+    """
+    if to not in FORMATS:
+        raise ValueError(f"to must be one of {', '.join(FORMATS)}, got {to!r}.")
+    name = str(source)
+    config = load(AutoConfig, name)
+    _check_model_type(config.model_type, VANILLA_TRANSFORMER if to == MARIAN else MARIAN)
+    model: PreTrainedModel
+    if to == MARIAN:
+        if not Path(name).is_dir():
+            # the card is made from its files
+            with loading_errors(name):
+                name = snapshot_download(name)
+        model, tokenizer = _load_as_marian(name)
+    else:
+        model, tokenizer = _load_from_marian(name, config, source_lang, target_lang)
+    if output_dir is not None:
+        details = CardDetails(name=Path(output_dir).resolve().name, format=to)
+        with new_folder(output_dir) as folder:
+            model.save_pretrained(folder)
+            if to == MARIAN:
+                save_for_all_releases(tokenizer, folder)
+                write_whole(folder / CARD, str(model_card(name, details)))
+            else:
+                tokenizer.save_pretrained(folder)
+                write_record(folder, _origin(name))
+                write_card(folder, details)
+    return model, tokenizer
+
+
+def _load_from_marian(
+    name: str, config: MarianConfig, source_lang: str | None, target_lang: str | None
+) -> tuple[VanillaTransformerForConditionalGeneration, PreTrainedTokenizerBase]:
+    """Return a MarianMT model as one of this package, and its tokenizer."""
+    _check_marian(config)
+    for module in ("sentencepiece", "sacremoses"):
+        import_extra(module, "marian")
+    # In text, names of special tokens are ordinary characters, as for the tokenizers of this package
+    tokenizer = load(AutoTokenizer, name, split_special_tokens=True)
+    languages = adopt_languages(tokenizer, name, source_lang, target_lang)
+    model = from_marian(load_complete(MarianMTModel, name))
+    model.config.update(languages)
+    check_tokenizer(tokenizer, model.config)
+    return model, tokenizer
+
+
+def _load_as_marian(name: str) -> tuple[MarianMTModel, PreTrainedTokenizerBase]:
+    """Return a model of this package as a MarianMT model with padding as the last token, and its tokenizer."""
+    model = to_marian(load_model(name))
+    tokenizer, order = for_marian(load(AutoTokenizer, name), model.config.vocab_size)
+    _reorder_vocabulary(model, order)
+    return model, tokenizer
+
+
+def _reorder_vocabulary(marian: MarianMTModel, order: list[int]) -> None:
+    """Reorder the tokens of a model; `order` has the old id of each."""
+    weights = marian.state_dict()
+    for name, tensor in weights.items():
+        if name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):
+            weights[name] = tensor[order]
+    weights["final_logits_bias"] = weights["final_logits_bias"][:, order]
+    marian.load_state_dict(weights)
+
+    new_ids = {old: new for new, old in enumerate(order)}
+    for config in (marian.config, marian.generation_config):
+        for name in ("pad", "bos", "eos", "decoder_start", "forced_eos"):
+            field = f"{name}_token_id"
+            value = getattr(config, field, None)
+            if value is not None:
+                setattr(config, field, [new_ids[i] for i in value] if isinstance(value, list) else new_ids[value])
+    if words := marian.generation_config.bad_words_ids:
+        marian.generation_config.bad_words_ids = [[new_ids[i] for i in word] for word in words]
+
+
+def _origin(name: str) -> JsonObject:
+    """Return the record of a converted model, for its card: where it is from, and under which licence."""
+    local = Path(name).is_dir()
+    card = Path(name, CARD)
+    license = None
+    if not local or card.is_file():
+        # it may have no card
+        with suppress(EntryNotFoundError, LocalEntryNotFoundError, OfflineModeIsEnabled):
+            license = ModelCard.load(card if local else name).data.license
+    # Not the path on this machine
+    public = Path(name).resolve().name if local else name
+    return {"base_model": public, "converted": public, "license": license}
 
 
 def from_torch(transformer: nn.Transformer, embedding: nn.Embedding) -> VanillaTransformerForConditionalGeneration:

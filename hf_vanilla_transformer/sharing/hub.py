@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from ..files import CARD, RECORD, WEIGHTS, import_extra, weight_files
 from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from .card import CardDetails, benchmark_results, model_card
+from .convert import MARIAN, from_pretrained
 
 # The base class of all errors of httpx, with which huggingface_hub talks to the Hub. httpx itself is not imported,
 # because it is a dependency of theirs and not of this package.
@@ -79,6 +80,25 @@ def _check_link(file: Path) -> Path:
     if not any(content.is_relative_to(Path(place).resolve()) for place in (file.parent, HF_HUB_CACHE)):
         raise ValueError(f"{file} is a link to a file elsewhere, which may not be meant to be shared; copy it.")
     return file
+
+
+@contextmanager
+def _shared_files(folder: Path, details: CardDetails) -> Iterator[dict[str, Path | bytes]]:
+    """Yield what to upload of a saved model besides its card, by name: its own files, or those of a copy as MarianMT.
+
+    Raises:
+        ValueError: if MarianMT has no equivalent of the model, or as `model_files`.
+    """
+    files: dict[str, Path | bytes] = {**model_files(folder), **_weights_and_texts(folder)}
+    results = benchmark_results(folder, details)
+    scores = {_RESULTS: results.encode()} if results else {}
+    if details.format != MARIAN:
+        yield {**files, **scores}
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary, MARIAN)
+        from_pretrained(folder, copy, MARIAN)
+        yield {**{file.name: file for file in copy.iterdir()}, **scores}
 
 
 @contextmanager
@@ -151,7 +171,7 @@ def push(
 
     Args:
         repo_id: the repository, which is created if it does not exist.
-        details: details of the card; its name is always `repo_id`.
+        details: details of the card, and the format of the model; its name is always `repo_id`.
         private: whether a new repository is private.
         token: a token with write permission; by default the one of `hf auth login` or HF_TOKEN.
         revision: a branch, which is created if it does not exist, or a reference such as refs/pr/1.
@@ -159,20 +179,17 @@ def push(
 
     Raises:
         OSError: if the folder contains no model or the upload fails.
-        ValueError: if the training record or the scores are damaged, a file is a link to one elsewhere, or `repo_id`
-            is not a valid repository name.
+        ValueError: if the training record or the scores are damaged, a file is a link to one elsewhere, MarianMT has
+            no equivalent of the model, or `repo_id` is not a valid repository name.
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} does not contain a model (no config.json).")
-    files: dict[str, Path | bytes] = {**model_files(folder), **_weights_and_texts(folder)}
     details = replace(details or CardDetails(), name=repo_id)
     # Made here once too, so that damaged files fail before a repository is created.
     model_card(folder, details)
-    if results := benchmark_results(folder, details):
-        files[_RESULTS] = results.encode()
 
-    with hub_errors(repo_id):
+    with _shared_files(folder, details) as files, hub_errors(repo_id):
         api = HfApi(token=token)
         # With the name of the user, if the caller gave none.
         repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id

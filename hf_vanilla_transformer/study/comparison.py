@@ -140,7 +140,7 @@ def score_translations(
     """
     model = cast(VanillaTransformerForConditionalGeneration | Ensemble, translator.model)
     encoded = translator.encode(sources, **languages)
-    sides = [encoded, translator.tokenizer(list(targets), verbose=False)["input_ids"] if targets else []]
+    sides = [encoded, translator.tokenizer(text_target=list(targets), verbose=False)["input_ids"] if targets else []]
     lengths = [[len(ids) for ids in side] for side in sides]
     pad_id = model.config.pad_token_id
     start_id = model.config.decoder_start_token_id

@@ -224,6 +224,12 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     hub_strategy: str = option(
         "Upload the finished model and its card; checkpoints contain pickles.", "end", _PRIVATE, choices=("end",)
     )
+    hub_format: str = option(
+        "Class of the uploaded model: marian for a copy as MarianMT, which transformers loads without code.",
+        "vanilla_transformer",
+        _PRIVATE,
+        choices=("vanilla_transformer", "marian"),
+    )
     early_stopping_patience: int | None = option(
         "Stop after this many evaluations without a better model, and keep the best.", None, _NOTHING, parse=positive
     )

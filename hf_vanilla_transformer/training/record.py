@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from ..files import JsonObject
-from ..sharing.card import hardware
+from ..sharing.card import conversion, hardware
 from ..version import __version__
 from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, meaning
 from .progress import validations
@@ -62,6 +62,9 @@ def training_record(
         "settings": public,
         "validation": validation,
     }
+    # a model that was converted from one of another system still is after fine-tuning
+    if base_model and (origin := conversion(base_model)):
+        record |= {**origin, "license": model.license} if model.license else origin
     if validation and args.eval_bleu:
         scores = trainer.score()
         for score, direction in zip(scores, text.directions.values(), strict=True):

@@ -283,7 +283,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             return None
         folder = str(self.args.output_dir)
         commit = {"commit_message": commit_message, "revision": revision or self.args.hub_revision}
-        return hub.push(folder, str(self.hub_model_id), token=token or self.args.hub_token, **commit)
+        details = hub.CardDetails(format=self.args.hub_format)
+        return hub.push(folder, str(self.hub_model_id), details, token=token or self.args.hub_token, **commit)
 
     def _save_checkpoint(self, model, trial):
         """Write a checkpoint to a temporary folder and then rename it, so that every named checkpoint is complete.

@@ -14,6 +14,7 @@ import torch
 from corpora import ROOT
 from guide_pages import PAGES, blocks, commands, prose, split_commands
 from import_files import write_xlsx
+from opus_models import opus_model, write_opus_tokenizer
 from small import SIZES, as_flags, write_moses
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -149,6 +150,10 @@ def prepared_files(tmp_path_factory):
         languages = ["--source_lang", "en", "--target_lang", "de"]
         assert main(["prepare", "data/train", *languages, *SHORTENED["prepare"], "--output_dir", "prepared"]) == 0
         shutil.copytree("my-other-model", "de-en-model")
+        opus = Path("Helsinki-NLP/opus-mt-en-de")
+        sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+        heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+        opus_model(write_opus_tokenizer(opus, EN, DE), d_model=16, **sizes, **heads).save_pretrained(opus)
         for name in ("small", "large"):
             shutil.copytree("my-model", f"runs/{name}")
     return folder

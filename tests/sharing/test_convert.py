@@ -9,6 +9,7 @@ from transformers import MarianConfig, MarianMTModel
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import convert
+from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
 from hf_vanilla_transformer.model.layers_vanilla_transformer import sinusoids
 
 
@@ -134,7 +135,7 @@ def test_model_without_marian_equivalent_is_rejected(small_model, changes, reaso
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"share_encoder_decoder_embeddings": False}, "separate source and target embeddings"),
+        ({"share_encoder_decoder_embeddings": False}, "separate source and target vocabularies"),
         ({"scale_embedding": False}, "sqrt"),
         ({"decoder_attention_heads": 8}, "number of heads"),
         ({"decoder_ffn_dim": 128}, "d_ff"),
@@ -245,3 +246,32 @@ def test_torch_transformer_without_equivalent_is_rejected():
 
 def test_convert_is_a_public_name():
     assert hf_vanilla_transformer.convert is convert
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_beams", [1, 4, 6])
+def test_1000_sentences_are_translated_by_the_fast_search_as_by_marian_with_the_settings_of_opus_mt(
+    trained_on_multi30k, num_beams, monkeypatch
+):
+    model, tokenizer, _, sentences, _ = trained_on_multi30k
+    padding = model.config.pad_token_id
+    marian = convert.to_marian(model)
+    # so likely that it would often be generated
+    marian.final_logits_bias[0, padding] += 5.0
+    marian.generation_config.update(
+        bad_words_ids=[[padding]], forced_eos_token_id=2, renormalize_logits=True, max_length=16, length_penalty=1.0
+    )
+    converted = convert.from_marian(marian)
+    name = "greedy_search" if num_beams == 1 else "beam_search"
+    searches = []
+    search = getattr(generation, name)
+    monkeypatch.setattr(generation, name, lambda *args: (searches.append(name), search(*args))[1])
+    longest = 0
+    for start in range(0, 1000, 100):
+        batch = tokenizer(sentences[start : start + 100], return_tensors="pt", padding=True)
+        expected = marian.generate(**batch, num_beams=num_beams)
+        assert torch.equal(converted.generate(**batch, num_beams=num_beams), expected)
+        longest += int((expected[:, -1] == 2).sum())
+    assert len(searches) == 10
+    # some outputs end at the limit
+    assert longest > 10

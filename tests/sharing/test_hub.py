@@ -16,6 +16,7 @@ from hub_endpoint import LocalHub, local_hub
 from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from safetensors import safe_open
 from small import model_flags, write_phrases
+from transformers import AutoTokenizer
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import (
@@ -27,7 +28,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.sharing import hub
-from hf_vanilla_transformer.sharing.card import model_card, write_record
+from hf_vanilla_transformer.sharing.card import CardDetails, model_card, write_record
 from hf_vanilla_transformer.sharing.hub import model_files, push, push_model
 
 CODE = Path(model.__path__[0])
@@ -464,3 +465,61 @@ def test_a_link_to_a_file_elsewhere_is_never_uploaded(crowded, tmp_path, name):
     (crowded / "inside").write_bytes(content)
     (crowded / name).symlink_to("inside")
     assert name == "README.md" or name == "model.safetensors" or name in model_files(crowded)
+
+
+LOAD_MARIAN = """
+import json
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+model = AutoModelForSeq2SeqLM.from_pretrained({0!r})
+inputs = AutoTokenizer.from_pretrained({0!r})({1!r}, return_tensors="pt", padding=True)
+print(type(model).__name__, json.dumps(model.generate(**inputs, num_beams=1, max_length=20).tolist()))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_pushed_as_marian_loads_without_code_and_generates_the_same(saved, tmp_path):
+    folder, _ = saved
+    write_record(folder, RECORD)
+    with local_hub() as server:
+        push = ["push", folder, "you/tiny-en-de", "--format", "marian", "--license", "mit"]
+        run_command(push, tmp_path / "home", **hub_environment(server))
+        files = server.repositories["models"]["you/tiny-en-de"]
+        assert not [name for name in files if name.endswith(".py")]
+        card = files["README.md"].decode()
+        assert front_matter(card)["tags"] == ["marian", "translation"]
+        assert 'from_pretrained("you/tiny-en-de")' in card
+        assert "trust_remote_code" not in card
+        code = LOAD_MARIAN.format("you/tiny-en-de", PHRASES)
+        result = run_python(code, tmp_path / "home2", **hub_environment(server, None))
+    name, ids = result.stdout.splitlines()[-1].split(" ", 1)
+    assert name == "MarianMTModel"
+    model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
+    inputs = AutoTokenizer.from_pretrained(folder)(PHRASES, return_tensors="pt", padding=True)
+    expected = model.generate(**inputs, num_beams=1, max_length=20)
+    # padding, the first token of the model, is the last of the copy
+    last = model.config.vocab_size - 1
+    assert [[last if i == 0 else i - 1 for i in row] for row in expected.tolist()] == json.loads(ids)
+
+
+@pytest.mark.slow
+def test_training_uploads_a_copy_as_marian_on_request(tmp_path):
+    target = ["--output_dir", tmp_path / "run", "--push_to_hub", "--hub_model_id", "you/phrases"]
+    with local_hub() as server:
+        run_command([*TRAIN, *target, "--hub_format", "marian"], tmp_path / "home", **hub_environment(server))
+        files = server.repositories["models"]["you/phrases"]
+    assert json.loads(files["config.json"])["model_type"] == "marian"
+    assert not [name for name in files if name.endswith(".py")]
+    assert (tmp_path / "run" / "modeling_vanilla_transformer.py").is_file()
+
+
+def test_a_space_needs_a_model_of_this_package(saved, capsys):
+    folder, _ = saved
+    assert main(["push", str(folder), "you/model", "--format", "marian", "--space"]) == 2
+    assert "--space" in capsys.readouterr().err
+
+
+def test_a_model_without_equivalent_in_marian_is_not_uploaded(small_model, saved):
+    folder, _ = saved
+    small_model(vocab_size=330, position_embedding="learned").save_pretrained(folder)
+    with pytest.raises(ValueError, match="learned positions"):
+        push(folder, "you/tiny-en-de", CardDetails(format="marian"))

@@ -1,0 +1,35 @@
+"""`vanilla-transformer convert`: convert a MarianMT model, such as OPUS-MT's, with its tokenizer, or to MarianMT."""
+
+from dataclasses import dataclass
+
+from ..flags import option
+from .console import say
+
+HELP = "convert a MarianMT model such as OPUS-MT's, or a model to MarianMT"
+
+
+@dataclass(kw_only=True)
+class ConvertArguments:
+    """The flags of `convert`."""
+
+    model: str = option("folder of the model, or its name on the Hub", metavar="SOURCE", positional=True)
+    output_dir: str = option("folder for the converted model; must be new or empty", metavar="OUT", positional=True)
+    to: str = option(
+        "class of the converted model",
+        "vanilla_transformer",
+        # as in sharing.convert, which imports torch
+        choices=("vanilla_transformer", "marian"),
+    )
+    source_lang: str | None = option("language of the sources, if the MarianMT model does not name it", None)
+    target_lang: str | None = option("language of the targets, if the MarianMT model does not name it", None)
+
+
+def run(args: ConvertArguments) -> None:
+    """Convert the model and write it as a model folder."""
+    from ..model.text_rules_vanilla_transformer import Directions
+    from ..sharing.convert import from_pretrained
+
+    model, _ = from_pretrained(args.model, args.output_dir, args.to, args.source_lang, args.target_lang)
+    directions = Directions(model.config)
+    languages = f" ({directions})" if directions.pairs else ""
+    say(f"Wrote the converted model{languages} to {args.output_dir}")

@@ -1,0 +1,320 @@
+"""`vanilla-transformer convert`, from and to MarianMT."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from opus_models import opus_model, write_opus_tokenizer
+from sample_text import PAIRS
+from transformers import (
+    AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MarianConfig,
+    MarianForCausalLM,
+    MarianMTModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from hf_vanilla_transformer import Translator, convert, train_tokenizer
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
+from hf_vanilla_transformer.sharing.card import model_card
+
+SOURCES = [source for source, _ in PAIRS if source][:60]
+TARGETS = [target for _, target in PAIRS]
+TAGS = [">>cmn_Hans<<", ">>cmn<<", ">>eng<<", ">>fra<<", ">>zho<<"]
+
+
+def save_opus(folder: Path, tags=(), **languages) -> MarianMTModel:
+    tokenizer = write_opus_tokenizer(folder, SOURCES, TARGETS, tags=tags, **languages)
+    model = opus_model(tokenizer)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(scope="module")
+def opus(tmp_path_factory) -> Path:
+    """A model like OPUS-MT's from English to German."""
+    folder = tmp_path_factory.mktemp("opus") / "opus-mt-en-de"
+    save_opus(folder)
+    (folder / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# A model\n")
+    return folder
+
+
+def test_a_converted_model_translates_as_marian_does(opus, tmp_path, monkeypatch, capsys):
+    assert main(["convert", str(opus), str(tmp_path / "out")]) == 0
+    assert "en-de" in capsys.readouterr().err
+    marian = MarianMTModel.from_pretrained(opus)
+    tokenizer = AutoTokenizer.from_pretrained(opus)
+    translator = Translator.load(str(tmp_path / "out"))
+    searches = []
+    for name in ("greedy_search", "beam_search"):
+        search = getattr(generation, name)
+        monkeypatch.setattr(generation, name, lambda *args, s=search, n=name: (searches.append(n), s(*args))[1])
+
+    batch = tokenizer(SOURCES, return_tensors="pt", padding=True)
+    assert translator.encode(SOURCES) == tokenizer(SOURCES)["input_ids"]
+    for num_beams in (1, 4, 6):
+        settings = {"num_beams": num_beams, "max_length": 40}
+        expected = marian.generate(**batch, **settings)
+        assert torch.equal(translator.model.generate(**batch, **settings), expected)
+        texts = [translation.text for translation in translator.translate(SOURCES, **settings)]
+        assert texts == tokenizer.batch_decode(expected, skip_special_tokens=True)
+    assert set(searches) == {"greedy_search", "beam_search"}
+    # the settings saved with the model: beam 4, and at most 512 tokens
+    expected = marian.generate(**tokenizer(SOURCES[:1], return_tensors="pt"))
+    assert translator.translate_ids(translator.encode(SOURCES[:1]))[0].hypotheses == expected.tolist()
+    assert expected.shape[1] > 100
+
+
+def test_the_card_of_a_converted_model_names_its_source_and_licence(opus, tmp_path):
+    convert.from_pretrained(opus, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "en to de and was converted from opus-mt-en-de (cc-by-4.0)" in " ".join(card.split())
+    assert "license: cc-by-4.0" in card
+    assert "at most 512 tokens" in card or "limited to 512 tokens" in card
+    assert str(opus.parent) not in card
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer", "flags", "expected"),
+    [
+        ("opus-mt-en-de", {}, [], "en-de"),
+        ("opus-mt-tc-big-eng-deu", {}, [], "en-de"),
+        ("opus-mt-en-de", {"source_lang": "fin", "target_lang": "est"}, [], "fi-et"),
+        ("my-model", {}, ["--source_lang", "fi", "--target_lang", "et"], "fi-et"),
+        ("my-model", {}, [], "unknown languages"),
+        ("opus-mt-en-de-finetuned-news", {}, [], "unknown languages"),
+    ],
+)
+def test_languages_come_from_the_flags_the_tokenizer_or_the_name(tmp_path, name, tokenizer, flags, expected):
+    save_opus(tmp_path / name, **tokenizer)
+    assert main(["convert", str(tmp_path / name), str(tmp_path / "out"), *flags]) == 0
+    assert str(Translator.load(str(tmp_path / "out")).directions) == expected
+
+
+def test_the_tags_of_a_multilingual_model_become_target_languages(tmp_path):
+    save_opus(tmp_path / "opus-mt-en-ROMANCE", tags=TAGS, source_lang="en", target_lang="roa")
+    original = AutoTokenizer.from_pretrained(tmp_path / "opus-mt-en-ROMANCE")
+    convert.from_pretrained(tmp_path / "opus-mt-en-ROMANCE", tmp_path / "out")
+    translator = Translator.load(str(tmp_path / "out"))
+    # >>cmn<< and >>zho<< are both Chinese; English is not a target of a model from English
+    names = {"zh": ">>cmn<<", "zh_Hans": ">>cmn_Hans<<", "fr": ">>fra<<", "zho": ">>zho<<"}
+    assert set(translator.directions.targets) == set(names)
+    for name, tag in names.items():
+        assert translator.encode(["a dog"], target_lang=name) == [original(f"{tag} a dog")["input_ids"]]
+    assert translator.translate(["a dog"], target_lang="fr", max_length=9)[0].text
+
+
+def test_names_of_special_tokens_in_a_text_are_text(opus, tmp_path):
+    _, tokenizer = convert.from_pretrained(opus, tmp_path / "out")
+    for each in (tokenizer, AutoTokenizer.from_pretrained(tmp_path / "out")):
+        ids = each("a </s> <pad> dog")["input_ids"]
+        assert ids.index(each.eos_token_id) == len(ids) - 1
+        assert each.pad_token_id not in ids
+
+
+@pytest.mark.parametrize(
+    ("flags", "languages", "reason"),
+    [
+        ([], {}, "--source_lang"),
+        (["--target_lang", "fr"], {"source_lang": "en"}, "omit --target_lang"),
+    ],
+)
+def test_wrong_languages_of_a_multilingual_model_are_errors(tmp_path, flags, languages, reason, capsys):
+    save_opus(tmp_path / "model", tags=TAGS, **languages)
+    assert main(["convert", str(tmp_path / "model"), str(tmp_path / "out"), *flags]) == 1
+    assert reason in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+_SMALL = {"vocab_size": 20, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1}
+_SMALL |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+_IDS = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": 2}
+OTHERS = {
+    "T5": (
+        lambda: T5ForConditionalGeneration(
+            T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+        ),
+        "t5 model .*relative positions",
+    ),
+    "BART": (lambda: BartForConditionalGeneration(BartConfig(**_SMALL, **_IDS)), "bart model .*learned positions"),
+    "M2M100": (lambda: M2M100ForConditionalGeneration(M2M100Config(**_SMALL, **_IDS)), "m2m_100 model .*pre-norm"),
+    "FSMT": (
+        lambda: FSMTForConditionalGeneration(
+            FSMTConfig(
+                langs=["en", "de"],
+                src_vocab_size=20,
+                tgt_vocab_size=20,
+                **{name: value for name, value in _SMALL.items() if name != "vocab_size"},
+                **_IDS,
+            )
+        ),
+        "fsmt model .*fairseq",
+    ),
+    "GPT-2": (
+        lambda: GPT2LMHeadModel(
+            GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, bos_token_id=1, eos_token_id=2)
+        ),
+        "gpt2 model .*different architecture",
+    ),
+    "a decoder of Marian": (
+        lambda: MarianForCausalLM(MarianConfig(**_SMALL, **_IDS, scale_embedding=True, is_decoder=True)),
+        "MarianForCausalLM",
+    ),
+    "separate vocabularies": (
+        lambda: MarianMTModel(
+            MarianConfig(
+                **_SMALL,
+                **_IDS,
+                scale_embedding=True,
+                share_encoder_decoder_embeddings=False,
+                tie_word_embeddings=False,
+                decoder_vocab_size=30,
+            )
+        ),
+        "separate source and target vocabularies",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_model_without_equivalent_is_refused_in_one_line(tmp_path, name, capsys):
+    build, reason = OTHERS[name]
+    model = build()
+    with pytest.raises(ValueError, match=reason):
+        convert.from_marian(model)
+    if name == "a decoder of Marian":
+        return
+    with pytest.raises(ValueError, match="is not a vanilla_transformer"):
+        convert.to_marian(model)
+    model.save_pretrained(tmp_path / "model")
+    capsys.readouterr()
+    assert main(["convert", str(tmp_path / "model"), str(tmp_path / "out")]) == 1
+    error = capsys.readouterr().err
+    assert error.splitlines()[-1].startswith("vanilla-transformer: Cannot convert: ")
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "tags"])
+def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model, tmp_path, kind):
+    texts = [text for pair in PAIRS for text in pair]
+    tokenizer = train_tokenizer(texts, 350, "unigram" if kind == "unigram" else "bpe")
+    languages = {"source_lang": "en", "target_lang": "de"}
+    if kind == "tags":
+        add_tags(tokenizer, ["<2de>", "<2fr>"])
+        languages = {"language_pairs": ["en-de", "en-fr"]}
+    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, layer_norm_eps=1e-5, **languages)
+    model.lm_head.bias.data.normal_()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert main(["convert", str(tmp_path / "model"), str(tmp_path / "marian"), "--to", "marian"]) == 0
+
+    names = {file.name for file in (tmp_path / "marian").iterdir()}
+    expected = {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    assert names == {*expected, "README.md"}
+    # a name that transformers 4 and 5 both know
+    config = json.loads((tmp_path / "marian" / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    marian = MarianMTModel.from_pretrained(tmp_path / "marian")
+    copy = AutoTokenizer.from_pretrained(tmp_path / "marian")
+    assert copy.pad_token_id == marian.config.pad_token_id == len(tokenizer) - 1
+    assert marian.generation_config.max_length == 64
+
+    tag = "<2fr>" if kind == "tags" else ""
+    translator = Translator(model, tokenizer)
+    ids = translator.encode(SOURCES, target_lang="fr" if tag else None)
+    batch = copy([tag + source for source in SOURCES], return_tensors="pt", padding=True)
+    tokens = [tokenizer.convert_ids_to_tokens(row) for row in ids]
+    assert [
+        copy.convert_ids_to_tokens(row[: len(t)]) for row, t in zip(batch["input_ids"], tokens, strict=True)
+    ] == tokens
+    texts = copy.batch_decode(marian.generate(**batch, num_beams=1, max_length=20), skip_special_tokens=True)
+    outputs = translator.translate_ids(ids, num_beams=1, max_length=20)
+    assert texts == translator.decode([output.hypotheses[0] for output in outputs])
+
+
+LOAD_IN_TRANSFORMERS_4 = """
+import json, sys
+import transformers
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+assert transformers.__version__.startswith("4.")
+folder, *sentences = json.load(sys.stdin)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+output = model.generate(**tokenizer(sentences, return_tensors="pt", padding=True), num_beams=1, max_length=40)
+texts = tokenizer.batch_decode(output, skip_special_tokens=True)
+translated = pipeline("translation", model=folder)(sentences[0], num_beams=1, max_length=40)
+assert translated[0]["translation_text"] == texts[0]
+print(json.dumps(texts))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("TRANSFORMERS_4" not in os.environ, reason="needs TRANSFORMERS_4, a Python with transformers 4")
+def test_a_copy_as_marian_translates_100_sentences_the_same_in_transformers_4(trained_on_multi30k, tmp_path):
+    _, _, folder, sentences, _ = trained_on_multi30k
+    convert.from_pretrained(folder, tmp_path / "marian", to="marian")
+    given = json.dumps([str(tmp_path / "marian"), *sentences[:100]])
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [os.environ["TRANSFORMERS_4"], "-c", LOAD_IN_TRANSFORMERS_4]
+    result = subprocess.run(command, input=given, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr[-2000:]
+    translations = Translator.load(str(folder)).translate(sentences[:100], num_beams=1, max_length=40)
+    assert json.loads(result.stdout.splitlines()[-1]) == [translation.text for translation in translations]
+
+
+def test_ctranslate2s_own_converter_takes_a_copy_as_marian(saved, tmp_path):
+    converters = pytest.importorskip("ctranslate2.converters")
+    assert main(["convert", saved.path, str(tmp_path / "marian"), "--to", "marian"]) == 0
+    converters.TransformersConverter(str(tmp_path / "marian")).convert(str(tmp_path / "ctranslate2"))
+
+
+def test_a_converted_model_can_become_marian_again(opus, tmp_path):
+    convert.from_pretrained(opus, tmp_path / "out")
+    model, _ = convert.from_pretrained(tmp_path / "out", tmp_path / "back", to="marian")
+    original = MarianMTModel.from_pretrained(opus)
+    batch = AutoTokenizer.from_pretrained(tmp_path / "back")(SOURCES[:9], return_tensors="pt", padding=True)
+    loaded = MarianMTModel.from_pretrained(tmp_path / "back")
+    expected = original.generate(**batch, max_length=30)
+    for each in (model, loaded):
+        assert torch.equal(each.generate(**batch, max_length=30), expected)
+
+
+def test_a_model_without_equivalent_is_not_made_marian(small_model, tmp_path, capsys):
+    tokenizer = train_tokenizer(SOURCES, 300)
+    small_model(vocab_size=len(tokenizer), position_embedding="learned").save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert main(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "marian"]) == 1
+    assert "learned positions" in capsys.readouterr().err
+    small_model(vocab_size=310).save_pretrained(tmp_path / "model")
+    assert main(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "marian"]) == 1
+    assert "310 tokens" in capsys.readouterr().err
+
+
+def test_card_of_a_copy_as_marian_says_how_it_differs(saved, tmp_path):
+    convert.from_pretrained(saved.path, tmp_path / "marian", to="marian")
+    card = (tmp_path / "marian" / "README.md").read_text(encoding="utf-8")
+    assert "trust_remote_code" not in card
+    assert "- marian" in card
+    assert "at most 64 tokens, not source length + 50" in " ".join(card.split())
+    assert "trust_remote_code=True" in str(model_card(saved.path))
