@@ -1,0 +1,82 @@
+"""A model like OPUS-MT's from conversion to use: it is adapted to a text, served, and exported."""
+
+import json
+from pathlib import Path
+
+import pytest
+from corpora import MULTI30K, NO_MULTI30K
+from opus_models import opus_model, write_opus_tokenizer
+from server_process import serving
+from small import write_moses
+from transformers import MarianTokenizer
+
+from hf_vanilla_transformer import Translator
+from hf_vanilla_transformer.cli import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not MULTI30K.is_dir(), reason=NO_MULTI30K)]
+
+
+def lines(name: str) -> list[str]:
+    return (MULTI30K / name).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> tuple[Path, Path]:
+    """The folders of a converted model with random weights, and of one adapted to Multi30k for half a minute."""
+    folder = tmp_path_factory.mktemp("opus")
+    source, target = lines("train.en"), lines("train.de")
+    tokenizer = write_opus_tokenizer(folder / "opus-mt-en-de", source[:5000], target[:5000], size=1500)
+    model = opus_model(tokenizer, d_model=64, encoder_ffn_dim=128, decoder_ffn_dim=128)
+    # of the usual size: the model is trained
+    for parameter in model.parameters():
+        if parameter.dim() > 1 and parameter.requires_grad:
+            parameter.data.normal_(std=0.05)
+    model.save_pretrained(folder / "opus-mt-en-de")
+    (folder / "opus-mt-en-de" / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
+    assert main(["convert", str(folder / "opus-mt-en-de"), str(folder / "converted")]) == 0
+    write_moses(folder / "val", en=lines("val.en")[:100], de=lines("val.de")[:100])
+    flags = ["--model_name_or_path", str(folder / "converted"), "--train_file", str(MULTI30K / "train")]
+    flags += ["--validation_file", str(folder / "val"), "--output_dir", str(folder / "adapted"), "--use_cpu"]
+    flags += ["--max_tokens", "1024", "--max_steps", "600", "--eval_steps", "600", "--save_strategy", "no"]
+    flags += ["--lr_scheduler_type", "inverse_sqrt", "--learning_rate", "3e-3", "--warmup_steps", "100"]
+    assert main(["train", *flags, "--num_beams", "1", "--disable_tqdm", "true"]) == 0
+    return folder / "converted", folder / "adapted"
+
+
+def test_an_adapted_model_translates_better_and_keeps_its_tokenizer_and_attribution(folders, capsys):
+    scores = []
+    for folder in folders:
+        flags = ["--test_file", str(folders[0].parent / "val"), "--num_beams", "1"]
+        assert main(["evaluate", str(folder), *flags]) == 0
+        scores.append(json.loads(capsys.readouterr().out)["chrf"])
+    assert scores[1] > scores[0] + 10
+    assert isinstance(Translator.load(str(folders[1])).tokenizer, MarianTokenizer)
+    card = (folders[1] / "README.md").read_text(encoding="utf-8")
+    assert "converted from opus-mt-en-de (cc-by-4.0) and fine-tuned" in " ".join(card.split())
+
+
+def test_an_adapted_model_is_served_to_libretranslates_client(folders, tmp_path):
+    from libretranslatepy import LibreTranslateAPI
+
+    sentences = lines("val.en")[:3]
+    expected = [translation.text for translation in Translator.load(str(folders[1])).translate(sentences)]
+    with serving(folders[1], tmp_path / "log") as process:
+        client = LibreTranslateAPI(f"http://127.0.0.1:{process.port}")
+        assert [client.translate(sentence, "en", "de") for sentence in sentences] == expected
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_an_export_to_ctranslate2_has_equal_outputs(folders, tmp_path, num_beams):
+    assert main(["export", str(folders[1]), str(tmp_path / "export"), "--format", "ctranslate2"]) == 0
+    translators = Translator.load(str(folders[1])), Translator.load(str(tmp_path / "export"), "ctranslate2")
+    ids = translators[0].encode(lines("val.en")[:100])
+    padding = translators[0].tokenizer.pad_token_id
+    outputs = []
+    # CTranslate2 ends a search when it has found as many hypotheses as there are beams
+    for translator, settings in zip(translators, ({"early_stopping": num_beams > 1}, {}), strict=True):
+        found = translator.translate_ids(ids, num_beams=num_beams, **settings)
+        outputs.append([[token for token in output.hypotheses[0][1:] if token != padding] for output in found])
+    # those that end before the limit, at which transformers prefers hypotheses whose end it forces
+    ended = [i for i, output in enumerate(outputs[0]) if len(output) < 200]
+    assert len(ended) > 60
+    assert [outputs[0][i] for i in ended] == [outputs[1][i] for i in ended]
