@@ -23,8 +23,8 @@ from ..data.formats import DataError, check_languages
 from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
 from ..data.source import Source, Text, text_to_exclude
-from ..data.tokenizer import fingerprint, train_tokenizer
-from ..files import JsonObject, read_json, replacing_files
+from ..data.tokenizer import fingerprint, save_tokenizer, train_tokenizer
+from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
 from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
 from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
@@ -169,8 +169,7 @@ class _Steps:
                 sample = filter(None, islice(self.tasks.text(pieces), 2 * SAMPLE_PAIRS))
                 kind = (preparation.tokenizer_model, preparation.normalization)
                 tokenizer = train_tokenizer(sample, preparation.vocab_size, *kind)
-            with replacing_files(self.tasks.folder, shared=True) as unfinished:
-                tokenizer.save_pretrained(unfinished)
+            save_tokenizer(tokenizer, self.tasks.folder, shared=True)
             # last, because the tokenizer has several files
             write_json(done, {})
         # files may have changed since an earlier call in this process

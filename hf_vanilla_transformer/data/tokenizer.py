@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from ..files import digest
+from ..files import digest, replacing_files
 
 if TYPE_CHECKING:  # they import torch
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -101,6 +102,12 @@ def train_tokenizer(
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
+
+
+def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: str | Path, shared: bool = False) -> None:
+    """Save a tokenizer in a folder, replacing each of its files atomically; `shared` is that of `replacing_files`."""
+    with replacing_files(folder, shared) as unfinished:
+        tokenizer.save_pretrained(unfinished)
 
 
 def fingerprint(tokenizer: "PreTrainedTokenizerBase") -> str:

@@ -11,7 +11,7 @@ from accelerate.utils import gather_object
 from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from ..data.languages import not_languages
-from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, vocabulary_size
+from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..files import STATE, read_json, replacing_files
 from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -219,8 +219,7 @@ class _Run:
         if args.process_index == 0:
             # One from this folder is not saved again: another process may be reading it
             if text.tokenizer.name_or_path != self.folder:
-                with replacing_files(self.folder) as unfinished:
-                    text.tokenizer.save_pretrained(unfinished)
+                save_tokenizer(text.tokenizer, self.folder)
             comment = f"The resolved settings of this run, as a recipe ({versions()})"
             write_settings(self.settings, self.folder, comment)
         return trainer

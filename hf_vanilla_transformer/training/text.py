@@ -23,8 +23,8 @@ from ..data.source import (
     Tokenization,
 )
 from ..data.tags import LANGUAGE_TAG, add_tags, language_tag
-from ..data.tokenizer import adapt_tokenizer, train_tokenizer
-from ..files import JsonObject, digest, replacing_files
+from ..data.tokenizer import adapt_tokenizer, save_tokenizer, train_tokenizer
+from ..files import JsonObject, digest
 from ..flags import Settings
 from ..model.loading import load
 from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
@@ -227,8 +227,7 @@ def tokenize_text(
             check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:
             tokenizer = _learn_tokenizer(training.parts, model, config, tags, report)
-            with replacing_files(str(args.output_dir)) as unfinished:
-                tokenizer.save_pretrained(unfinished)
+            save_tokenizer(tokenizer, str(args.output_dir))
     # Process 0 has saved the tokenizer, perhaps on another machine, but main_process_first waits only within a machine
     args.distributed_state.wait_for_everyone()
     with args.main_process_first(desc="tokenising the text"):
