@@ -1,4 +1,4 @@
-"""Atomic writes, the file names of a trained model, checksums, and imports of optional dependencies."""
+"""Atomic writes, bounded reading of JSON and YAML, file names of a trained model, checksums, optional dependencies."""
 
 import errno
 import hashlib
@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
+
+import yaml
 
 from .version import install_command
 
@@ -34,6 +36,11 @@ _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 # What NumPy and torch say, without the cause, if only a part could be written
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter|unexpected pos")
+
+MAX_JSON_BYTES = 1 << 28  # the largest tokenizers have some 40 MB
+MAX_YAML_BYTES = 1 << 20  # parsed in Python, about a megabyte per second
+MAX_NESTING = 100  # levels; what reads a document later may be recursive
+_NESTED = f"nested more than {MAX_NESTING} levels deep"
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -100,17 +107,96 @@ def write_whole(file: str | Path, text: str, shared: bool = False) -> None:
         unfinished.write_text(text, encoding="utf-8")
 
 
+def read_document(file: Path, max_bytes: int) -> str:
+    """Return the text of a JSON or YAML file, of which no more than `max_bytes` are read.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is too large or not UTF-8.
+    """
+    with file.open("rb") as content:
+        data = content.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"larger than {max_bytes:,} bytes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def check_nesting(document: object) -> None:
+    """Check that what JSON contained has at most `MAX_NESTING` levels.
+
+    Raises:
+        ValueError: if it has more.
+    """
+    level = [document]
+    for _ in range(MAX_NESTING):
+        containers = [item for item in level if isinstance(item, (dict, list))]
+        level = [item for each in containers for item in (each.values() if isinstance(each, dict) else each)]
+        if not level:
+            return
+    raise ValueError(_NESTED)
+
+
 def read_json(file: Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is damaged.
+        ValueError: if it is damaged, or has more than `MAX_NESTING` levels.
     """
     try:
-        return json.loads(file.read_text("utf-8"))
+        document = json.loads(read_document(file, MAX_JSON_BYTES))
+        check_nesting(document)
+    except RecursionError:
+        raise ValueError(f"{file} is damaged: {_NESTED}") from None
     except ValueError as error:
         raise ValueError(f"{file} is damaged: {error}") from None
+    return document
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """Refuses aliases, which expand a short document without limit, and more than `MAX_NESTING` levels."""
+
+    level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        problem = _NESTED if self.level == MAX_NESTING else "aliases are not supported"
+        if self.level == MAX_NESTING or self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
+        self.level += 1
+        node = super().compose_node(parent, index)
+        self.level -= 1
+        return node
+
+
+def compose_yaml(file: Path) -> yaml.Node | None:
+    """Return the root of a YAML file, whose nodes know their lines, or None if it is empty.
+
+    Raises:
+        OSError, ValueError: as `read_document`.
+        yaml.YAMLError: if it is not YAML, has aliases, or has more than `MAX_NESTING` levels.
+    """
+    return yaml.compose(read_document(file, MAX_YAML_BYTES), Loader=_YamlLoader)
+
+
+def read_yaml(file: Path) -> Any:
+    """Return the content of a YAML file, in types of JSON.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is damaged, or as `compose_yaml`.
+    """
+    try:
+        root = compose_yaml(file)
+        document = root and yaml.SafeLoader("").construct_document(root)
+        # JSON refuses what only YAML has, such as dates, and integers with too many digits to be printed
+        json.dumps(document)
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # YAML raises the latter for values that do not suit their tags
+        raise ValueError(f"{file} is damaged: {' '.join(str(error).split())}") from None
+    return document
 
 
 def check_folder(path: str | Path) -> None:

@@ -9,13 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 
-from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer import files, train_tokenizer
 from hf_vanilla_transformer.files import (
+    MAX_NESTING,
     checksum,
     import_extra,
     new_folder,
+    read_json,
+    read_yaml,
     replacing,
     replacing_files,
     write_whole,
@@ -234,3 +238,59 @@ def test_a_new_folder_is_made_in_an_empty_mount_point(tmp_path):
         assert [file.name for file in disk.iterdir()] == ["config.json"]
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+READERS = {"x.json": read_json, "x.yaml": read_yaml}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_document_may_be_nested_as_deep_as_the_limit(name, tmp_path):
+    file = tmp_path / name
+    write_whole(file, "[" * MAX_NESTING + "]" * MAX_NESTING)
+    assert READERS[name](file)
+    for levels in (MAX_NESTING + 1, 900, 100_000):
+        write_whole(file, "[" * levels + "]" * levels)
+        with pytest.raises(ValueError, match=f"{name} is damaged: nested more than 100 levels deep"):
+            READERS[name](file)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_more_of_a_document_is_read_than_the_limit(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_YAML_BYTES", 20)
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 20)
+    write_whole(tmp_path / name, "[" + "1, " * 10 + "1]")
+    with pytest.raises(ValueError, match=f"{name} is damaged: larger than 20 bytes"):
+        READERS[name](tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
+        "a: 2020-13-45",
+        "a: 2020-01-01",
+        "a: !!timestamp x",
+        "a: !!int ''",
+        "a: !!set {b}",
+        "a: !!binary x",
+        "a: !!python/name:os.system ''",
+        "? [a]\n: b",
+        "a: 0x" + "f" * 10_000,
+        "a: b: c",
+        b"a: \xff",
+        "\0",
+    ],
+)
+def test_yaml_with_aliases_or_more_than_json_can_hold_is_refused(content, tmp_path):
+    (tmp_path / "x.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=r"x\.yaml is damaged: .") as error:
+        read_yaml(tmp_path / "x.yaml")
+    assert "\n" not in str(error.value)
+
+
+def test_yaml_is_read_as_pyyaml_reads_it(tmp_path):
+    content = {"a": [1, 2.5, None, True, "x: y"], "b": {"c": "2020-01-01"}, "d": "é"}
+    write_whole(tmp_path / "x.yaml", yaml.safe_dump(content))
+    assert read_yaml(tmp_path / "x.yaml") == content
+    write_whole(tmp_path / "x.yaml", "")
+    assert read_yaml(tmp_path / "x.yaml") is None

@@ -53,15 +53,13 @@ class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):
 
 def run(args: PrepareArguments) -> None:
     """Write a folder of shards, and print a summary as JSON."""
-    from transformers import AutoTokenizer
-
     from ..corpus.pieces import Preparation
     from ..corpus.preparation import prepare
     from ..data.cleaning import Cleaning
     from ..data.language_filter import check_known
     from ..data.source import HubDataset, Source, TextFile
     from ..data.tokenizer import adapt_tokenizer
-    from ..model.loading import load
+    from ..model.loading import load_tokenizer
 
     runner = args.make_runner()
     languages = (args.source_lang, args.target_lang)
@@ -83,7 +81,7 @@ def run(args: PrepareArguments) -> None:
         source = HubDataset(languages, args.dataset_name, args.dataset_config_name)
     tokenizer = None
     if args.tokenizer_name:
-        tokenizer = load(AutoTokenizer, args.tokenizer_name)
+        tokenizer = load_tokenizer(args.tokenizer_name)
         adapt_tokenizer(tokenizer, args.tokenizer_name)
     say(f"Preparing with {runner.describe()}")
     manifest = prepare(source, preparation, args.output_dir, tokenizer, runner, _show)

@@ -171,7 +171,8 @@ class CorpusJob:
 
     def is_done(self, task: Task) -> bool:
         """Return whether the file of a task is complete."""
-        return is_complete(self._writer.part(task.number), self._writer.note(task.number))
+        expected = {"unusable_lines": int, "problems": [str]}
+        return is_complete(self._writer.part(task.number), self._writer.note(task.number), expected)
 
     def run(self, runner: Runner) -> Iterator[int]:
         """Run the tasks of the runner's share that are not done, and yield the number of lines of each.

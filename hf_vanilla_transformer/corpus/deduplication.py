@@ -6,10 +6,12 @@ in one of several equal ranges of digests are consecutive; all pieces' digests i
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from ..data.formats import DataError
 from ..files import replacing
 
 PAIRS_PER_RANGE = 1 << 22  # 4 million pairs, for which `find_duplicates` needs about 300 MB
@@ -39,6 +41,19 @@ def number_of_ranges(pairs: int) -> int:
     return 1 << max(0, -(-pairs // PAIRS_PER_RANGE) - 1).bit_length()
 
 
+def _load(file: Path, dtype: np.dtype) -> np.ndarray:
+    """Return an array of records in a file, of which only the pages in use occupy memory.
+
+    Raises:
+        DataError: if the file is damaged.
+    """
+    with suppress(ValueError, EOFError):
+        array = np.load(file, mmap_mode="r")
+        if array.dtype == dtype and array.ndim == 1:
+            return array
+    raise DataError(f"{file} is damaged; start the job again in a new folder.")
+
+
 def find_duplicates(files: Iterable[Path], index: int, ranges: int, output: Path) -> int:
     """Write which rows of which pieces repeat an earlier row, as far as their digests are in one range.
 
@@ -55,7 +70,7 @@ def find_duplicates(files: Iterable[Path], index: int, ranges: int, output: Path
     pieces = []
     for piece, file in enumerate(files):
         # mapped, so that only the pages of this range are read
-        digests = np.load(file, mmap_mode="r")
+        digests = _load(file, _DIGEST)
         start = np.searchsorted(digests["high"], bounds[0], side="left")
         end = np.searchsorted(digests["high"], bounds[1], side="right")
         records.append(np.array(digests[start:end]))
@@ -84,7 +99,7 @@ def duplicates_of(files: Iterable[Path], piece: int) -> np.ndarray:
     """
     rows = []
     for file in files:
-        places = np.load(file, mmap_mode="r")
+        places = _load(file, _PLACE)
         start, end = np.searchsorted(places["piece"], np.array([piece, piece + 1], "u4"))
         rows.append(np.array(places["row"][start:end]))
     return np.sort(np.concatenate(rows)) if rows else np.zeros(0, "u4")

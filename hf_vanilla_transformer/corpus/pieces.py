@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.cleaning import DROP_REASONS, Cleaning, clean_batch
 from ..data.formats import DataError
 from ..data.source import Source, text_to_exclude
-from ..files import checksum, read_json, replacing
-from ..model.loading import load
+from ..files import checksum, replacing
+from ..model.loading import load_tokenizer
 from .deduplication import digest, duplicates_of, find_duplicates, write_digests
-from .runner import write_json
+from .runner import read_note, write_json
 
 _IDS = pa.list_(pa.int32())
 _TOKENS = pa.schema({"input_ids": _IDS, "labels": _IDS, "source_length": pa.int32(), "target_length": pa.int32()})
@@ -100,10 +100,9 @@ class PieceTasks(NamedTuple):
 
     def pieces(self, sources: int) -> list[Piece]:
         """Return the pieces of all sources, which have been read."""
+        notes = [read_note(self.file("source", source, ending="json"), {"pairs": [int]}) for source in range(sources)]
         counts = [
-            (source, index, pairs)
-            for source in range(sources)
-            for index, pairs in enumerate(read_json(self.file("source", source, ending="json"))["pairs"])
+            (source, index, pairs) for source, note in enumerate(notes) for index, pairs in enumerate(note["pairs"])
         ]
         return [Piece(number, *each) for number, each in enumerate(counts)]
 
@@ -116,7 +115,7 @@ class PieceTasks(NamedTuple):
 
     def clean(self, piece: Piece) -> int:
         """Tokenise a piece, drop what cleaning drops, and write the tokens and digests of the rest."""
-        tokenizer = load_tokenizer(self.folder)
+        tokenizer = tokenizer_of(self.folder)
         drops = Counter[str]()
         digests = []
         excluded = load_excluded(self.preparation.exclude, self.preparation.languages)
@@ -149,7 +148,9 @@ class PieceTasks(NamedTuple):
         ranges = task[1]
         files = (self.file("duplicates", index, ending="npy") for index in range(ranges))
         duplicates = duplicates_of(files, piece.number)
-        drops = Counter(read_json(self.file("tokens", piece.number, ending="json"))["drops"])
+        drops = Counter[str](
+            read_note(self.file("tokens", piece.number, ending="json"), {"drops": {str: int}})["drops"]
+        )
         if len(duplicates):
             drops["duplicate"] = len(duplicates)
         shard = self.shard(piece)
@@ -173,9 +174,9 @@ class PieceTasks(NamedTuple):
 
 
 @lru_cache(1)
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
     """Return the tokenizer of a folder of shards, loaded once per process."""
-    return load(AutoTokenizer, str(folder))
+    return load_tokenizer(str(folder))
 
 
 @lru_cache(1)
@@ -208,5 +209,8 @@ def _arrow_writer(
 
 
 def _arrow_batches(file: Path) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
-        yield from batches
+    try:
+        with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
+            yield from batches
+    except pa.ArrowException as error:
+        raise DataError(f"{file} is damaged ({error}); start the job again in a new folder.") from None

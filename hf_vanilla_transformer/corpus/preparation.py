@@ -26,7 +26,7 @@ from ..data.source import Source, Text, text_to_exclude
 from ..data.tokenizer import fingerprint, save_tokenizer, train_tokenizer
 from ..files import JsonObject, read_json
 from .deduplication import number_of_ranges
-from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, load_tokenizer
+from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, tokenizer_of
 from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
 
 SAMPLE_PAIRS = 1_000_000  # number of pairs on which a tokenizer is trained
@@ -98,7 +98,7 @@ def prepare(
             raise
         raise OSError(f"Output of tasks is missing in {job.path}: all nodes of the cluster must share it.") from None
     totals = _sum_counts(shards.values())
-    tokenizer_identity = {"blake2b": fingerprint(load_tokenizer(job.path))}
+    tokenizer_identity = {"blake2b": fingerprint(tokenizer_of(job.path))}
     manifest = job.finish(manifest, {**totals, "tokenizer": tokenizer_identity, "shards": shards})
     _clean_up(job)
     return manifest
@@ -109,6 +109,10 @@ def _clean_up(job: JobFolder) -> None:
     # another process may be removing it
     shutil.rmtree(job.path / WORK, ignore_errors=True)
     job.remove_leftovers()
+
+
+_TOTALS = ("read", "pairs", "source_tokens", "target_tokens")
+_COUNTS: JsonObject = {"drops": {str: int}, **dict.fromkeys(_TOTALS, int)}  # of a shard, in the note beside it
 
 
 class _Steps:
@@ -173,7 +177,7 @@ class _Steps:
             # last, because the tokenizer has several files
             write_json(done, {})
         # files may have changed since an earlier call in this process
-        load_tokenizer.cache_clear()
+        tokenizer_of.cache_clear()
         load_excluded.cache_clear()
 
     def _check_first(self) -> None:
@@ -203,7 +207,7 @@ class _Steps:
             "Writing",
             tasks.write,
             [(piece, ranges) for piece in pieces],
-            lambda task: is_complete(tasks.shard(task[0]), tasks.shard(task[0]).with_suffix(".json")),
+            lambda task: is_complete(tasks.shard(task[0]), tasks.shard(task[0]).with_suffix(".json"), _COUNTS),
             lambda task: task[0].pairs,
         )
         shards = [tasks.shard(piece) for piece in pieces]
@@ -264,7 +268,7 @@ def _sum_counts(shards: Iterable[JsonObject]) -> JsonObject:
     drops: Counter[str] = Counter()
     for shard in shards:
         drops.update(shard["drops"])
-        totals.update({name: shard[name] for name in ("read", "pairs", "source_tokens", "target_tokens")})
+        totals.update({name: shard[name] for name in _TOTALS})
     if not totals["pairs"]:
         raise all_dropped(totals["read"], drops)
     return {**totals, "drops": dict(drops)}

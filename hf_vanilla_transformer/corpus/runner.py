@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context, parent_process
@@ -23,6 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..data.cleaning import available_cores
+from ..data.formats import DataError, matches
 from ..files import UNFINISHED, JsonObject, check_folder, import_extra, read_json, write_whole
 
 if TYPE_CHECKING:
@@ -305,9 +307,32 @@ class JobFolder(NamedTuple):
                 left.unlink(missing_ok=True)
 
 
-def is_complete(file: Path, note: Path) -> bool:
-    """Return whether a task has written its file, whose size is recorded under "bytes" in a note written after it."""
-    return note.is_file() and file.is_file() and read_json(note)["bytes"] == file.stat().st_size
+def is_complete(file: Path, note: Path, expected: JsonObject) -> bool:
+    """Return whether a task has written its file, whose size is recorded under "bytes" in a note written after it.
+
+    Args:
+        expected: what a note must have in addition, in the words of `formats.matches`; a damaged one is written again.
+    """
+    if not (note.is_file() and file.is_file()):
+        return False
+    with suppress(ValueError):
+        return read_note(note, {"bytes": int, **expected})["bytes"] == file.stat().st_size
+    return False
+
+
+def read_note(note: Path, expected: JsonObject) -> JsonObject:
+    """Return what a task has noted about its files.
+
+    Args:
+        expected: what a note must have, in the words of `formats.matches`.
+
+    Raises:
+        DataError: if it does not.
+    """
+    content = read_json(note)
+    if not matches(content, expected):
+        raise DataError(f"{note} is damaged; start the job again in a new folder.")
+    return content
 
 
 def write_json(file: Path, content: JsonObject) -> None:

@@ -19,7 +19,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..files import CORPUS_MANIFEST, JsonObject
+from ..files import CORPUS_MANIFEST, JsonObject, read_json
 from .exchange import FORMATS, SEPARATORS, ExchangeError, decode
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
@@ -401,37 +401,36 @@ def read_checked(file: Path, always: dict, finished: dict, advice: str) -> JsonO
 
     Args:
         always, finished: what every manifest, and that of a finished job, must have besides "settings" and "whole", in
-            the words of `_matches`.
+            the words of `matches`.
         advice: what to do if it does not.
 
     Raises:
         DataError: if it does not.
     """
-    # thousands of brackets exceed the depth of recursion
-    with suppress(ValueError, RecursionError):
-        manifest = json.loads(file.read_text("utf-8"))
+    with suppress(ValueError):
+        manifest = read_json(file)
         required = {"settings": dict, "whole": bool, **always}
-        if _matches(manifest, required) and (not manifest["whole"] or _matches(manifest, finished)):
+        if matches(manifest, required) and (not manifest["whole"] or matches(manifest, finished)):
             return manifest
     raise DataError(f"{file} is damaged; {advice}.")
 
 
-def _matches(value: object, expected: object) -> bool:
+def matches(value: object, expected: object) -> bool:
     """Return whether a value of JSON has the expected type or content.
 
     Args:
-        expected: a type; an object with some of the keys, or with `str` for one key or more; `[item]` for a list of
+        expected: a type; an object with some of the keys, or with `str` for keys of any name; `[item]` for a list of
             any length, or a tuple of the items of one.
     """
     if isinstance(expected, type):
         # exactly, because true and false are instances of int
         return type(value) is expected
-    if isinstance(expected, dict) and isinstance(value, dict) and value:
+    if isinstance(expected, dict) and isinstance(value, dict):
         each = dict.fromkeys(value, expected[str]) if str in expected else expected
-        return all(key in value and _matches(value[key], item) for key, item in each.items())
+        return all(key in value and matches(value[key], item) for key, item in each.items())
     if isinstance(expected, (list, tuple)) and isinstance(value, list):
         items = expected * len(value) if isinstance(expected, list) else expected
-        return len(value) == len(items) and all(map(_matches, value, items))
+        return len(value) == len(items) and all(map(matches, value, items))
     return False
 
 

@@ -34,7 +34,10 @@ def read_manifest(folder: str | Path) -> JsonObject:
         DataError: if the manifest is damaged.
     """
     shards = {str: {"pairs": int, "bytes": int}}
-    return read_checked(Path(folder, MANIFEST), {}, {"pairs": int, "shards": shards}, PREPARE_AGAIN)
+    manifest = read_checked(Path(folder, MANIFEST), {}, {"pairs": int, "shards": shards}, PREPARE_AGAIN)
+    if manifest["whole"] and not manifest["shards"]:
+        raise DataError(f"{Path(folder, MANIFEST)} is damaged: it names no shards; {PREPARE_AGAIN}.")
+    return manifest
 
 
 def finished_manifest(folder: str) -> JsonObject:

@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Features, IterableDataset, Value, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..files import checksum, digest
-from ..model.loading import load
+from ..model.loading import load_tokenizer
 from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
@@ -342,7 +342,7 @@ class PreparedFolder(TextFile):
         if how.filter_language:
             raise ValueError(f"{self.path} is already cleaned: give --filter_language to `prepare` instead.")
         # This run's tokenizer may have more tokens, such as the tags of other sources.
-        if not load(AutoTokenizer, self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
+        if not load_tokenizer(self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
             advice = "prepare it with this run's tokenizer"
             raise ValueError(f"{self.path} was prepared with another vocabulary; {advice}.")
         self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})

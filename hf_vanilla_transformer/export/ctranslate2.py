@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ..files import import_extra
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
 from ..model.layers_vanilla_transformer import sinusoids
-from ..model.loading import load
+from ..model.loading import check_config, check_decoding, load_tokenizer
 from .format import Format, num_positions
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
@@ -44,7 +44,9 @@ class CTranslate2Model:
         ctranslate2 = import_extra("ctranslate2", "export")
         self.config = VanillaTransformerConfig.from_pretrained(Path(folder, CONFIG_FOLDER))
         self.generation_config = GenerationConfig.from_pretrained(Path(folder, CONFIG_FOLDER))
-        self.tokenizer = load(AutoTokenizer, folder)
+        check_config(self.config, folder)
+        check_decoding(self.generation_config, self.config, folder)
+        self.tokenizer = load_tokenizer(folder)
         threads = torch.get_num_threads()
         self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads)
 
@@ -134,8 +136,8 @@ class CTranslate2Model:
                 return_scores=True,
                 return_end_token=True,
             )
-        except RuntimeError as error:
-            # such as a text longer than the position table
+        except (RuntimeError, ValueError) as error:
+            # such as a text longer than the position table, or a start token that is not in the export
             raise ValueError(f"CTranslate2 failed: {error}") from error
         outputs = []
         for result in results:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 import transformers
 from packaging.version import Version
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..files import import_extra
 from ..model.cache_vanilla_transformer import accept_past_key_values
-from ..model.loading import load
+from ..model.loading import check_config, check_decoding, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .format import Format, num_positions
 
@@ -67,12 +67,14 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         # by default it would use every core of the machine
         options.intra_op_num_threads = torch.get_num_threads()
         exported = exporters.ExportedModel.from_pretrained(folder, trust_remote_code=False, session_options=options)
+        check_config(exported.config, folder)
+        check_decoding(exported.generation_config, exported.config, folder)
         # transformers' generate() needs the model's methods, but never its weights
         with torch.device("meta"):
             super().__init__(exported.config)
         self.generation_config = exported.generation_config
         self.runners = exported.runners
-        self.tokenizer = load(AutoTokenizer, folder)
+        self.tokenizer = load_tokenizer(folder)
         self.eval()
 
     @property

@@ -52,9 +52,7 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
             not an empty folder.
     """
     # slow to import
-    from transformers import AutoTokenizer
-
-    from ..model.loading import load, load_model
+    from ..model.loading import load_model, load_tokenizer
 
     format = find_format(format_name)
     format.check()
@@ -66,7 +64,7 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
     # complete or not at all, so that an interrupted export is never taken for one
     with new_folder(output_dir) as target:
         model = load_model(str(folder)).eval()
-        tokenizer = load(AutoTokenizer, str(folder))
+        tokenizer = load_tokenizer(str(folder))
         for module in model.modules():
             # a layer with an adapter of PEFT, which then has the weights of both
             if hasattr(module, "merge"):

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
 from ..data.tags import prefix_ids
 from ..data.tokenizer import check_tokenizer
 from ..export.format import Runtime
 from ..export.registry import load_export, recognise
-from ..model.loading import load, load_model
+from ..model.loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
 from .ensemble import Ensemble
@@ -306,7 +306,7 @@ def _load_in_torch(
     if device.type == "cuda":
         avoid_cudnn_attention()
     model = load_model(name, dtype=resolve_dtype(dtype, device))
-    tokenizer = load(AutoTokenizer, name)
+    tokenizer = load_tokenizer(name)
     # Here, because a token id beyond the embedding fails deep in torch, and on a GPU at some later operation
     check_tokenizer(tokenizer, model.config)
     return model.to(device), tokenizer  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
 IGNORED_LABEL = -100  # label of positions that the loss ignores, as in torch and transformers
+MAX_POSITIONS = 1_000_000  # more, which only a damaged file asks for, would fill the memory with sinusoids
 
 # Where transformers finds the code of a saved model if this package is not installed. Saving a model copies these
 # files next to its weights, because `_auto_class` is set on the classes here and in the modeling file.
@@ -146,6 +147,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in (*sizes, "max_position_embeddings"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.max_position_embeddings > MAX_POSITIONS:
+            raise ValueError(
+                f"max_position_embeddings must be at most {MAX_POSITIONS:,}, got {self.max_position_embeddings:,}."
+            )
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}.")

@@ -1,18 +1,50 @@
 """Load models and tokenizers from untrusted sources without running their code, with one clear error on failure."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedConfig
-from transformers.utils import find_adapter_config_file
+from safetensors import safe_open
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file, find_adapter_config_file
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
+from ..files import check_nesting, read_json
+from .configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
+from .text_rules_vanilla_transformer import Directions
 
 if TYPE_CHECKING:
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+# What a saved model may say about decoding; the other settings of `generate` may fail anywhere in it, or load code
+_TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
+_TOKEN_LISTS = (
+    *("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"),
+    *("suppress_tokens", "begin_suppress_tokens"),
+)
+_LENGTHS = ("max_length", "max_new_tokens", "min_length", "min_new_tokens")
+_COUNTS = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
+_BEAMS = ("num_beams", "num_return_sequences")
+_NUMBERS = (
+    *("length_penalty", "temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+    *("repetition_penalty", "encoder_repetition_penalty"),
+)
+_SWITCHES = (
+    *("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "early_stopping"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
+)
+_MAX_BEAMS = 1000
+_MAX_NUMBER = 1000.0  # of a penalty, which may be an exponent
 
 
 def load(auto_class: Any, name: str, **kwargs) -> Any:
@@ -50,7 +82,22 @@ def load_config(name: str) -> VanillaTransformerConfig:
     """
     config = load(AutoConfig, name)
     _check_model_type(config, name)
+    check_config(config, name)
     return config
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the model `name`, a local folder or a repository on the Hub.
+
+    Raises:
+        OSError: If it cannot be loaded.
+    """
+    tokenizer = load(AutoTokenizer, name)
+    with loading_errors(name):
+        check_nesting(tokenizer.init_kwargs)
+        if not isinstance(tokenizer.model_max_length, (int, float)):
+            raise ValueError(f"its model_max_length must be a number, but is {shortened(tokenizer.model_max_length)}")
+    return tokenizer
 
 
 def _check_model_type(config: PreTrainedConfig, name: str) -> None:
@@ -70,13 +117,16 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
         ValueError: If it is a different type of model.
     """
     with loading_errors(name):
+        # an adapter's folder has no configuration
         adapter = find_adapter_config_file(name)
-    if adapter is None:  # an adapter's folder has no configuration
-        # fail early, before loading the weights of a different type of model
-        load_config(name)
-    model = load_complete(AutoModelForSeq2SeqLM, name, **kwargs)
+        base = str(read_json(Path(adapter))["base_model_name_or_path"]) if adapter else name
+    # fail early, before memory is allocated for the weights
+    config = load_config(base)
+    with loading_errors(base):
+        _check_layers(config, base)
+    model = load_complete(AutoModelForSeq2SeqLM, name, **{"config": config, **kwargs})
     _check_model_type(model.config, name)
-    _check_decoding(model.generation_config, name)
+    check_decoding(model.generation_config, config, name)
     return model
 
 
@@ -95,19 +145,91 @@ def load_complete(auto_class: Any, name: str, **kwargs) -> Any:
     return model
 
 
-def _check_decoding(settings: GenerationConfig, name: str) -> None:
-    """Check that the decoding settings saved with a model have the types that `generate` expects."""
-    integers = ("num_beams", "num_return_sequences", "max_length", "max_new_tokens")
-    tokens = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
-    types: dict[str, tuple[type, ...]] = {
-        **dict.fromkeys((*integers, *tokens), (int,)),
-        "length_penalty": (int, float),
-        "eos_token_id": (int, list),
-    }
-    for field, expected in types.items():
-        value = getattr(settings, field, None)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, expected)):
-            names = " or ".join(kind.__name__ for kind in expected)
-            raise OSError(
-                f"Cannot load {name}: {field} in its generation_config.json must be {names}, but is {value!r}."
+def _check_layers(config: VanillaTransformerConfig, name: str) -> None:
+    """Check that a model has as many layers as its weights, of which only the names are read, from its own folder.
+
+    transformers compares the shapes before it allocates memory, but builds all layers first.
+
+    Raises:
+        ValueError: If it has not, or the index of the weights names a file outside the folder.
+    """
+    optional = {"_raise_exceptions_for_missing_entries": False}
+    files = [cached_file(name, SAFE_WEIGHTS_NAME, **optional)]
+    if files == [None] and (index := cached_file(name, SAFE_WEIGHTS_INDEX_NAME, **optional)):
+        shards = {str(shard) for shard in read_json(Path(index))["weight_map"].values()}
+        if outside := [shard for shard in shards if Path(shard).name != shard]:
+            raise ValueError(
+                f"its {SAFE_WEIGHTS_INDEX_NAME} names {shortened(outside[0])}, which is outside the folder"
             )
+        files = [cached_file(name, shard) for shard in sorted(shards)]
+    layers: set[tuple[str, ...]] = set()
+    for file in filter(None, files):
+        with safe_open(file, "pt") as weights:
+            found = (re.search(r"(encoder|decoder)\.layers\.(\d+)\.", tensor) for tensor in weights.keys())  # noqa: SIM118
+            layers.update(match.groups() for match in found if match)
+    for stack, expected in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
+        count = sum(each == stack for each, _ in layers)
+        # without any in safetensors files, transformers refuses the model
+        if layers and count != expected:
+            raise ValueError(f"num_{stack}_layers in its config.json is {expected:,}, but its weights have {count:,}")
+
+
+def check_config(config: VanillaTransformerConfig, name: str) -> None:
+    """Check what the class of a configuration does not: its languages, its tokens, and what it inherits.
+
+    Raises:
+        OSError: If the configuration cannot be that of a model.
+    """
+    with loading_errors(name):
+        check_nesting(vars(config))
+        # that of a file could be code on the Hub
+        config._attn_implementation = "sdpa"
+        config.validate()
+        Directions(config)
+        if config.pad_token_id is None:
+            raise ValueError("its config.json has no pad_token_id")
+        for field in (*_TOKENS, "eos_token_id"):
+            _check_tokens(field, getattr(config, field), config.vocab_size)
+
+
+def _check_tokens(field: str, value: object, vocab_size: int) -> None:
+    for token in value if isinstance(value, list) else [value]:
+        if token is not None and not (type(token) is int and 0 <= token < vocab_size):
+            raise ValueError(f"{field} must be from 0 to {vocab_size - 1:,}, but is {shortened(value)}")
+
+
+def check_decoding(settings: GenerationConfig, config: VanillaTransformerConfig, name: str) -> None:
+    """Check that the decoding settings saved with a model are of those that it may have, and in range.
+
+    Raises:
+        OSError: If they are not.
+    """
+    limits: dict[str, tuple[float, float]] = {
+        **dict.fromkeys(_BEAMS, (1, _MAX_BEAMS)),
+        **dict.fromkeys(_LENGTHS, (0, 2 * config.max_position_embeddings)),
+        **dict.fromkeys(_COUNTS, (0, MAX_POSITIONS)),
+        **dict.fromkeys(_NUMBERS, (-_MAX_NUMBER, _MAX_NUMBER)),
+    }
+    known = vars(GenerationConfig())
+    with loading_errors(name):
+        for field, value in settings.to_diff_dict().items():
+            if field in limits:
+                least, most = limits[field]
+                kind = float if field in _NUMBERS else int
+                if isinstance(value, bool) or not isinstance(value, (int, kind)) or not least <= value <= most:
+                    expected = f"{'a number' if kind is float else 'an integer'} from {least:,} to {most:,}"
+                    raise ValueError(
+                        f"{field} in its generation_config.json must be {expected}, but is {shortened(value)}"
+                    )
+            elif field in (*_TOKENS, *_TOKEN_LISTS):
+                _check_tokens(field, value, config.vocab_size)
+            elif field == "bad_words_ids":
+                if not (isinstance(value, list) and value and all(isinstance(word, list) and word for word in value)):
+                    raise ValueError(f"{field} must be a list of lists of tokens, but is {shortened(value)}")
+                _check_tokens(field, [token for word in value for token in word], config.vocab_size)
+            elif field in _SWITCHES:
+                # generate() may also be told to "never" stop early
+                if not isinstance(value, bool) and (field, value) != ("early_stopping", "never"):
+                    raise ValueError(f"{field} must be true or false, but is {shortened(value)}")
+            elif field in known and not field.startswith("_") and field != "transformers_version":
+                raise ValueError(f"its generation_config.json sets {field}, which is not supported; remove it")

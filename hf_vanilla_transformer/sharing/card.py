@@ -19,7 +19,17 @@ from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
 
 from ..data.languages import base_code, full_tag
-from ..files import CARD, RECORD, JsonObject, read_json, weight_files, write_whole
+from ..files import (
+    CARD,
+    MAX_JSON_BYTES,
+    RECORD,
+    JsonObject,
+    check_nesting,
+    read_document,
+    read_json,
+    weight_files,
+    write_whole,
+)
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
@@ -261,14 +271,15 @@ def read_scores(file: str) -> list[JsonObject]:
         ValueError: if it does not contain such scores.
     """
     scores: list[JsonObject] = []
-    # UnicodeDecodeError and JSONDecodeError are ValueErrors; AttributeError is for a part that is not an object.
-    with suppress(ValueError, AttributeError):
-        text = Path(file).read_text("utf-8").strip()
+    # JSONDecodeError is a ValueError; AttributeError is for a part that is not an object.
+    with suppress(ValueError, AttributeError, RecursionError):
+        text = read_document(Path(file), MAX_JSON_BYTES).strip()
         # Several objects follow each other without a comma, so the file as a whole is not JSON.
         while text:
             part, end = json.JSONDecoder().raw_decode(text)
             scores.append(part)
             text = text[end:].lstrip()
+        check_nesting(scores)
         if scores and all(part.keys() >= _SCORE_KEYS for part in scores):
             return scores
     raise ValueError(f"{file} does not contain the JSON output of `vanilla-transformer evaluate`.")

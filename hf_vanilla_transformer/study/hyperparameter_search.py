@@ -102,15 +102,21 @@ def _open_study(
     """Create a study, or open the one in the folder and queue its killed trials again.
 
     Raises:
+        OSError: if the file of the study is damaged.
         ValueError: if the study in the folder has different settings.
     """
     args = experiment.args
-    study = optuna.create_study(direction=direction, load_if_exists=True, **storage)
     # a study may be moved, and its recipes are for other folders
     settings = {
         name: value for name, value in experiment.settings.items() if name not in ("output_dir", "disable_tqdm")
     }
-    changed = differences(study.user_attrs.get("settings", settings), settings)
+    try:
+        study = optuna.create_study(direction=direction, load_if_exists=True, **storage)
+        changed = differences(study.user_attrs.get("settings", settings), settings)
+        study.get_trials()
+    except Exception as error:
+        # SQLite, SQLAlchemy and Optuna each have errors of their own for a damaged file
+        raise OSError(f"Cannot read {folder / 'study.db'}: {error}; choose another --output_dir.") from error
     if changed:
         changes = "; ".join(changed.values())
         raise ValueError(f"{folder} holds a study with different settings: {changes}. Choose another --output_dir.")

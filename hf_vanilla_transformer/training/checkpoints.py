@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from transformers import TrainerState
 
-from ..files import WEIGHTS, checksum, new_folder
+from ..files import STATE, WEIGHTS, checksum, new_folder, read_json
 from ..sharing.hub import model_files
 
 CHECKSUMS = "checksums.json"
@@ -38,17 +39,19 @@ def find_fault(folder: Path) -> str | None:
     if not folder.is_dir():
         return "there is no such folder"
     try:
-        sums = json.loads((folder / CHECKSUMS).read_text("utf-8"))
+        sums = read_json(folder / CHECKSUMS)
         for name, expected in sums.items():
             if not (folder / name).is_file():
                 return f"{name} is missing"
             if checksum(folder / name) != expected:
                 return f"{name} is corrupt"
+        if (folder / STATE).is_file():
+            TrainerState(**read_json(folder / STATE))
     except FileNotFoundError:
         # written last
         return f"it has no {CHECKSUMS}, so it was not finished"
-    except (OSError, ValueError, AttributeError) as error:
-        # AttributeError: JSON, but not an object
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        # the last two: JSON, but not an object, or one with other keys
         return f"it cannot be read ({error})"
     # FSDP and DeepSpeed save the optimizer in their own files and folders
     has_optimizer = any(folder.glob("optimizer*")) or any(folder.glob("global_step*"))

@@ -7,8 +7,7 @@ smoothing.
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import yaml
-
+from ..files import read_yaml
 from ..flags import Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -33,8 +32,8 @@ def _read_presets(file: Path) -> dict[str, Preset]:
     """
     in_config = {field.name for field in fields(VanillaTransformerConfig)}
     try:
-        table = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
+        table = read_yaml(file)
+    except ValueError:
         table = None
     if not isinstance(table, dict) or not all(isinstance(settings, dict) for settings in table.values()):
         raise ValueError(f"{file} is damaged: install the package again.")

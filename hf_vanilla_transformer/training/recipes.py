@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import yaml
 
+from ..files import compose_yaml
 from ..flags import Decides, FlagParser, Flags, Part, Settings
 from .arguments import (
     INHERITED,
@@ -203,13 +204,11 @@ def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
 def _read_mapping(path: str) -> list[tuple[yaml.Node, yaml.Node]]:
     """Return the keys and values of a YAML mapping as nodes, which hold their line numbers."""
     try:
-        root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError) as error:
+        root = compose_yaml(Path(path))
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"{path}{line}: not YAML ({getattr(error, 'problem', None) or error}).") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}).") from None
     if not isinstance(root, yaml.MappingNode):
         raise ValueError(f"{path}: a recipe must consist of lines such as `max_steps: 100000`.")
     return root.value

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 from accelerate.utils import gather_object
-from transformers import AutoTokenizer, IntervalStrategy, PreTrainedTokenizerBase, TrainerCallback, set_seed
+from transformers import IntervalStrategy, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from ..data.languages import not_languages
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..files import STATE, read_json, replacing_files
 from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.loading import load, load_config, load_model
+from ..model.loading import load_config, load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record
@@ -158,7 +158,7 @@ class _Run:
     def _restore_tokenizer(self, checkpoint: Path) -> None:
         """Restore a tokenizer or configuration that cannot be loaded from a checkpoint, whose checksums are right."""
         try:
-            load(AutoTokenizer, self.folder)
+            load_tokenizer(self.folder)
         except OSError:
             self._report(f"The tokenizer in {self.folder} is damaged; restoring it from {checkpoint.name}")
             with replacing_files(self.folder) as unfinished:
@@ -251,7 +251,7 @@ class _Run:
         named = self.model.tokenizer_name
         for name in {pretrained, named} - {None, path}:
             try:
-                expected = load(AutoTokenizer, str(name)).get_vocab()
+                expected = load_tokenizer(str(name)).get_vocab()
             except OSError:
                 if name == pretrained:
                     # it may have been saved without a tokenizer
@@ -287,7 +287,7 @@ class _Run:
             expected = getattr(self.config, name, None)
             if meaning(name).decides is Decides.SIZES and value != expected:
                 raise ValueError(f"{where}: its {name} is {value}, not {expected}.")
-        if fingerprint(load(AutoTokenizer, checkpoint)) != fingerprint(tokenizer):
+        if fingerprint(load_tokenizer(checkpoint)) != fingerprint(tokenizer):
             raise ValueError(f"{where}: its vocabulary differs from that of this run.")
         # A checkpoint that was copied out of its run's folder has no settings to compare
         if before := recorded_settings(Path(checkpoint).parent):

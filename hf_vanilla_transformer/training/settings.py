@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
-from ..files import SETTINGS, write_whole
+from ..files import SETTINGS, read_yaml, write_whole
 from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load_config
@@ -188,9 +188,8 @@ def recorded_settings(folder: str | Path) -> Settings | None:
     if not file.is_file():
         return None
     try:
-        settings = yaml.safe_load(file.read_text("utf-8"))
-    except (yaml.YAMLError, ValueError):
-        # a ValueError is raised for bytes that are not UTF-8, and by YAML for impossible dates
+        settings = read_yaml(file)
+    except ValueError:
         settings = None
     if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
         raise ValueError(f"{file} is damaged; choose another --output_dir, or restore the file.")

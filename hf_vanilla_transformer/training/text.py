@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.batching import Rows
 from ..data.cleaning import Cleaning
@@ -26,7 +26,7 @@ from ..data.tags import LANGUAGE_TAG, add_tags, language_tag
 from ..data.tokenizer import adapt_tokenizer, save_tokenizer, train_tokenizer
 from ..files import JsonObject, digest
 from ..flags import Settings
-from ..model.loading import load
+from ..model.loading import load_tokenizer
 from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
 from .arguments import TEXT, VALIDATION, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
 
@@ -262,7 +262,7 @@ def tokenize_text(
 
 def _load_tokenizer(path: str, config: PreTrainedConfig, tags: list[str]) -> PreTrainedTokenizerBase:
     """Return a tokenizer with what training needs, the tags of the run, and the limit on length of its model."""
-    tokenizer = load(AutoTokenizer, path)
+    tokenizer = load_tokenizer(path)
     adapt_tokenizer(tokenizer, path)
     add_tags(tokenizer, tags)
     # saved with the model, so that whoever truncates a text does so at its limit

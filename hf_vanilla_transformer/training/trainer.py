@@ -20,6 +20,7 @@ from ..flags import Refuser
 from ..inference.metrics import perplexity
 from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
+from ..model.loading import loading_errors
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
 from .arguments import NOAM, VanillaTransformerTrainingArguments, reject_changes
@@ -337,8 +338,18 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
 
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        with loading_errors(str(resume_from_checkpoint)):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_rng_state(self, checkpoint):
+        with loading_errors(str(checkpoint)):
+            super()._load_rng_state(checkpoint)
+
     def _load_optimizer_and_scheduler(self, checkpoint):
-        super()._load_optimizer_and_scheduler(checkpoint)
+        """Load the state as transformers does; a file that would run code, or is damaged, is an `OSError`."""
+        with loading_errors(str(checkpoint)):
+            super()._load_optimizer_and_scheduler(checkpoint)
         # Only called in a run that resumes; in others, the average starts when training begins
         if self.average:
             self.average.start(self.accelerator.unwrap_model(self.model), checkpoint)

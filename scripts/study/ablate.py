@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from published import TABLE_3
-from transformers import AutoTokenizer
 
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.files import read_json, write_whole
-from hf_vanilla_transformer.model.loading import load, load_model
+from hf_vanilla_transformer.model.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.training.arguments import DataArguments, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.presets import preset
 from hf_vanilla_transformer.training.recipes import parse_arguments
@@ -46,7 +45,7 @@ def as_flags(settings: dict[str, Any]) -> list[str]:
 
 def measure(folder: str, data: DataArguments, args: VanillaTransformerTrainingArguments) -> dict[str, float]:
     """Return perplexity and BLEU of the model in `folder` on the validation text, and its parameters in millions."""
-    model, tokenizer = load_model(folder), load(AutoTokenizer, folder)
+    model, tokenizer = load_model(folder), load_tokenizer(folder)
     languages = (model.config.source_lang, model.config.target_lang)
     data = replace(data, source_lang=languages[0], target_lang=languages[1])
     (validation,) = validation_sources(data)

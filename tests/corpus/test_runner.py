@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 
-from hf_vanilla_transformer.corpus.runner import JobFolder, Runner, available_cores, write_json
+from hf_vanilla_transformer.corpus.runner import JobFolder, Runner, available_cores, is_complete, write_json
 
 
 def square(number: int) -> tuple[int, int, int]:
@@ -119,3 +119,16 @@ def test_leftovers_of_interrupted_tasks_are_removed(tmp_path):
     JobFolder(tmp_path, "manifest.json", "tasks", dict).finish({}, {})
     (tmp_path / "manifest.json").unlink()
     assert [file.name for file in (tmp_path / "tasks").iterdir()] == ["00001.json"]
+
+
+def test_a_task_whose_note_is_damaged_is_not_done(tmp_path):
+    part = tmp_path / "part"
+    part.write_text("12345")
+    for note in ({"bytes": 5, "lines": "2"}, {"bytes": 4, "lines": 2}, {"lines": 2}, [], {"bytes": True, "lines": 2}):
+        write_json(tmp_path / "note", note)
+        assert not is_complete(part, tmp_path / "note", {"lines": int})
+    for content in ("", "{", "[" * 100_000):
+        (tmp_path / "note").write_text(content)
+        assert not is_complete(part, tmp_path / "note", {"lines": int})
+    write_json(tmp_path / "note", {"bytes": 5, "lines": 2})
+    assert is_complete(part, tmp_path / "note", {"lines": int})

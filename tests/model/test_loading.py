@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,20 @@ def change_weights(change):
     return damage
 
 
-def change_config(**changes):
+def change_json(name, **changes):
     def damage(folder):
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**content, **changes}))
 
     return damage
+
+
+change_config = partial(change_json, "config.json")
+change_decoding = partial(change_json, "generation_config.json")
+
+
+def nested(levels):
+    return [nested(levels - 1)] if levels else []
 
 
 def truncate_weights(folder):
@@ -70,6 +79,23 @@ DAMAGES = {
     "a config that is not an object": lambda folder: (folder / "config.json").write_text("[]"),
     "a different model type": change_config(model_type="bert"),
     "an unknown model type": change_config(model_type="foreign"),
+    "a million layers": change_config(num_encoder_layers=10**6),
+    "positions for 51 GB": change_config(max_position_embeddings=10**8),
+    "a start token beyond the vocabulary": change_config(decoder_start_token_id=260),
+    "a negative end token": change_config(eos_token_id=[2, -1]),
+    "no padding token": change_config(pad_token_id=None),
+    "half a language pair": change_config(language_pairs=["en"]),
+    "attention that its configuration does not suit": change_config(output_attentions=True),
+    "a nested config": change_config(extra=nested(500)),
+    "a million beams": change_decoding(num_beams=10**6),
+    "an end token beyond the vocabulary": change_decoding(eos_token_id=260),
+    "a length beyond all positions": change_decoding(max_new_tokens=10**9),
+    "a length penalty that is not a number": change_decoding(length_penalty=float("nan")),
+    "damaged settings of decoding": change_decoding(exponential_decay_length_penalty=[1]),
+    "an empty word to avoid": change_decoding(bad_words_ids=[[]]),
+    "settings that are only brackets": lambda folder: (folder / "generation_config.json").write_text("[" * 100_000),
+    "a text as limit": change_json("tokenizer_config.json", model_max_length="long"),
+    "a nested tokenizer": change_json("tokenizer_config.json", extra=nested(500)),
     "a damaged tokenizer": lambda folder: (folder / "tokenizer.json").write_text('{"model": 3}'),
 }
 COMMANDS = {
@@ -159,6 +185,42 @@ def test_an_adapter_folder_loads(folder, tmp_path):
     expected = adapted.eval().generate(input_ids=source, max_new_tokens=5)
     adapted.save_pretrained(tmp_path / "adapter")
     assert torch.equal(load_model(str(tmp_path / "adapter")).eval().generate(source, max_new_tokens=5), expected)
+
+
+@pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
+def test_attention_from_the_hub_is_overridden(key, folder):
+    change_config(**{key: "kernels-community/flash-attn"})(folder)
+    assert load_model(str(folder)).config._attn_implementation == "sdpa"
+
+
+@pytest.fixture
+def sharded(small_model, tmp_path):
+    """Return the folder of a model in several files."""
+    small_model().save_pretrained(tmp_path / "sharded", max_shard_size="20KB")
+    assert len(list((tmp_path / "sharded").glob("model-*.safetensors"))) > 2
+    return tmp_path / "sharded"
+
+
+def test_layers_are_counted_in_all_shards(sharded):
+    assert load_model(str(sharded)).config.num_decoder_layers == 3
+    change_config(num_decoder_layers=10**6)(sharded)
+    with pytest.raises(OSError, match=r"num_decoder_layers in its config.json is 1,000,000, but its weights have 3$"):
+        load_model(str(sharded))
+
+
+@pytest.mark.parametrize("name", ["../model/model.safetensors", "/etc/passwd", "x/y.safetensors"])
+def test_a_shard_outside_the_folder_is_refused(name, sharded):
+    change_json("model.safetensors.index.json", weight_map={"model.shared.weight": name})(sharded)
+    with pytest.raises(OSError, match="which is outside the folder"):
+        load_model(str(sharded))
+
+
+def test_settings_of_decoding_that_models_have_are_accepted(folder):
+    settings = {"num_beams": 5, "length_penalty": 0.6, "do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9}
+    settings |= {"max_length": 64, "early_stopping": True, "bad_words_ids": [[5, 6]], "forced_eos_token_id": 2}
+    settings |= {"no_repeat_ngram_size": 3, "suppress_tokens": [7], "renormalize_logits": True, "author": "me"}
+    change_decoding(**settings)(folder)
+    assert load_model(str(folder)).generation_config.bad_words_ids == [[5, 6]]
 
 
 def test_an_intact_model_loads(folder):

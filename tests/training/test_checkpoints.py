@@ -61,6 +61,18 @@ def test_every_change_to_a_checkpoint_is_detected(tmp_path):
         assert "cannot be read" in find_fault(tmp_path)
 
 
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]", "{", '{"step": 1}', "{" + '"x":{' * 200 + "}" * 201])
+def test_a_checkpoint_whose_state_cannot_be_read_is_named(content, tmp_path):
+    (tmp_path / "optimizer.pt").write_bytes(b"")
+    (tmp_path / "trainer_state.json").write_text('{"global_step": 8}')
+    write_checksums(tmp_path)
+    assert find_fault(tmp_path) is None
+    (tmp_path / "trainer_state.json").write_text(content)
+    (tmp_path / "checksums.json").unlink()
+    write_checksums(tmp_path)
+    assert "it cannot be read (" in find_fault(tmp_path)
+
+
 def test_different_models_are_rejected_and_nothing_is_written(run, small_model, tmp_path):
     small_model(vocab_size=260, d_ff=16).save_pretrained(tmp_path / "other")
     with pytest.raises(ValueError, match="other holds a different model"):

@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -540,3 +541,30 @@ def test_a_resume_restores_damaged_files_of_the_tokenizer_from_the_checkpoint(
     assert all(torch.equal(before[name], weight) for name, weight in run.model.state_dict().items())
     assert damaged.read_bytes() == whole
     assert "is damaged; restoring it from checkpoint-2" in capfd.readouterr().err
+
+
+class _Code:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, marker: Path):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+@pytest.mark.parametrize("damage", ["code", "text", "empty"])
+def test_a_checkpoint_whose_pickles_are_not_plain_data_is_refused(
+    name, damage, train, run_flags, text_flags, tmp_path
+):
+    flags = run_flags(tmp_path / "run", *text_flags, "--save_steps", "2")
+    train(*flags, "--max_steps", "2")
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    contents = {"code": pickle.dumps(_Code(tmp_path / "marker")), "text": b"text", "empty": b""}
+    (checkpoint / name).write_bytes(contents[damage])
+    (checkpoint / "checksums.json").unlink()
+    write_checksums(checkpoint)
+    with pytest.raises(OSError, match=rf"^Cannot load {checkpoint}: "):
+        train(*flags, "--max_steps", "4")
+    assert not (tmp_path / "marker").exists()
