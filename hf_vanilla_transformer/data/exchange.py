@@ -57,7 +57,7 @@ _CODE_PAGES = {
     "gb18030": "zh",
     "big5": "zh",
 }
-_WESTERN = ["cp1252", "mac_roman", "cp850"]  # of all other languages
+_WESTERN = ["cp1252", "mac_roman", "cp850"]  # code pages of all other languages
 SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 TABLES = (".csv", ".tsv", ".tab", ".txt")
 CATALOGUES = (".po", ".pot")
@@ -339,7 +339,7 @@ def _are(tags: Sequence[str | None], languages: Sequence[str]) -> bool:
 
 
 def _segments(unit: "XliffUnit", version: int) -> Iterator[tuple["_Element | None", "_Element | None", bool]]:
-    """Yield source, target and whether nobody has accepted the translation yet, for each segment of an XLIFF unit."""
+    """Yield source, target and whether the translation is a draft, for each segment of an XLIFF unit."""
     source = unit.get_source_dom()
     target = unit.getlanguageNode(lang=None, index=1)
     if version == 2:
