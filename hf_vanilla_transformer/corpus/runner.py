@@ -16,16 +16,14 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context, parent_process
+from multiprocessing.sharedctypes import Synchronized
 from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..data.cleaning import available_cores
 from ..files import JsonObject, check_folder, import_extra, read_json, write_whole
-
-if TYPE_CHECKING:
-    from multiprocessing.sharedctypes import Synchronized
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

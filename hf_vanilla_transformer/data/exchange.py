@@ -315,13 +315,8 @@ def _xliff_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
         store = import_extra("translate.storage.xliff", "import").Xliff1File(io.BytesIO(content))
     for unit in store.units:
         # an element around it, the file in version 1.2 and the whole document in version 2, names the languages
-        holder = unit.xmlelement
-        while holder is not None and not (holder.get("source-language") or holder.get("srcLang")):
-            holder = holder.getparent()
-        tags: list[str | None] = [None, None]
-        if holder is not None:
-            tags = [holder.get("source-language", holder.get("srcLang"))]
-            tags += [holder.get("target-language", holder.get("trgLang"))]
+        names = ("@srcLang", "@trgLang") if version == 2 else ("@source-language", "@target-language")
+        tags = [next(iter(unit.xmlelement.xpath(f"ancestor::*/{name}")), None) for name in names]
         for source, target, is_draft in _segments(unit, version):
             if is_draft:
                 yield ["dropped", "fuzzy"]
