@@ -8,7 +8,7 @@ every task is done, the totals.
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -204,17 +204,12 @@ class CorpusJob:
 
 def _settings(translation: CorpusTranslation, files: Sequence[str], shard_lines: int) -> JsonObject:
     """Return everything that determines the content of the output, in types of JSON."""
-    settings = {
+    settings = asdict(translation)
+    source_lang, target_lang = settings.pop("languages")
+    settings |= {
         "models": [_identify(model) for model in translation.models],
-        "backend": translation.backend,
-        "dtype": translation.dtype,
-        "source_lang": translation.languages[0],
-        "target_lang": translation.languages[1],
-        "format": translation.format,
-        "nbest": translation.nbest,
-        "scores": translation.scores,
-        "seed": translation.seed,
-        "options": translation.options,
+        "source_lang": source_lang,
+        "target_lang": target_lang,
         "shard_lines": shard_lines,
         "version": __version__,
         "files": list(map(identify_text, files)),

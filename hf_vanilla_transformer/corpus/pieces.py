@@ -144,8 +144,7 @@ class PieceTasks(NamedTuple):
 
     def write(self, task: tuple[Piece, int]) -> int:
         """Write the shard of a piece without duplicates, and its counts; a task is the piece and number of ranges."""
-        piece = task[0]
-        ranges = task[1]
+        piece, ranges = task
         files = (self.file("duplicates", index, ending="npy") for index in range(ranges))
         duplicates = duplicates_of(files, piece.number)
         drops = Counter[str](

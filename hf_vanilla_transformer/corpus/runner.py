@@ -18,17 +18,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context, parent_process
+from multiprocessing.sharedctypes import Synchronized
 from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..data.cleaning import available_cores
 from ..data.formats import DataError, matches
 from ..files import UNFINISHED, JsonObject, check_folder, import_extra, read_json, write_whole
-
-if TYPE_CHECKING:
-    from multiprocessing.sharedctypes import Synchronized
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

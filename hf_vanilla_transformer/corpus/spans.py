@@ -4,8 +4,9 @@ Formats: plain text with one sentence per line, JSON lines, both also compressed
 """
 
 import glob
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -72,7 +73,8 @@ def cut(file: str, lines_per_span: int) -> list[Span]:
         OSError: if it cannot be read.
     """
     if ending_of(file) == ".parquet":
-        lines = open_parquet(file).metadata.num_rows
+        with open_parquet(file) as parquet:
+            lines = parquet.metadata.num_rows
         offsets = list(range(0, lines, lines_per_span))
     else:
         lines, offsets = _line_offsets(file, lines_per_span)
@@ -171,19 +173,14 @@ def _lines(text: BinaryIO) -> Iterator[bytes]:
 
 def _read_parquet(span: Span, language: str) -> list[str]:
     """Return the sentences of a span of a Parquet file, of which only the row groups in question are read."""
-    file = open_parquet(span.file)
-    groups = []
-    # first row of the group, and number of rows before the first group that is read
-    start = 0
-    skipped = 0
-    for group in range(file.num_row_groups):
-        end = start + file.metadata.row_group(group).num_rows
-        if end <= span.offset:
-            skipped = end
-        elif start < span.offset + span.lines:
-            groups.append(group)
-        start = end
-    start = span.offset - skipped
+    with open_parquet(span.file) as file:
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    ends = list(accumulate(sizes))
+    first = bisect_right(ends, span.offset)
+    last = bisect_right(ends, span.offset + span.lines - 1)
+    groups = range(len(sizes))[first : last + 1]
+    # within the groups that are read
+    start = span.offset - sum(sizes[:first])
     rows = islice(parquet_objects(span.file, (language,), groups), start, start + span.lines)
     numbered = enumerate(rows, start=span.first)
     return [json_texts(f"{span.file}, row {number}", row, (language,))[0] for number, row in numbered]

@@ -168,6 +168,9 @@ class Rows(TorchDataset):
         """Return several rows at once, as the fetcher of torch asks for a batch."""
         raise NotImplementedError
 
+    def __getitem__(self, index: int) -> Pair:
+        return self.__getitems__([index])[0]
+
     def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> "MaxTokensBatchSampler | None":
         """Return the sampler of the batches of every epoch, or None if the rows are whole batches already.
 
@@ -271,9 +274,6 @@ class TokenRows(GivenRows):
         if self.prefix:
             sides[0] = [np.concatenate((np.array(self.prefix, ids.dtype), ids)) for ids in sides[0]]
         return [dict(zip(self._columns, pair, strict=True)) for pair in zip(*sides, strict=True)]
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return self.__getitems__([index])[0]
 
 
 def as_rows(dataset: Any, as_arrays: bool = True) -> Rows | None:

@@ -9,16 +9,13 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from .tokenizer import vocabulary_size
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 VARIANTS = 32  # random segmentations of each word, which are cached
 CACHED_SEGMENTATIONS = 400_000
@@ -55,7 +52,7 @@ class BpeDropout:
         ValueError: if the tokenizer is not such an encoding, or the probability is not in [0, 1).
     """
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", probability: float, seed: int):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float, seed: int):
         if not 0.0 <= probability < 1.0:
             raise ValueError(f"bpe_dropout must be in [0, 1), got {probability}.")
 
@@ -86,15 +83,15 @@ class BpeDropout:
         self._is_fixed = special
         self._is_start = starts | special
         self._fixed = set(np.flatnonzero(special).tolist())
-        self._segment = lru_cache(CACHED_SEGMENTATIONS)(self.segment)
+
+    @cached_property
+    def _segment(self) -> Callable[[tuple[int, ...], int], tuple[int, ...]]:
+        """Return `segment` with a cache."""
+        return lru_cache(CACHED_SEGMENTATIONS)(self.segment)
 
     def __getstate__(self):
         # A cache of functools cannot be pickled; a worker that is spawned fills its own.
         return {name: value for name, value in vars(self).items() if name != "_segment"}
-
-    def __setstate__(self, state: dict) -> None:
-        vars(self).update(state)
-        self._segment = lru_cache(CACHED_SEGMENTATIONS)(self.segment)
 
     def segment(self, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
         """Return the token ids of segmentation number `variant` of a word, given by any of its segmentations."""

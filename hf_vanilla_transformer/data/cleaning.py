@@ -8,17 +8,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
 
 from ..files import checksum
 from .formats import DataError
 from .language_filter import is_other_language
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed code cleans the text again
 MIN_PAIRS_PER_PROCESS = 50_000  # fewer pairs are tokenised in less time than it takes to start a process
@@ -55,7 +52,7 @@ class Cleaning:
 
 def clean_batch(
     batch: dict[str, list],
-    tokenizer: "PreTrainedTokenizerBase",
+    tokenizer: PreTrainedTokenizerBase,
     max_tokens: int,
     cleaning: Cleaning | None,
     excluded: Collection[str] = (),
@@ -124,7 +121,7 @@ def available_cores() -> int:
 
 
 def tokenize_pairs(
-    pairs: Dataset, tokenizer: "PreTrainedTokenizerBase", max_tokens: int, cleaning: Cleaning | None = None
+    pairs: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int, cleaning: Cleaning | None = None
 ) -> tuple[Dataset, Counter[str]]:
     """Convert text into token ids: "input_ids" and "labels", both ending in `</s>`, and their lengths in tokens.
 

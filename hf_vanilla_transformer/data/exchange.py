@@ -57,7 +57,7 @@ _CODE_PAGES = {
     "gb18030": "zh",
     "big5": "zh",
 }
-_WESTERN = ["cp1252", "mac_roman", "cp850"]  # of all other languages
+_WESTERN = ["cp1252", "mac_roman", "cp850"]  # code pages of all other languages
 SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 TABLES = (".csv", ".tsv", ".tab", ".txt")
 CATALOGUES = (".po", ".pot")
@@ -320,13 +320,8 @@ def _xliff_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
         store = import_extra("translate.storage.xliff", "import").Xliff1File(io.BytesIO(content))
     for unit in store.units:
         # an element around it, the file in version 1.2 and the whole document in version 2, names the languages
-        holder = unit.xmlelement
-        while holder is not None and not (holder.get("source-language") or holder.get("srcLang")):
-            holder = holder.getparent()
-        tags: list[str | None] = [None, None]
-        if holder is not None:
-            tags = [holder.get("source-language", holder.get("srcLang"))]
-            tags += [holder.get("target-language", holder.get("trgLang"))]
+        names = ("@srcLang", "@trgLang") if version == 2 else ("@source-language", "@target-language")
+        tags = [next(iter(unit.xmlelement.xpath(f"ancestor::*/{name}")), None) for name in names]
         for source, target, is_draft in _segments(unit, version):
             if is_draft:
                 yield ["dropped", "fuzzy"]
@@ -344,7 +339,7 @@ def _are(tags: Sequence[str | None], languages: Sequence[str]) -> bool:
 
 
 def _segments(unit: "XliffUnit", version: int) -> Iterator[tuple["_Element | None", "_Element | None", bool]]:
-    """Yield source, target and whether nobody has accepted the translation yet, for each segment of an XLIFF unit."""
+    """Yield source, target and whether the translation is a draft, for each segment of an XLIFF unit."""
     source = unit.get_source_dom()
     target = unit.getlanguageNode(lang=None, index=1)
     if version == 2:

@@ -267,8 +267,14 @@ def _parquet_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterato
         yield {"source": source, "target": target}
 
 
-def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tuple[str, ...]) -> Iterator[Row]:
-    """Yield the columns of the two languages from numbered rows, the first of which is the header."""
+def _table_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
+    """Yield the pairs of a table below a header such as `en,de`; skip empty lines.
+
+    A .csv file has commas and the usual quoting; in a .tsv file, quotation marks have no meaning.
+    """
+    path = files[0]
+    numbered = enumerate(read_lines(path), start=1)
+    rows = _csv_records(path) if ending_of(path) == ".csv" else ((i, line.split("\t")) for i, line in numbered if line)
     _, header = next(rows, (1, []))
     for language in languages:
         if header.count(language) != 1:
@@ -283,20 +289,6 @@ def _table_rows(path: str, rows: Iterator[tuple[int, list[str]]], languages: tup
         if len(row) != len(header):
             raise DataError(f"{path}, line {number}: the header has {len(header)} fields, but this line {len(row)}.")
         yield {"source": row[source], "target": row[target]}
-
-
-def _tsv_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
-    """Yield the pairs of tab-separated lines below a header such as `en<TAB>de`; skip empty lines.
-
-    Quotation marks have no meaning.
-    """
-    rows = ((number, line.split("\t")) for number, line in enumerate(read_lines(files[0]), start=1) if line)
-    return _table_rows(files[0], rows, languages)
-
-
-def _csv_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:
-    """Yield the pairs of CSV records, with the usual quoting, below a header such as `en,de`; skip empty ones."""
-    return _table_rows(files[0], _csv_records(files[0]), languages)
 
 
 def _csv_records(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -318,8 +310,8 @@ def _csv_records(path: str) -> Iterator[tuple[int, list[str]]]:
 READERS: dict[str, Callable[[tuple[str, ...], tuple[str, ...]], Iterator[Row]]] = {
     ".jsonl": _json_rows,
     "directed .jsonl": _directed_json_rows,
-    ".tsv": _tsv_rows,
-    ".csv": _csv_rows,
+    ".tsv": _table_rows,
+    ".csv": _table_rows,
     ".parquet": _parquet_rows,
     "moses": _moses_rows,
 }

@@ -241,17 +241,15 @@ def _lines(paths: Sequence[str], job: Import) -> Iterator[list]:
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8", env=environment
     )
     assert reader.stdout is not None
-    finished = False
     with reader:
         try:
             for line in reader.stdout:
                 if line.endswith("\n"):
                     yield json.loads(line)
-            finished = True
-        finally:
+        except BaseException:
             # the caller may need no more lines
-            if not finished:
-                reader.kill()
+            reader.kill()
+            raise
     if reader.returncode:
         raise DataError(f"{paths[0]}: cannot be read: it is damaged, or too large to read at once.")
 

@@ -1,4 +1,4 @@
-"""What the name of a language means to others: a code of ISO 639 and a tag of BCP 47, or nothing."""
+"""Language names as the Hub expects them: ISO 639 codes and BCP 47 tags."""
 
 import re
 from collections.abc import Iterable

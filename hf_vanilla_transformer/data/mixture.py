@@ -122,6 +122,3 @@ class MixedRows(Rows):
             if not len(waiting):
                 break
         return segmented
-
-    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
-        return self.__getitems__([number])[0]

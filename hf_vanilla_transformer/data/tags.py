@@ -5,12 +5,10 @@ A tag is a special token, so no text can produce it.
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..model.text_rules_vanilla_transformer import Directions
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 LANGUAGE_TAG = "<2"  # start of the tags of target languages
 _TAG = re.compile(r"<[^\s<>]+>")
@@ -21,7 +19,7 @@ def language_tag(target_lang: str) -> str:
     return f"<2{target_lang}>"
 
 
-def add_tags(tokenizer: "PreTrainedTokenizerBase", tags: Iterable[str]) -> list[str]:
+def add_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str]) -> list[str]:
     """Add those of `tags` that `tokenizer` lacks as special tokens, and return them.
 
     Raises:
@@ -46,19 +44,19 @@ def add_tags(tokenizer: "PreTrainedTokenizerBase", tags: Iterable[str]) -> list[
     return missing
 
 
-def special_tokens(tokenizer: "PreTrainedTokenizerBase") -> list[str]:
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Return all special tokens, those added as tags included."""
     return [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
 
 
-def _named_tokens(tokenizer: "PreTrainedTokenizerBase") -> set[str]:
+def _named_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     """Return the special tokens with a role, such as `</s>`."""
     return {str(token) for token in tokenizer.special_tokens_map.values() if not isinstance(token, list)}
 
 
 def prefix_ids(
-    config: "PreTrainedConfig",
-    tokenizer: "PreTrainedTokenizerBase",
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
     source_lang: str | None = None,
     target_lang: str | None = None,
     tag: str | None = None,

@@ -24,11 +24,8 @@ class Bleu(evaluate.Metric):
 
     def _info(self) -> evaluate.MetricInfo:
         text = datasets.Value("string")
-        return evaluate.MetricInfo(
-            description="BLEU by sacreBLEU (Post 2018)",
-            citation="",
-            features=datasets.Features({"predictions": text, "references": text}),
-        )
+        features = datasets.Features({"predictions": text, "references": text})
+        return evaluate.MetricInfo(description="BLEU by sacreBLEU (Post 2018)", citation="", features=features)
 
     def _compute(
         self, predictions: list[str], references: list[str], tokenize: str | None = None

@@ -171,7 +171,7 @@ _Shown = tuple[str, list[int], str | None]
 
 
 def _translate(
-    explorer: Explorer, text: str, num_beams: int, alpha: float, target_lang: str | None = None
+    explorer: Explorer, text: str, num_beams: int, alpha: float, target_lang: str | None
 ) -> tuple[str, str, _Shown]:
     """Return what the page shows of a text's translations: the best, a table of all, and what to draw."""
     try:

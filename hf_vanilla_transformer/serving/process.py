@@ -92,7 +92,7 @@ class _Config(uvicorn.Config):
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn with an end for every connection.
+    """A uvicorn server that closes every connection in time.
 
     A connection is closed if no request arrives on it within `timeout`, however slowly it sends, and if it has not
     taken its answer within twice that. If there are too many, the one that has waited longest is closed.

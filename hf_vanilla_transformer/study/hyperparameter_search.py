@@ -56,8 +56,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
     optuna = import_extra("optuna", "tune")
     args = experiment.args
     storage: Settings = {"study_name": "vanilla-transformer", "storage": f"sqlite:///{folder / 'study.db'}"}
-    direction = "maximize" if args.greater_is_better else "minimize"
-    study = _open_study(optuna, experiment, folder, direction, storage)
+    study = _open_study(optuna, experiment, folder, storage)
     args.eval_strategy = "steps"
     # a resumed study must not draw the same settings again
     seed = args.seed + len(study.trials)
@@ -73,7 +72,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
                 hp_space=_search_space(experiment),
                 compute_objective=lambda metrics: metrics[f"eval_{metric}"],
                 n_trials=tuning.trials - len(done),
-                direction=direction,
+                direction=study.direction.name.lower(),
                 backend="optuna",
                 sampler=sampler(seed=seed),
                 pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
@@ -96,9 +95,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
     return _write_results(optuna, optuna.load_study(**storage), experiment, folder)
 
 
-def _open_study(
-    optuna: ModuleType, experiment: Experiment, folder: Path, direction: str, storage: Settings
-) -> "Study":
+def _open_study(optuna: ModuleType, experiment: Experiment, folder: Path, storage: Settings) -> "Study":
     """Create a study, or open the one in the folder and queue its killed trials again.
 
     Raises:
@@ -106,6 +103,7 @@ def _open_study(
         ValueError: if the study in the folder has different settings.
     """
     args = experiment.args
+    direction = "maximize" if args.greater_is_better else "minimize"
     # a study may be moved, and its recipes are for other folders
     settings = {
         name: value for name, value in experiment.settings.items() if name not in ("output_dir", "disable_tqdm")

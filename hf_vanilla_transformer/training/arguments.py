@@ -46,12 +46,6 @@ _probability = number(float, "at least 0 and below 1", low=0, below=1)
 _positive_each = number(float, "positive numbers", low=math.ulp(0.0))
 
 
-def _refused(reason: str, refuser: Refuser = Refuser.COMMAND_LINE) -> Meaning:
-    return Meaning(Decides.NOTHING, recorded=False, refused=reason, refuser=refuser)
-
-
-_METRICS = "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU"
-
 # The flags of Seq2SeqTrainingArguments, whose fields cannot hold a meaning of ours. A name that ends in "_" stands for
 # all flags that start with it and are not named themselves. These are pairs, because in a dictionary a second group
 # with the same meaning would silently replace the first.
@@ -76,35 +70,33 @@ _GROUPS: tuple[tuple[Meaning, str], ...] = (
     ),
     (_PRIVATE, "hub_ push_to_hub run_name disable_tqdm project trackio_"),
     (_ONE_LAUNCH, "resume_from_checkpoint hub_token"),
-    (_refused("batches are sized by max_tokens", Refuser.ARGUMENTS), "auto_find_batch_size"),
-    (_refused("batches are sized by max_tokens", Refuser.TRAINER), "per_device_train_batch_size"),
-    (_refused("batches are sized by max_tokens"), "per_device_eval_batch_size"),
-    (_refused("every epoch uses every pair", Refuser.ARGUMENTS), "dataloader_drop_last"),
-    (
-        _refused(
-            "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead",
-            Refuser.ARGUMENTS,
-        ),
-        "save_only_model",
-    ),
-    (
-        _refused("batches always hold pairs of similar length", Refuser.ARGUMENTS),
-        "length_column_name sortish_sampler train_sampling_strategy",
-    ),
-    (
-        _refused("validation computes the loss as in training, and BLEU in float32", Refuser.VALIDATION),
-        "bf16_full_eval fp16_full_eval",
-    ),
-    (_refused(_METRICS, Refuser.VALIDATION), "batch_eval_metrics include_for_metrics"),
-    (_refused(_METRICS), "label_names prediction_loss_only"),
-    (
-        _refused("validation stores only sums and translations"),
-        "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object",
-    ),
-    (_refused("`vanilla-transformer evaluate` scores a test text"), "do_predict"),
-    (_refused("a translation may be 50 tokens longer than its source"), "generation_max_length"),
 )
-INHERITED: dict[str, Meaning] = {name: known for known, names in _GROUPS for name in names.split()}
+_SIZED = "batches are sized by max_tokens"
+_SORTED = "batches always hold pairs of similar length"
+_SAVED = "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead"
+_PRECISE = "validation computes the loss as in training, and BLEU in float32"
+_METRICS = "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU"
+_SUMS = "validation stores only sums and translations"
+# Flags without effect, with who refuses them and why
+_REFUSED: tuple[tuple[Refuser, str, str], ...] = (
+    (Refuser.ARGUMENTS, "auto_find_batch_size", _SIZED),
+    (Refuser.ARGUMENTS, "dataloader_drop_last", "every epoch uses every pair"),
+    (Refuser.ARGUMENTS, "length_column_name sortish_sampler train_sampling_strategy", _SORTED),
+    (Refuser.ARGUMENTS, "save_only_model", _SAVED),
+    (Refuser.TRAINER, "per_device_train_batch_size", _SIZED),
+    (Refuser.VALIDATION, "bf16_full_eval fp16_full_eval", _PRECISE),
+    (Refuser.VALIDATION, "batch_eval_metrics include_for_metrics", _METRICS),
+    (Refuser.COMMAND_LINE, "per_device_eval_batch_size", _SIZED),
+    (Refuser.COMMAND_LINE, "label_names prediction_loss_only", _METRICS),
+    (Refuser.COMMAND_LINE, "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object", _SUMS),
+    (Refuser.COMMAND_LINE, "do_predict", "`vanilla-transformer evaluate` scores a test text"),
+    (Refuser.COMMAND_LINE, "generation_max_length", "a translation may be 50 tokens longer than its source"),
+)
+INHERITED: dict[str, Meaning] = {name: known for known, names in _GROUPS for name in names.split()} | {
+    name: Meaning(Decides.NOTHING, recorded=False, refused=reason, refuser=refuser)
+    for refuser, names, reason in _REFUSED
+    for name in names.split()
+}
 
 
 def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:

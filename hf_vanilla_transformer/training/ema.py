@@ -21,11 +21,15 @@ class MovingAverage(TrainerCallback):
 
     Args:
         decay: 0.999 averages roughly the last thousand updates.
+
+    Attributes:
+        model: has the average as its weights; there is none before training starts.
     """
+
+    model: VanillaTransformerForConditionalGeneration
 
     def __init__(self, decay: float):
         self.decay = decay
-        self.model: VanillaTransformerForConditionalGeneration | None = None
 
     def start(self, model: VanillaTransformerForConditionalGeneration, checkpoint: str | None) -> None:
         """Start from the weights of `model`, or from the average saved in `checkpoint`."""
@@ -35,7 +39,6 @@ class MovingAverage(TrainerCallback):
 
     def save(self, checkpoint: Path) -> None:
         """Save the average in a checkpoint folder."""
-        assert self.model is not None
         # save_model, because save_file refuses tied weights, which share their memory
         save_model(self.model, str(checkpoint / AVERAGE), metadata={"format": "pt"})
 
@@ -47,14 +50,12 @@ class MovingAverage(TrainerCallback):
     @torch.no_grad()
     def on_step_end(self, args, state, control, model=None, **kwargs):
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
-        assert self.model is not None
         # Averages all weights in a few kernels, where a loop would start one for each
         update = get_ema_multi_avg_fn(decay)
         update(list(self.model.parameters()), list(model.parameters()), None)
 
     @torch.no_grad()
     def on_train_end(self, args, state, control, model=None, **kwargs):
-        assert self.model is not None
         # By now, transformers has loaded the best checkpoint's weights, but validation was of its average
         if args.load_best_model_at_end and state.best_model_checkpoint:
             load_model(self.model, Path(state.best_model_checkpoint, AVERAGE))

@@ -1,4 +1,4 @@
-"""What the log of a training run says about its progress: training loss, validations, overfitting."""
+"""Read the progress of a training run from its log: training loss, validations, overfitting."""
 
 import math
 import sys

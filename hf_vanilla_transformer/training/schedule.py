@@ -1,7 +1,5 @@
 """The paper's learning-rate schedule (section 5.3, equation 3)."""
 
-from functools import partial
-
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -20,10 +18,6 @@ def noam(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> flo
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
 
 
-def _lr_lambda(updates_done: int, d_model: int, warmup_steps: int) -> float:
-    return noam(updates_done + 1, d_model, warmup_steps)
-
-
 def get_noam_schedule(optimizer: Optimizer, d_model: int, warmup_steps: int) -> LambdaLR:
     """Return `noam` as a torch scheduler; its factor is the optimizer's learning rate, 1.0 in the paper."""
-    return LambdaLR(optimizer, partial(_lr_lambda, d_model=d_model, warmup_steps=warmup_steps))
+    return LambdaLR(optimizer, lambda updates_done: noam(updates_done + 1, d_model, warmup_steps))

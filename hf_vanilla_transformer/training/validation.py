@@ -108,7 +108,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
         return DataLoader(rows, collate_fn=self.data_collator, **given, **batches)
 
     def _validated_model(self) -> VanillaTransformerForConditionalGeneration:
-        if self.average and self.average.model:
+        if self.average and hasattr(self.average, "model"):
             return self.average.model
         return unsharded(self.accelerator.unwrap_model(self.model))
 

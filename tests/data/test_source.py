@@ -352,7 +352,7 @@ def test_a_cache_folder_that_cannot_be_used_is_named_with_what_to_do(fault, pref
     (tmp_path / "taken").touch()
     cache = {"file": "taken", "parent": "taken/cache", "read-only": "/proc/self"}[fault]
     if fault == "read-only" and not Path(cache).is_dir():
-        pytest.skip("There is no folder to which nobody can write.")
+        pytest.skip("This system has no folder that is read-only even for root.")
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / cache)
     with pytest.raises(OSError, match=rf"The cache folder .*{cache} cannot be used \(.*HF_DATASETS_CACHE"):
         TextFile(("en", "de"), prefix).pairs()
