@@ -75,7 +75,9 @@ def fit_to(pairs: int, updates: int | None = None, warmup: float | None = None) 
         return "base", PRESETS["base"].training
     training = PRESETS["tiny"].training
     updates = updates or max(2000, pairs // PAIRS_PER_UPDATE)
-    warmup = warmup or max(1, min(training["warmup_steps"], updates // 5))
+    # a negative one is refused with the other flags, once the preset is known
+    if not warmup or warmup < 0:
+        warmup = max(1, min(training["warmup_steps"], updates // 5))
     factor = round(training["learning_rate"] * (warmup / training["warmup_steps"]) ** 0.5, 3)
     return "tiny", {**training, "max_steps": updates, "warmup_steps": warmup, "learning_rate": factor}
 
