@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..flags import option
-from .models import load_translator, report_problems, resolve_languages, translate_sentences
+from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import read_text
 from .shared_flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
 
@@ -24,11 +24,9 @@ class CompareArguments(DtypeFlags, DecodingFlags, TextFlags, BleuFlags):
 def run(args: CompareArguments) -> None:
     """Print the comparison to stdout as one JSON object."""
     from ..data.formats import read_lines
-    from ..inference.metrics import check_tokenization
     from ..inference.translator import check_same_directions
     from ..study.comparison import compare_translations
 
-    check_tokenization(args.bleu_tokenize)
     systems = (args.a, args.b)
     outputs = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
     translators = {name: load_translator([name], dtype=args.dtype) for name in systems if name not in outputs}
@@ -39,6 +37,7 @@ def run(args: CompareArguments) -> None:
         check_same_directions({name: each.directions for name, each in translators.items()})
     for translator in translators.values():
         languages = resolve_languages(translator, args)
+    check_bleu(args, languages[1])
 
     text = read_text(args, args.test_file, languages)
     # The comparison checks this too, but only after the slow translation
@@ -57,5 +56,5 @@ def run(args: CompareArguments) -> None:
                 untranslated[side] = number
         translations[f"{side}: {name}"] = outputs[name]
 
-    result = compare_translations(text.sources, text.references, translations, args.bleu_tokenize)
+    result = compare_translations(text.sources, text.references, translations, args.bleu_tokenize, args.paper_bleu)
     print(json.dumps({**result, "untranslated": untranslated} if untranslated else result, indent=2))

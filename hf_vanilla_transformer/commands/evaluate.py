@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..files import replacing
 from ..flags import option
-from .models import load_translator, report_problems, resolve_languages, translate_sentences
+from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import ReferenceText, read_text
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
 
@@ -57,14 +57,12 @@ class _Row(NamedTuple):
 
 def run(args: EvaluateArguments) -> None:
     """Print the scores to stdout: one JSON object, or for several texts one object per line."""
-    from ..inference.metrics import check_tokenization
-
-    check_tokenization(args.bleu_tokenize)
     # Now, not after the slow translation
     if args.output and not Path(args.output).absolute().parent.is_dir():
         raise FileNotFoundError(f"Cannot write {args.output}: there is no such folder.")
     translator = load_translator(args.model, args.backend, args.dtype)
     languages = resolve_languages(translator, args)
+    check_bleu(args, languages[1])
     files: Sequence[str | None] = args.test_file or [None]
     # All of them before the slow translation, so that a mistake in the last one is reported at once
     texts = [read_text(args, file, languages) for file in files]
@@ -77,13 +75,13 @@ def run(args: EvaluateArguments) -> None:
         pairs = [(each.text, reference) for each, reference in zip(found, text.references, strict=True)]
 
         about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
-        result = {**_score(pairs, args.bleu_tokenize), **about}
+        result = {**_score(pairs, args), **about}
         if text.dataset:
             result["dataset"] = text.dataset
         if untranslated := report_problems(found, text.name):
             result["untranslated"] = untranslated
         if text.unseen:
-            result["unseen_combinations"] = _score([pairs[i] for i in text.unseen], args.bleu_tokenize)
+            result["unseen_combinations"] = _score([pairs[i] for i in text.unseen], args)
         # Before the scores are printed, because whoever reads them may leave, as `head` does
         if args.output:
             rows += _rows(text, [each.text for each in found])
@@ -110,10 +108,11 @@ def _write_table(rows: Sequence[_Row], file: str) -> None:
         writer.writerows(rows)
 
 
-def _score(pairs: list[tuple[str, str]], bleu_tokenize: str) -> dict[str, object]:
+def _score(pairs: list[tuple[str, str]], args: BleuFlags) -> dict[str, object]:
     """Return the scores of translations, each with its reference."""
     from ..inference.metrics import evaluate_translations
 
     translations = [translation for translation, _ in pairs]
     references = [reference for _, reference in pairs]
-    return {**evaluate_translations(translations, references, bleu_tokenize), "sentences": len(pairs)}
+    scores = evaluate_translations(translations, references, args.bleu_tokenize, args.paper_bleu)
+    return {**scores, "sentences": len(pairs)}

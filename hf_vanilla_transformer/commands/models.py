@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..flags import Settings, values_of
 from .console import UsageError, say
-from .shared_flags import DecodingFlags, DirectionFlags, SearchFlags
+from .shared_flags import BleuFlags, DecodingFlags, DirectionFlags, SearchFlags
 
 if TYPE_CHECKING:
     from ..inference.translator import Translation, Translator
@@ -52,6 +52,25 @@ def resolve_languages(translator: "Translator", args: DirectionFlags) -> tuple[s
         return translator.directions.resolve(args.source_lang, args.target_lang)
     except ValueError as error:
         raise UsageError(str(error)) from None
+
+
+def check_bleu(args: BleuFlags, target_lang: str | None) -> None:
+    """Check, before a slow translation, that BLEU can be computed as the flags say.
+
+    Raises:
+        UsageError: if they ask for the paper's BLEU in a language other than German.
+        ImportError, ValueError: as `PaperBleu` and `check_tokenization`.
+    """
+    from ..inference.metrics import PaperBleu, check_tokenization
+
+    check_tokenization(args.bleu_tokenize)
+    if args.paper_bleu:
+        if target_lang != "de":
+            raise UsageError(
+                f"--paper_bleu is for German (de), not for {target_lang!r}: the paper's scores have compounds split "
+                "at hyphens only in English-German, so in other languages no published score would be comparable."
+            )
+        PaperBleu(args.bleu_tokenize)
 
 
 def translate_settings(args: DecodingFlags) -> Settings:

@@ -30,6 +30,7 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
         UsageError: if the languages are unknown, or the built-in phrases are not available in them.
         ValueError: if the text cannot be read.
     """
+    from ..data.formats import read_lines
     from ..data.phrases import splits
     from ..data.source import BuiltInPhrases, HubDataset, Text, TextFile
 
@@ -39,6 +40,10 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
     direction = (source_lang, target_lang)
     unseen: list[int] = []
     dataset: JsonObject | None = None
+    if args.sacrebleu_testset:
+        files = _sacrebleu_files(args.sacrebleu_testset, "-".join(direction))
+        sources, references = (list(read_lines(file)) for file in files)
+        return ReferenceText(args.sacrebleu_testset, sources, references, "-".join(direction), unseen, dataset)
     if test_file:
         source: Text = TextFile(direction, test_file)
         name = Path(test_file).name
@@ -61,3 +66,28 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
     sources = [text or "" for text in pairs["source"]]
     references = [text or "" for text in pairs["target"]]
     return ReferenceText(name, sources, references, "-".join(direction), unseen, dataset)
+
+
+def _sacrebleu_files(name: str, direction: str) -> tuple[str, str]:
+    """Return the files with the source and the reference of a test set of sacreBLEU, which may be downloaded first.
+
+    Raises:
+        OSError: if it can neither be found nor downloaded.
+        UsageError: if sacreBLEU has no such test set, or not with one reference in this direction.
+    """
+    from sacrebleu.dataset import DATASETS
+
+    known = {testset: data for testset, data in DATASETS.items() if direction in data.langpairs}
+    if name not in known:
+        raise UsageError(f"sacreBLEU has no test set {name!r} for {direction}; it has: {', '.join(known) or 'none'}.")
+    try:
+        source = known[name].get_source_file(direction)
+        references = known[name].get_reference_files(direction)
+    except OSError as error:
+        raise OSError(
+            f"Cannot download sacreBLEU's test set {name} ({error}). Where there is a network, run `sacrebleu -t "
+            f"{name} -l {direction} --echo src`; then copy ~/.sacrebleu here, or to the folder that SACREBLEU names."
+        ) from error
+    if len(references) > 1:
+        raise UsageError(f"{name} has {len(references)} references for {direction}; only one can be used here.")
+    return source, references[0]

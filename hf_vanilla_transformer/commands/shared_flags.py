@@ -93,16 +93,27 @@ class TextFlags(DirectionFlags):
     dataset_name: str | None = option("a dataset on the Hub to use instead of --test_file", None)
     dataset_config_name: str | None = option("configuration of the dataset", None)
     split: str = option("split of the dataset", "test")
+    sacrebleu_testset: str | None = option(
+        "a test set of sacreBLEU to use instead of --test_file, such as wmt14/full; downloaded to ~/.sacrebleu, or "
+        "the folder that the environment variable SACREBLEU names, unless it is there",
+        None,
+        metavar="NAME",
+    )
 
     def __post_init__(self):
-        if self.test_file and self.dataset_name:
-            raise ValueError("Give either --test_file or --dataset_name.")
+        if sum(map(bool, (self.test_file, self.dataset_name, self.sacrebleu_testset))) > 1:
+            raise ValueError("Give only one of --test_file, --dataset_name and --sacrebleu_testset.")
 
 
 @dataclass(kw_only=True)
 class BleuFlags:
-    """The tokenisation of BLEU."""
+    """The tokenisation of BLEU, and the paper's BLEU."""
 
     bleu_tokenize: str = option(
         "sacreBLEU's tokenisation for BLEU: 13a, none, intl, char, zh, ja-mecab, flores200, ...", "13a"
+    )
+    paper_bleu: bool = option(
+        "also compute the paper's BLEU for translation into German: tokenised by Moses (or not, with --bleu_tokenize "
+        "none), with compounds split at their hyphens (extra: paper)",
+        False,
     )

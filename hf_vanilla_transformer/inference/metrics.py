@@ -1,12 +1,19 @@
-"""BLEU, chrF, chrF++ and TER by sacreBLEU, and BLEU as a metric of `evaluate` that needs no network access."""
+"""BLEU, chrF, chrF++ and TER by sacreBLEU, the paper's BLEU, and BLEU as a metric of `evaluate` that works offline."""
 
 import math
+import re
 from collections.abc import Sequence
 
 import datasets
 import evaluate
 import sacrebleu
 from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEUScore
+
+from ..files import import_extra
+
+# The hyphen of a compound and its two neighbours; `@-@` is a hyphen that Moses' aggressive mode has split off already
+_COMPOUND = re.compile(r"(?!(?<!\S)@-@(?!\S))(\S)-(\S)")
 
 
 class Bleu(evaluate.Metric):
@@ -41,6 +48,36 @@ def bleu(tokenize: str | None = None) -> sacrebleu.BLEU:
     return sacrebleu.BLEU(tokenize=tokenize, force=True)
 
 
+class PaperBleu(sacrebleu.BLEU):
+    """The paper's BLEU for English-German: cased, without smoothing, of Moses' tokens with compounds split at hyphens.
+
+    It is what tensor2tensor's get_ende_bleu.sh and fairseq's compound_split_bleu.sh compute.
+
+    Args:
+        tokenize: "none" for text that is already tokenised; anything else stands for Moses' tokenisation.
+
+    Raises:
+        ImportError: if the text needs Moses' tokenisation, and sacremoses is not installed.
+    """
+
+    def __init__(self, tokenize: str | None = None):
+        super().__init__(tokenize="none", smooth_method="none", force=True)
+        self._moses = None
+        if tokenize != "none":
+            self._moses = import_extra("sacremoses", "paper").MosesTokenizer("de")
+        self.tokenizer_signature = f"{'moses.de' if self._moses else 'none'}-compounds"
+
+    def _preprocess_segment(self, sent: str) -> str:
+        tokens = self._moses.tokenize(sent, return_str=True) if self._moses else sent
+        return super()._preprocess_segment(_COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens))
+
+    def _compute_score_from_stats(self, stats: list[int]) -> BLEUScore:
+        score = super()._compute_score_from_stats(stats)
+        # sacreBLEU's paired test would confuse it with another measure that is called BLEU
+        score.name = "PaperBLEU"
+        return score
+
+
 def check_tokenization(name: str) -> None:
     """Check that BLEU can be computed with sacreBLEU's tokenisation `name`.
 
@@ -58,14 +95,16 @@ def check_tokenization(name: str) -> None:
 
 
 def evaluate_translations(
-    predictions: list[str], references: list[str], bleu_tokenize: str = "13a"
+    predictions: list[str], references: list[str], bleu_tokenize: str = "13a", paper_bleu: bool = False
 ) -> dict[str, float | dict[str, str]]:
     """Return `{"bleu": ..., "chrf": ..., "chrf++": ..., "ter": ..., "signatures": {...}}`, with scores in percent.
 
     Args:
         bleu_tokenize: sacreBLEU's tokenisation for BLEU, such as "13a" or "none".
+        paper_bleu: whether to add "paper_bleu", the paper's BLEU for English-German.
 
     Raises:
+        ImportError: as `PaperBleu`.
         ValueError: if there are no predictions, or their number differs from the number of references.
     """
     if len(predictions) != len(references) or not predictions:
@@ -77,6 +116,8 @@ def evaluate_translations(
         "chrf++": sacrebleu.CHRF(word_order=2),  # also counts words and pairs of words
         "ter": sacrebleu.TER(),  # an error rate: lower is better
     }
+    if paper_bleu:
+        metrics["paper_bleu"] = PaperBleu(bleu_tokenize)
     scores = {name: metric.corpus_score(predictions, [references]).score for name, metric in metrics.items()}
     # Signatures name the number of references, which is known only after scoring
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}

@@ -11,7 +11,7 @@ from sacrebleu.significance import PairedTest, Result
 from ..data.batching import batches_by_length, pad
 from ..files import JsonObject
 from ..inference.ensemble import Ensemble
-from ..inference.metrics import bleu, sentence_chrf
+from ..inference.metrics import PaperBleu, bleu, sentence_chrf
 from ..inference.translator import Translator
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, shift_right
 
@@ -25,6 +25,7 @@ def compare_translations(
     references: Sequence[str],
     translations: dict[str, Sequence[str]],
     bleu_tokenize: str = "13a",
+    paper_bleu: bool = False,
 ) -> JsonObject:
     """Compare two systems, A and B, on one test set.
 
@@ -34,6 +35,7 @@ def compare_translations(
 
     Args:
         translations: maps the names of the two systems to their translations, one for each source.
+        paper_bleu: whether to add the paper's BLEU for English-German.
 
     Returns:
         BLEU, chrF and TER with intervals and p-values, BLEU and chrF by sentence length, and the sentences whose
@@ -48,6 +50,8 @@ def compare_translations(
         if not len(lines) == len(sources) == len(references) or not lines:
             raise ValueError(f"{name} has {len(lines)} translations for {len(sources)} lines.")
     metrics: dict[str, Metric] = {"bleu": bleu(bleu_tokenize), "chrf": sacrebleu.CHRF(), "ter": sacrebleu.TER()}
+    if paper_bleu:
+        metrics["paper_bleu"] = PaperBleu(bleu_tokenize)
     systems: list[tuple[str, Sequence[str]]] = [(name, list(lines)) for name, lines in translations.items()]
     signatures, results = PairedTest(systems, metrics, [list(references)], "bs", RESAMPLES)()
     scores: JsonObject = {}

@@ -1,13 +1,16 @@
 """Metrics, compared with sacreBLEU itself."""
 
 import json
+import math
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import evaluate
 import pytest
 import sacrebleu
+from sacremoses import MosesTokenizer
 
 from hf_vanilla_transformer.inference.metrics import Bleu, check_tokenization, evaluate_translations
 
@@ -98,3 +101,96 @@ def test_unknown_tokenisation_is_an_error_that_lists_the_known_ones():
     check_tokenization("intl")
     with pytest.raises(ValueError, match="Unknown tokenisation 'foo' for BLEU; choose one of 13a, char"):
         check_tokenization("foo")
+
+
+# Compounds of every kind, quotation marks that Moses escapes, and sentences that differ in case only
+COMPOUNDS = [
+    'Das Open-Source-Projekt A-B-C kostet 3-4 Mio. Euro, sagt der "CDU-Chef".',
+    "Er trägt ein T-Shirt -- und eine E-Mail-Adresse hat er auch nicht.",
+    "Die Frankfurt-Berlin-Strecke ist z.B. am 3. Mai gesperrt & das ist gut so.",
+    "Kein Bindestrich weit und breit, nur ein Gedankenstrich - wie hier.",
+]
+TRANSLATED = [
+    'Das Open-Source Projekt A-B-C kostet 3-4 Mio. Euro, sagt der "CDU-Chef".',
+    "Er trägt ein T-shirt -- und eine E-Mail-Adresse hat er nicht.",
+    "Die Strecke Frankfurt-Berlin ist z.B. am 3. Mai gesperrt & das ist gut so.",
+    "Kein Bindestrich weit und breit, nur ein Gedankenstrich - wie dort.",
+]
+
+
+def split_compounds(text: str) -> list[str]:
+    """Return the tokens of a text, with compounds split as the definition says, character by character."""
+    tokens = []
+    for token in text.split():
+        pieces, start, place = [], 0, 1
+        while token != "@-@" and place < len(token) - 1:
+            if token[place] == "-":
+                pieces += [token[start:place], "##AT##-##AT##"]
+                # The right neighbour is used up: it is not the left one of the next hyphen
+                start, place = place + 1, place + 3
+            else:
+                place += 1
+        tokens += [*pieces, token[start:]]
+    return tokens
+
+
+def bleu_of_tokens(predictions: list[list[str]], references: list[list[str]]) -> float:
+    """Return cased BLEU of four-grams without smoothing, in percent (Papineni et al. 2002)."""
+    logs = []
+    for n in range(1, 5):
+        matches = total = 0
+        for prediction, reference in zip(predictions, references, strict=True):
+            counts, known = (
+                Counter(tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1))
+                for tokens in (prediction, reference)
+            )
+            matches += sum((counts & known).values())
+            total += sum(counts.values())
+        if not matches:
+            return 0.0
+        logs.append(math.log(matches / total))
+    length, reference_length = (sum(map(len, texts)) for texts in (predictions, references))
+    return 100 * math.exp(sum(logs) / 4 + min(0, 1 - reference_length / length))
+
+
+def moses(lines: list[str]) -> list[str]:
+    return [MosesTokenizer("de").tokenize(line, return_str=True, escape=False) for line in lines]
+
+
+@pytest.mark.parametrize(("tokenize", "tokenise"), [("13a", moses), ("none", list)])
+def test_the_papers_bleu_is_that_of_its_definition(tokenize, tokenise):
+    expected = bleu_of_tokens(*([*map(split_compounds, tokenise(lines))] for lines in (TRANSLATED, COMPOUNDS)))
+    result = evaluate_translations(TRANSLATED, COMPOUNDS, tokenize, paper_bleu=True)
+    assert 40 < expected < 90
+    assert result["paper_bleu"] == pytest.approx(expected, abs=1e-6)
+    # Without the splitting, or without regard to case, the score is another
+    unsplit = bleu_of_tokens(*([line.split() for line in tokenise(lines)] for lines in (TRANSLATED, COMPOUNDS)))
+    lower = evaluate_translations(
+        *([each.lower() for each in lines] for lines in (TRANSLATED, COMPOUNDS)), tokenize, True
+    )
+    assert abs(unsplit - expected) > 0.5
+    assert abs(lower["paper_bleu"] - expected) > 0.5
+    name = {"13a": "moses.de", "none": "none"}[tokenize]
+    signature = f"nrefs:1|case:mixed|eff:no|tok:{name}-compounds|smooth:none|{VERSION}"
+    assert result["signatures"]["paper_bleu"] == signature
+
+
+def test_both_neighbours_of_a_hyphen_are_used_up():
+    expected = "a ##AT##-##AT## b-c ab ##AT##-##AT## cd ##AT##-##AT## -e - -x y-"
+    assert " ".join(split_compounds("a-b-c ab-cd--e - -x y-")) == expected
+    result = evaluate_translations(["a-b-c-d"], ["a ##AT##-##AT## b-c ##AT##-##AT## d"], "none", paper_bleu=True)
+    assert result["paper_bleu"] < 100
+
+
+def test_the_papers_bleu_does_not_smooth():
+    result = evaluate_translations(["ein Hund rennt heute"], ["ein Hund schläft heute"], paper_bleu=True)
+    assert result["bleu"] > 0 == result["paper_bleu"]
+
+
+def test_hyphens_that_moses_has_split_are_not_split_again():
+    aggressive = [MosesTokenizer("de").tokenize(line, True, True) for line in COMPOUNDS]
+    assert sum(line.count(" @-@ ") for line in aggressive) > 5
+    changed = [line.replace("gut", "schön") for line in aggressive]
+    result = evaluate_translations(changed, aggressive, "none", paper_bleu=True)
+    expected = bleu_of_tokens(*([line.split() for line in lines] for lines in (changed, aggressive)))
+    assert result["paper_bleu"] == pytest.approx(expected, abs=1e-6)

@@ -4,6 +4,7 @@ import torch
 
 from hf_vanilla_transformer import Translator, train_tokenizer
 from hf_vanilla_transformer.inference.ensemble import Ensemble
+from hf_vanilla_transformer.inference.metrics import evaluate_translations
 from hf_vanilla_transformer.study.comparison import compare_translations, score_translations
 
 REFERENCES = [" ".join(f"w{(7 * i + j) % 23}" for j in range(3 + i % 40)) for i in range(60)]
@@ -32,6 +33,20 @@ def test_scores_are_those_of_sacrebleu_and_a_clear_difference_is_significant():
             assert "bs:1000" in measure["signature"]
     assert result["scores"]["bleu"]["difference"] > 0 > result["scores"]["ter"]["difference"]
     assert all(measure["p"] < 0.05 for measure in result["scores"].values())
+
+
+def test_the_papers_bleu_is_compared_beside_sacrebleus():
+    hyphenated = [text.replace(" w1", "-w1") for text in REFERENCES]
+    lines = [text.replace(" w1", "-w1") for text in damaged(6)]
+    result = compare_translations(SOURCES, hyphenated, {"bad": damaged(6), "good": lines}, "none", paper_bleu=True)
+    plain = compare_translations(SOURCES, hyphenated, {"bad": damaged(6), "good": lines}, "none")
+    paper = result["scores"].pop("paper_bleu")
+    assert result == plain
+    expected = evaluate_translations(lines, hyphenated, "none", paper_bleu=True)
+    assert paper["b"]["score"] == pytest.approx(expected["paper_bleu"])
+    assert paper["b"]["score"] != pytest.approx(result["scores"]["bleu"]["b"]["score"])
+    assert paper["difference"] > 0
+    assert "|bs:1000|seed:12345|case:mixed|eff:no|tok:none-compounds|smooth:none|" in paper["signature"]
 
 
 def test_equal_systems_do_not_differ_significantly():
