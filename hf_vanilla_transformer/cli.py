@@ -19,10 +19,11 @@ from .commands.console import UsageError, say
 from .flags import choose, parse
 from .version import __version__
 
-# In the order of the help. Each is a module of its name in `commands/`, but `import` is a word of Python
+# In the order of the help. Each is a module of its name in `commands/`, except for a word of Python and a public name
+_MODULES = {"import": "import_text", "convert": "conversion"}
 _NAMES = ("evaluate", "compare", "score", "translate", "convert", "export", "push", "demo", "serve", "plot")
 VERBS: dict[str, ModuleType] = {
-    name: import_module(f".commands.{'import_text' if name == 'import' else name}", __package__)
+    name: import_module(f".commands.{_MODULES.get(name, name)}", __package__)
     for name in (*_NAMES, "import", "prepare", "average")
 }
 # Their flags include those of the Trainer, which is slow to import, so they parse them themselves
