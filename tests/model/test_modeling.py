@@ -307,6 +307,18 @@ def test_initial_weights_follow_tensor2tensor(small_model):
     assert model.model.decoder.layers[0].self_attn.q_proj.bias.abs().max() == 0
 
 
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])
+def test_each_dropout_acts_alone_and_only_in_training(small_model, name):
+    rates = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 2]]), "decoder_input_ids": torch.tensor([[1, 8, 9]])}
+    plain = small_model(**rates).train()
+    assert torch.equal(plain(**inputs).logits, plain(**inputs).logits)
+    model = small_model(**{**rates, name: 0.5}).train()
+    assert not torch.equal(model(**inputs).logits, model(**inputs).logits)
+    model.eval()
+    assert torch.equal(model(**inputs).logits, model(**inputs).logits)
+
+
 @pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
 def test_positions_take_the_dtype_of_weights_that_were_cast_alone(small_model, position_embedding):
     """DeepSpeed casts parameters and leaves the sinusoids, which are buffers, in float32."""
