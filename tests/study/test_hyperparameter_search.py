@@ -152,5 +152,5 @@ def test_a_sentence_longer_than_a_batch_is_named(tune, flags, tmp_path, capsys):
 
 def test_without_optuna_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ImportError, match=r"hf-vanilla-transformer\[tune\]"):
+    with pytest.raises(ImportError, match=r'pip install "\.\[tune\]"'):
         hyperparameter_search(None, None, None)

@@ -28,7 +28,7 @@ def test_longer_texts_have_larger_attention_maps():
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"hf-vanilla-transformer\[plots\]"):
+    with pytest.raises(ImportError, match=r'pip install "\.\[plots\]"'):
         attention_map(WEIGHTS, ["a", "b"], ["a", "b", "c"], "", ("", ""))
 
 
