@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +28,7 @@ SETTINGS = "settings.yaml"  # the settings of the run, as a recipe
 STATE = "trainer_state.json"  # in the folders of the run and of each checkpoint
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several shards
+MODEL = (WEIGHTS, "config.json")  # of which a folder with a model has at least one
 CORPUS_MANIFEST = "translation.json"  # in a folder of translations
 UNFINISHED = ".unfinished"  # ending of what is being written
 
@@ -232,13 +233,16 @@ def replacing_files(folder: str | Path, shared: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(path: str | Path) -> Iterator[Path]:
+def new_folder(path: str | Path, names: Collection[str] = ()) -> Iterator[Path]:
     """Yield an empty folder to fill, and move it to `path` if the block succeeds.
 
     If the block fails, it is removed and `path` is left unchanged.
 
+    Args:
+        names: what `path` must not have, if it may have anything else; by default, it must be empty.
+
     Raises:
-        ValueError: if `path` already exists and is not an empty folder, or as `check_folder`.
+        ValueError: if `path` already exists and is in use, or as `check_folder`.
     """
     check_folder(path)
     # A link cannot be replaced by a folder, but what it leads to can
@@ -249,9 +253,10 @@ def new_folder(path: str | Path) -> Iterator[Path]:
             yield unfinished
             unfinished.replace(target)
         return
+    found = {entry.name for entry in target.iterdir()}
     # Left by a process that was killed while it moved the files
-    is_unfinished = any(entry.name.endswith(UNFINISHED) for entry in target.iterdir())
-    if any(target.iterdir()) and not is_unfinished:
+    is_unfinished = any(name.endswith(UNFINISHED) for name in found)
+    if (found & {*names} if names else found) and not is_unfinished:
         raise ValueError(f"{path} is in use: choose a new or empty folder.")
     # Not replaced: it may be a mount point, or its parent read-only
     with replacing_files(target) as unfinished:

@@ -19,7 +19,7 @@ class AverageArguments:
 
 def run(args: AverageArguments) -> None:
     """Average the last checkpoints and write the result as a model folder."""
-    from ..files import new_folder
+    from ..files import MODEL, new_folder
     from ..sharing.card import record_average
     from ..training.checkpoints import checkpoint_folders, write_average
     from ..training.ema import AVERAGE
@@ -31,7 +31,7 @@ def run(args: AverageArguments) -> None:
 
     chosen = folders[-args.last :]
     moving_average = any((folder / AVERAGE).is_file() for folder in chosen)
-    with new_folder(args.output_dir) as output:
+    with new_folder(args.output_dir, MODEL) as output:
         write_average(chosen, output)
         record_average(args.run, output, args.last, moving_average)
     say(f"Wrote the average of {', '.join(folder.name for folder in chosen)} to {args.output_dir}")

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import TrainerState
 
-from ..files import STATE, WEIGHTS, checksum, new_folder, read_json
+from ..files import MODEL, STATE, WEIGHTS, checksum, new_folder, read_json
 from ..sharing.hub import model_files
 
 CHECKSUMS = "checksums.json"
@@ -85,10 +85,10 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
 
     Raises:
         ValueError: if `folders` is empty, if weights are damaged or differ in their names or shapes, or if
-            `output_dir` is neither new nor an empty folder.
+            `output_dir` already holds a model.
         FileNotFoundError: if a folder does not have its weights in a single safetensors file.
     """
-    with new_folder(output_dir) as output:
+    with new_folder(output_dir, MODEL) as output:
         write_average(folders, output)
 
 

@@ -87,6 +87,16 @@ def test_too_few_checkpoints_are_a_clear_error(run, tmp_path, capsys):
         average_checkpoints(["nowhere"], tmp_path / "mean")
 
 
+def test_an_average_may_be_written_beside_the_checkpoints_of_its_run(run):
+    (run / "notes.txt").write_text("mine")
+    average_checkpoints(checkpoint_folders(run)[1:], run / "mean")
+    assert main(["average", str(run), "--last", "2", "--output_dir", str(run)]) == 0
+    expected = weights(run / "mean")
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights(run).items())
+    assert (run / "notes.txt").read_text() == "mine"
+    assert len(checkpoint_folders(run)) == 3
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_averaging_never_overwrites_a_model(run, tmp_path, capsys, name):
     folder = tmp_path / "model"
