@@ -13,6 +13,7 @@ from hf_vanilla_transformer.cli import TRAINER_VERBS, VERBS, main
 LANGUAGES = ["--source_lang", "en", "--target_lang", "de"]
 COMMANDS = {
     "average": ["run", "--last", "1"],
+    "convert": ["model", "--to", "marian"],
     "export": ["model", "--format", "ctranslate2"],
     "import": ["test", *LANGUAGES],
     "prepare": ["test", *LANGUAGES],
@@ -24,8 +25,8 @@ COMMANDS = {
 
 def words(verb: str, output: str) -> list[str]:
     """Return the command of a verb with an output folder."""
-    if verb == "export":
-        # its output folder has no flag
+    if verb in ("convert", "export"):
+        # their output folder has no flag
         model, *flags = COMMANDS[verb]
         return [verb, model, output, *flags]
     return [verb, *COMMANDS[verb], "--output_dir", output]
@@ -48,7 +49,7 @@ def test_an_output_folder_that_is_a_file_is_named_and_left_as_it_is(verb, output
     assert (saved.folder / "taken").read_text() == "mine"
 
 
-@pytest.mark.parametrize("verb", ["average", "export", "import", "train"])
+@pytest.mark.parametrize("verb", ["average", "convert", "export", "import", "train"])
 def test_a_full_disk_is_one_line_and_the_same_command_succeeds_later(verb, saved, monkeypatch, capsys):
     monkeypatch.chdir(saved.folder)
     shutil.copytree("model", "run/checkpoint-1")
