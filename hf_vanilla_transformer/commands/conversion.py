@@ -27,9 +27,13 @@ class ConvertArguments:
 def run(args: ConvertArguments) -> None:
     """Convert the model and write it as a model folder."""
     from ..model.text_rules_vanilla_transformer import Directions
+    from ..sharing.card import conversion
     from ..sharing.convert import from_pretrained
 
     model, _ = from_pretrained(args.model, args.output_dir, args.to, args.source_lang, args.target_lang)
     directions = Directions(model.config)
     languages = f" ({directions})" if directions.pairs else ""
     say(f"Wrote the converted model{languages} to {args.output_dir}")
+    origin = conversion(args.output_dir)
+    if origin and not origin["license"]:
+        say(f"The licence of {origin['converted']} is unknown: look it up, and name it with `push --license`")

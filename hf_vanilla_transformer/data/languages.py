@@ -35,7 +35,8 @@ def short_name(name: str) -> str:
     """
     aliases = import_extra("babel.core", "marian").get_global("language_aliases")
     base, *script = name.split("_", 1)
-    short = aliases.get(base, base)
+    # of codes of two letters, such as tw, some are aliases too
+    short = aliases.get(base, base) if len(base) == 3 else base
     return "_".join([short if len(short) == 2 else base, *script])
 
 

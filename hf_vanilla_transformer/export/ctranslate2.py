@@ -103,8 +103,8 @@ class CTranslate2Model:
                 hypotheses = outputs[i] = self._search([sources[i]], beams, count, alpha, limits[i])[0]
             for ids, _ in hypotheses:
                 if own.forced_eos_token_id is not None and len(ids) == limits[i]:
-                    # as transformers ends an output at its limit
-                    ids[-1] = own.forced_eos_token_id
+                    # as transformers ends an output at its limit, with one token or the first of several
+                    ids[-1] = int(torch.tensor(own.forced_eos_token_id).flatten()[0])
         returned = [hypothesis for hypotheses in outputs for hypothesis in hypotheses[:num_return_sequences]]
         rows = [torch.tensor([self.config.decoder_start_token_id, *ids]) for ids, _ in returned]
         # (B num_return_sequences, T), as transformers returns them

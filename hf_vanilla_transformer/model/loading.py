@@ -145,32 +145,44 @@ def load_complete(auto_class: Any, name: str, **kwargs) -> Any:
     return model
 
 
+def find_weights(name: str) -> list[str]:
+    """Return the safetensors files of a model, which may have several shards.
+
+    Raises:
+        ValueError: If it has none, or their index names a file outside the folder.
+    """
+    optional = {"_raise_exceptions_for_missing_entries": False}
+    if file := cached_file(name, SAFE_WEIGHTS_NAME, **optional):
+        return [file]
+    index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, **optional)
+    if index is None:
+        # transformers would have a service of the Hub convert others, or take a pull request of anybody
+        raise ValueError(
+            f"it has no {SAFE_WEIGHTS_NAME}, and other weights, which may run code, are never loaded. Where you trust "
+            "them, save the model again with transformers: from_pretrained(...).save_pretrained(...)"
+        )
+    shards = {str(shard) for shard in read_json(Path(index))["weight_map"].values()}
+    if outside := [shard for shard in shards if Path(shard).name != shard]:
+        raise ValueError(f"its {SAFE_WEIGHTS_INDEX_NAME} names {shortened(outside[0])}, which is outside the folder")
+    return [str(cached_file(name, shard)) for shard in sorted(shards)]
+
+
 def _check_layers(config: VanillaTransformerConfig, name: str) -> None:
     """Check that a model has as many layers as its weights, of which only the names are read, from its own folder.
 
     transformers compares the shapes before it allocates memory, but builds all layers first.
 
     Raises:
-        ValueError: If it has not, or the index of the weights names a file outside the folder.
+        ValueError: If it has not, or as `find_weights`.
     """
-    optional = {"_raise_exceptions_for_missing_entries": False}
-    files = [cached_file(name, SAFE_WEIGHTS_NAME, **optional)]
-    if files == [None] and (index := cached_file(name, SAFE_WEIGHTS_INDEX_NAME, **optional)):
-        shards = {str(shard) for shard in read_json(Path(index))["weight_map"].values()}
-        if outside := [shard for shard in shards if Path(shard).name != shard]:
-            raise ValueError(
-                f"its {SAFE_WEIGHTS_INDEX_NAME} names {shortened(outside[0])}, which is outside the folder"
-            )
-        files = [cached_file(name, shard) for shard in sorted(shards)]
     layers: set[tuple[str, ...]] = set()
-    for file in filter(None, files):
+    for file in find_weights(name):
         with safe_open(file, "pt") as weights:
             found = (re.search(r"(encoder|decoder)\.layers\.(\d+)\.", tensor) for tensor in weights.keys())  # noqa: SIM118
             layers.update(match.groups() for match in found if match)
     for stack, expected in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         count = sum(each == stack for each, _ in layers)
-        # without any in safetensors files, transformers refuses the model
-        if layers and count != expected:
+        if count != expected:
             raise ValueError(f"num_{stack}_layers in its config.json is {expected:,}, but its weights have {count:,}")
 
 

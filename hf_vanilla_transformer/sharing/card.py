@@ -288,7 +288,7 @@ def read_scores(file: str) -> list[JsonObject]:
 def conversion(folder: str | Path) -> JsonObject:
     """Return what the record of a converted model says about its source; nothing for any other model."""
     record = _read_object(Path(folder, RECORD))
-    names = ("base_model", "converted", "license")
+    names = ("base_model", "converted", "converted_license", "license")
     return {name: record.get(name) for name in names} if record.get("converted") else {}
 
 

@@ -21,11 +21,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from yaml import YAMLError
 
 from ..data.tokenizer import check_tokenizer
 from ..files import CARD, JsonObject, import_extra, new_folder, write_whole
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.loading import load, load_complete, load_model, loading_errors
+from ..model.loading import find_weights, load, load_complete, load_model, loading_errors
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .card import CardDetails, model_card, write_card, write_record
 from .marian_tokenizer import adopt_languages, for_marian, save_for_all_releases
@@ -35,6 +36,8 @@ _T = TypeVar("_T")
 MARIAN = "marian"
 VANILLA_TRANSFORMER = VanillaTransformerConfig.model_type
 FORMATS = (VANILLA_TRANSFORMER, MARIAN)
+_LANGUAGES = ("source_lang", "target_lang", "language_pairs")  # fields of a config, which a copy as MarianMT keeps
+_FILES = ("*.json", "*.safetensors", "*.spm", "*.model", "*.md")  # of a model on the Hub
 
 # Why models of other classes have no equivalent, for those that are nearest to the paper's
 _DIFFERENCES = {
@@ -70,7 +73,8 @@ def _shared_fields(config: VanillaTransformerConfig | MarianConfig) -> dict[str,
     """Return the fields that the configurations of both classes have under the same name and with the same meaning."""
     # Only what the classes themselves declare, not what they inherit, such as the version of transformers.
     names = VanillaTransformerConfig.__annotations__.keys() & MarianConfig.__annotations__.keys()
-    return {name: getattr(config, name) for name in names}
+    # And the languages, for which Marian has no names of its own
+    return {name: getattr(config, name, None) for name in (*names, *_LANGUAGES)}
 
 
 def _layer_norm_epsilon(model: nn.Module) -> float:
@@ -150,14 +154,14 @@ def _check_marian(config: MarianConfig) -> None:
     Raises:
         ValueError: if it does not, or the model is of another class.
     """
-    _check_model_type(config.model_type, MARIAN)
+    _check_convertible(config.model_type, MARIAN)
     if not config.share_encoder_decoder_embeddings or config.decoder_vocab_size != config.vocab_size:
         raise ValueError("Cannot convert: this Marian model has separate source and target vocabularies.")
     if not config.scale_embedding:
         raise ValueError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
 
 
-def _check_model_type(model_type: str, expected: str) -> None:
+def _check_convertible(model_type: str, expected: str) -> None:
     """Check that the class of a model can be converted.
 
     Raises:
@@ -166,6 +170,20 @@ def _check_model_type(model_type: str, expected: str) -> None:
     if model_type != expected:
         difference = _DIFFERENCES.get(model_type, "a different architecture")
         raise ValueError(f"Cannot convert: this is not a {expected} but a {model_type} model ({difference}).")
+
+
+def check_equivalent(config: VanillaTransformerConfig) -> None:
+    """Check that MarianMT has an equivalent of a model.
+
+    Raises:
+        ValueError: if it has none, saying why.
+    """
+    _check_convertible(config.model_type, VANILLA_TRANSFORMER)
+    if config.position_embedding != "sinusoidal":
+        raise ValueError("Cannot convert: this model has learned positions, but Marian supports only sinusoidal ones.")
+    if {config.d_k, config.d_v} != {config.d_model / config.num_heads}:
+        heads = f"d_k {config.d_k} and d_v {config.d_v}, with d_model {config.d_model} and {config.num_heads} heads"
+        raise ValueError(f"Cannot convert: Marian's heads are d_model / num_heads wide, but this model has {heads}.")
 
 
 def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
@@ -179,12 +197,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
         ValueError: if the model has learned positions, or d_k or d_v is not d_model / num_heads.
     """
     source = model.config
-    _check_model_type(source.model_type, VANILLA_TRANSFORMER)
-    if source.position_embedding != "sinusoidal":
-        raise ValueError("Cannot convert: this model has learned positions, but Marian supports only sinusoidal ones.")
-    if {source.d_k, source.d_v} != {source.d_model / source.num_heads}:
-        heads = f"d_k {source.d_k} and d_v {source.d_v}, with d_model {source.d_model} and {source.num_heads} heads"
-        raise ValueError(f"Cannot convert: Marian's heads are d_model / num_heads wide, but this model has {heads}.")
+    check_equivalent(source)
 
     config = MarianConfig(
         **_shared_fields(source),
@@ -241,7 +254,7 @@ def from_pretrained(
         source: the folder of a MarianMT model such as OPUS-MT's, or its name on the Hub; or a model of this package.
         output_dir: a folder to write to, which must be new or empty.
         to: one of `FORMATS`: the class of the converted model.
-        source_lang, target_lang: the languages of a MarianMT model whose tokenizer and name do not tell them.
+        source_lang, target_lang: the languages of a MarianMT model whose tokenizer and name do not specify them.
 
     Raises:
         ImportError: if the packages of its tokenizer are not installed.
@@ -250,15 +263,19 @@ def from_pretrained(
     """
     if to not in FORMATS:
         raise ValueError(f"to must be one of {', '.join(FORMATS)}, got {to!r}.")
+    if to == MARIAN and (source_lang or target_lang):
+        raise ValueError(
+            "The languages of a model of this package are its own: give none with a conversion to marian."
+        )
     name = str(source)
     config = load(AutoConfig, name)
-    _check_model_type(config.model_type, VANILLA_TRANSFORMER if to == MARIAN else MARIAN)
+    _check_convertible(config.model_type, VANILLA_TRANSFORMER if to == MARIAN else MARIAN)
     model: PreTrainedModel
     if to == MARIAN:
         if not Path(name).is_dir():
             # the card is made from its files
             with loading_errors(name):
-                name = snapshot_download(name)
+                name = snapshot_download(name, allow_patterns=list(_FILES))
         model, tokenizer = _load_as_marian(name)
     else:
         model, tokenizer = _load_from_marian(name, config, source_lang, target_lang)
@@ -285,9 +302,13 @@ def _load_from_marian(
         import_extra(module, "marian")
     # In text, names of special tokens are ordinary characters, as for the tokenizers of this package
     tokenizer = load(AutoTokenizer, name, split_special_tokens=True)
-    languages = adopt_languages(tokenizer, name, source_lang, target_lang)
+    with loading_errors(name):
+        find_weights(name)
     model = from_marian(load_complete(MarianMTModel, name))
-    model.config.update(languages)
+    if not any(getattr(model.config, field) for field in _LANGUAGES):
+        model.config.update(adopt_languages(tokenizer, name, source_lang, target_lang))
+    elif source_lang or target_lang:
+        raise ValueError(f"{name} names its languages: omit --source_lang and --target_lang.")
     check_tokenizer(tokenizer, model.config)
     return model, tokenizer
 
@@ -326,12 +347,14 @@ def _origin(name: str) -> JsonObject:
     card = Path(name, CARD)
     license = None
     if not local or card.is_file():
-        # it may have no card
-        with suppress(EntryNotFoundError, LocalEntryNotFoundError, OfflineModeIsEnabled):
+        # It may have no card, or one that cannot be read
+        with suppress(EntryNotFoundError, LocalEntryNotFoundError, OfflineModeIsEnabled, ValueError, YAMLError):
             license = ModelCard.load(card if local else name).data.license
-    # Not the path on this machine
+    if isinstance(license, list):
+        license = ", ".join(license)
+    # Not the local path
     public = Path(name).resolve().name if local else name
-    return {"base_model": public, "converted": public, "license": license}
+    return {"base_model": public, "converted": public, "converted_license": license, "license": license}
 
 
 def from_torch(transformer: nn.Transformer, embedding: nn.Embedding) -> VanillaTransformerForConditionalGeneration:

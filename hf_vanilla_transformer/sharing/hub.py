@@ -90,15 +90,16 @@ def _shared_files(folder: Path, details: CardDetails) -> Iterator[dict[str, Path
         ValueError: if MarianMT has no equivalent of the model, or as `model_files`.
     """
     files: dict[str, Path | bytes] = {**model_files(folder), **_weights_and_texts(folder)}
-    results = benchmark_results(folder, details)
-    scores = {_RESULTS: results.encode()} if results else {}
     if details.format != MARIAN:
-        yield {**files, **scores}
+        if results := benchmark_results(folder, details):
+            files[_RESULTS] = results.encode()
+        yield files
         return
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary, MARIAN)
         from_pretrained(folder, copy, MARIAN)
-        yield {**{file.name: file for file in copy.iterdir()}, **scores}
+        # without scores, which are those of the search of this package
+        yield {file.name: file for file in copy.iterdir()}
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loading import loading_errors
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
+from ..sharing.convert import MARIAN, check_equivalent
 from .arguments import NOAM, VanillaTransformerTrainingArguments, reject_changes
 from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
@@ -267,7 +268,14 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         super().log(logs, start_time)
 
     def init_hf_repo(self, *args, **kwargs) -> None:
-        """Create the repository before training starts, so that a missing token or permission is reported early."""
+        """Create the repository before training starts, so that a missing token or permission is reported early.
+
+        Raises:
+            OSError: if that fails, saying why.
+            ValueError: if the model cannot be uploaded in the format that was asked for.
+        """
+        if self.args.hub_format == MARIAN:
+            check_equivalent(self.accelerator.unwrap_model(self.model).config)
         with hub.hub_errors(str(self.args.hub_model_id or self.args.output_dir)):
             super().init_hf_repo(*args, **kwargs)
 

@@ -512,6 +512,18 @@ def test_training_uploads_a_copy_as_marian_on_request(tmp_path):
     assert (tmp_path / "run" / "modeling_vanilla_transformer.py").is_file()
 
 
+@pytest.mark.slow
+def test_training_for_a_copy_as_marian_that_cannot_be_is_refused_before_it_starts(tmp_path):
+    target = ["--output_dir", tmp_path / "run", "--push_to_hub", "--hub_model_id", "you/phrases"]
+    model = ["--hub_format", "marian", "--position_embedding", "learned"]
+    with local_hub() as server:
+        run = run_command([*TRAIN, *target, *model], tmp_path / "home", 1, **hub_environment(server))
+        assert not server.repositories["models"]
+    assert run.returncode == 1
+    assert "this model has learned positions" in run.stderr
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
 def test_a_space_needs_a_model_of_this_package(saved, capsys):
     folder, _ = saved
     assert main(["push", str(folder), "you/model", "--format", "marian", "--space"]) == 2
