@@ -57,6 +57,16 @@ def test_validation_bleu_matches_translations_by_this_package(trainer, small_mod
     assert expected > 5
 
 
+def test_a_tokenizer_that_pads_on_the_left_changes_neither_training_nor_validation(trainer):
+    runs = [trainer(), trainer()]
+    runs[1].processing_class.padding_side = "left"
+    for run in runs:
+        run.train()
+    right, left = (run.evaluate() for run in runs)
+    for name in ("eval_loss", "eval_bleu"):
+        assert left[name] == right[name]
+
+
 def test_validation_bleu_without_a_tokenizer_is_a_clear_error(trainer):
     run = trainer()
     run.processing_class, translated = None, []
