@@ -31,7 +31,9 @@ WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several shards
 MODEL = (WEIGHTS, "config.json")  # of which a folder with a model has at least one
 CORPUS_MANIFEST = "translation.json"  # in a folder of translations
 UNFINISHED = ".unfinished"  # ending of what is being written
+_FILLING = ".filling"  # ending of a folder inside the new one whose files it becomes
 
+_CANNOT_WRITE = "Cannot write"
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # How errors of packages written in Rust, such as tokenizers and safetensors, quote one of the operating system
 _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -57,9 +59,10 @@ def write_failure(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in _FULL_DISK:
         return os.strerror(error.errno)
     if _SHORT_WRITE.search(str(error)):
-        return "the disk is full, or failed"
-    # explained by an inner block, for a temporary place
-    return write_failure(error.__cause__) if error.__cause__ else None
+        return "the disk is full or has failed"
+    # Explained by an inner block, for a temporary place; an error of reading has causes, too
+    is_explained = str(error).startswith(_CANNOT_WRITE)
+    return write_failure(error.__cause__) if error.__cause__ and is_explained else None
 
 
 @contextmanager
@@ -70,7 +73,7 @@ def _writing(place: str | Path) -> Iterator[None]:
     except Exception as error:
         if (cause := write_failure(error)) is None:
             raise
-        raise OSError(f"Cannot write {place}: {cause}.") from error
+        raise OSError(f"{_CANNOT_WRITE} {place}: {cause}.") from error
 
 
 @contextmanager
@@ -222,13 +225,15 @@ def replacing_files(folder: str | Path, shared: bool = False) -> Iterator[Path]:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for left in () if shared else folder.glob(f"*{UNFINISHED}"):
-        shutil.rmtree(left, ignore_errors=True)
-    with _folder_of_same_name(folder, within=folder) as unfinished:
+    if not shared:
+        # What killed processes have left
+        for left in folder.glob(f"*{_FILLING}"):
+            shutil.rmtree(left, ignore_errors=True)
+    with _folder_of_same_name(folder, UNFINISHED if shared else _FILLING, within=folder) as unfinished:
         yield unfinished
         for file in sorted(file for file in unfinished.rglob("*") if file.is_file()):
             place = folder / file.relative_to(unfinished)
-            place.parent.mkdir(exist_ok=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
             file.replace(place)
 
 
@@ -239,34 +244,35 @@ def new_folder(path: str | Path, names: Collection[str] = ()) -> Iterator[Path]:
     If the block fails, it is removed and `path` is left unchanged.
 
     Args:
-        names: what `path` must not have, if it may have anything else; by default, it must be empty.
+        names: entries that `path` must not contain, whatever else it contains; by default, it must be empty.
 
     Raises:
         ValueError: if `path` already exists and is in use, or as `check_folder`.
     """
     check_folder(path)
     # A link cannot be replaced by a folder, but what it leads to can
-    target = Path(path).resolve()
+    target = Path(os.path.realpath(path))
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _folder_of_same_name(target, within=target.parent) as unfinished:
+        with _folder_of_same_name(target, UNFINISHED, within=target.parent) as unfinished:
             yield unfinished
             unfinished.replace(target)
         return
     found = {entry.name for entry in target.iterdir()}
-    # Left by a process that was killed while it moved the files
-    is_unfinished = any(name.endswith(UNFINISHED) for name in found)
+    # Left by a process that was killed while it moved the files here
+    is_unfinished = any(name.endswith(_FILLING) for name in found)
     if (found & {*names} if names else found) and not is_unfinished:
-        raise ValueError(f"{path} is in use: choose a new or empty folder.")
+        advice = f"a folder without {' and '.join(names)}" if names else "a new or empty folder"
+        raise ValueError(f"{path} is in use: choose {advice}.")
     # Not replaced: it may be a mount point, or its parent read-only
     with replacing_files(target) as unfinished:
         yield unfinished
 
 
 @contextmanager
-def _folder_of_same_name(folder: Path, within: Path) -> Iterator[Path]:
+def _folder_of_same_name(folder: Path, ending: str, within: Path) -> Iterator[Path]:
     """Yield a temporary folder on the disk of `within`, whose name is that of `folder`, for the titles of cards."""
-    with _writing(folder), tempfile.TemporaryDirectory(UNFINISHED, dir=within) as scratch:
+    with _writing(folder), tempfile.TemporaryDirectory(ending, dir=within) as scratch:
         # Not the temporary folder itself, which only its owner may read
         unfinished = Path(scratch, folder.resolve().name)
         unfinished.mkdir()

@@ -170,7 +170,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_full_disk_is_an_os_error_of_one_line_that_names_the_place(writer, full_disk, tmp_path):
-    reason = "the disk is full, or failed" if writer in ("NumPy", "torch") else "File too large"
+    reason = "the disk is full or has failed" if writer in ("NumPy", "torch") else "File too large"
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match=reason) as error, replacing(tmp_path / "file") as unfinished:
         WRITERS[writer](unfinished)
@@ -192,7 +192,7 @@ def test_other_errors_of_a_block_are_not_explained_as_a_full_disk(tmp_path):
 def test_files_of_a_folder_are_replaced_and_others_stay(tmp_path):
     (tmp_path / "old").write_text("old")
     (tmp_path / "both").write_text("old")
-    (tmp_path / "killed.unfinished").mkdir()
+    (tmp_path / "killed.filling").mkdir()
     with replacing_files(tmp_path) as unfinished:
         assert unfinished.name == tmp_path.name
         (unfinished / "both").write_text("new")
@@ -294,3 +294,20 @@ def test_yaml_is_read_as_pyyaml_reads_it(tmp_path):
     assert read_yaml(tmp_path / "x.yaml") == content
     write_whole(tmp_path / "x.yaml", "")
     assert read_yaml(tmp_path / "x.yaml") is None
+
+
+@pytest.mark.parametrize("names", [(), ("config.json",)])
+def test_a_folder_in_use_stays_as_it_is_whatever_others_write_in_it(names, tmp_path):
+    """`.unfinished` is the ending of what a running process writes, or a killed one has left."""
+    folder = tmp_path / "used"
+    (folder / "draft.unfinished").mkdir(parents=True)
+    (folder / "draft.unfinished" / "README.md").write_text("mine")
+    for name in ("config.json", "settings.yaml.unfinished"):
+        (folder / name).write_text("mine")
+    with pytest.raises(ValueError, match="used is in use: choose a"), new_folder(folder, names) as unfinished:
+        (unfinished / "config.json").write_text("new")
+    with replacing_files(folder) as unfinished:
+        (unfinished / "new").write_text("new")
+    contents = {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    kept = ("draft.unfinished/README.md", "config.json", "settings.yaml.unfinished")
+    assert contents == {**dict.fromkeys(kept, "mine"), "new": "new"}

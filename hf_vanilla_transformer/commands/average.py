@@ -21,7 +21,7 @@ def run(args: AverageArguments) -> None:
     """Average the last checkpoints and write the result as a model folder."""
     from ..files import MODEL, new_folder
     from ..sharing.card import record_average
-    from ..training.checkpoints import checkpoint_folders, write_average
+    from ..training.checkpoints import checkpoint_folders, mean_weights, write_average
     from ..training.ema import AVERAGE
 
     folders = checkpoint_folders(args.run)
@@ -31,8 +31,9 @@ def run(args: AverageArguments) -> None:
 
     chosen = folders[-args.last :]
     moving_average = any((folder / AVERAGE).is_file() for folder in chosen)
+    mean = mean_weights(chosen)
     with new_folder(args.output_dir, MODEL) as output:
-        write_average(chosen, output)
+        write_average(mean, chosen[-1], output)
         record_average(args.run, output, args.last, moving_average)
     say(f"Wrote the average of {', '.join(folder.name for folder in chosen)} to {args.output_dir}")
     # the weights of checkpoints are those that the optimizer updates; the moving average exists only beside them

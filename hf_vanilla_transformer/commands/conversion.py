@@ -35,5 +35,5 @@ def run(args: ConvertArguments) -> None:
     languages = f" ({directions})" if directions.pairs else ""
     say(f"Wrote the converted model{languages} to {args.output_dir}")
     origin = conversion(args.output_dir)
-    if origin and not origin["license"]:
+    if origin and not origin["converted_license"]:
         say(f"The licence of {origin['converted']} is unknown: look it up, and name it with `push --license`")

@@ -1,5 +1,6 @@
 """Load models and tokenizers from untrusted sources without running their code, with one clear error on failure."""
 
+import pickle
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,13 +38,14 @@ _COUNTS = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
 _BEAMS = ("num_beams", "num_return_sequences")
 _NUMBERS = (
     *("length_penalty", "temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
-    *("repetition_penalty", "encoder_repetition_penalty"),
+    *("repetition_penalty", "encoder_repetition_penalty", "max_time"),
 )
 _SWITCHES = (
-    *("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "early_stopping"),
+    *("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "early_stopping", "disable_compile"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
 )
 _MAX_BEAMS = 1000
+_MAX_LENGTH = 10_000  # tokens, of a model with sinusoidal positions
 _MAX_NUMBER = 1000.0  # of a penalty, which may be an exponent
 
 
@@ -70,7 +72,10 @@ def loading_errors(name: str) -> Iterator[None]:
     except Exception as error:
         # damaged files can raise any exception
         where = name if Path(name).is_dir() else f"{name} (not a local folder)"
-        raise OSError(f"Cannot load {where}: {error}") from error
+        # torch's message advises to run the code
+        is_pickle = isinstance(error, pickle.UnpicklingError)
+        reason = "a file in it is damaged or contains code, which is never run" if is_pickle else error
+        raise OSError(f"Cannot load {where}: {reason}") from error
 
 
 def load_config(name: str) -> VanillaTransformerConfig:
@@ -216,9 +221,13 @@ def check_decoding(settings: GenerationConfig, config: VanillaTransformerConfig,
     Raises:
         OSError: If they are not.
     """
+    longest = 2 * config.max_position_embeddings
+    if config.position_embedding == "sinusoidal":
+        # the table grows
+        longest = max(longest, _MAX_LENGTH)
     limits: dict[str, tuple[float, float]] = {
         **dict.fromkeys(_BEAMS, (1, _MAX_BEAMS)),
-        **dict.fromkeys(_LENGTHS, (0, 2 * config.max_position_embeddings)),
+        **dict.fromkeys(_LENGTHS, (0, longest)),
         **dict.fromkeys(_COUNTS, (0, MAX_POSITIONS)),
         **dict.fromkeys(_NUMBERS, (-_MAX_NUMBER, _MAX_NUMBER)),
     }

@@ -1,4 +1,4 @@
-"""What a model can translate: its directions, its limit on length, blank text, and nothing if its weights are NaN.
+"""What a model can translate: its directions, its limit on length, blank text; and whether its weights are finite.
 
 `inference.translator.Translator` follows these rules, and so does the pipeline, which travels with a saved model and
 cannot import the package.
@@ -52,7 +52,7 @@ def check_weights(model: nn.Module, name: str = "the model") -> None:
     for weight_name, weight in model.named_parameters():
         # not those in formats of their own, such as quantised ones, which are subclasses
         is_plain = type(weight) is nn.Parameter and weight.is_floating_point() and not weight.is_meta
-        # a sum is much faster than looking at each number, and as sure: in float32, no sum of weights overflows
+        # a sum is much faster than looking at each number, and as reliable: in float32, none of them overflows
         if is_plain and not math.isfinite(weight.detach().sum(dtype=torch.float32)):
             raise ValueError(
                 f"Cannot translate with {name}: its weights contain NaN or infinity, in {weight_name}. Use a "

@@ -88,12 +88,17 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
             `output_dir` already holds a model.
         FileNotFoundError: if a folder does not have its weights in a single safetensors file.
     """
+    mean = mean_weights(folders)
     with new_folder(output_dir, MODEL) as output:
-        write_average(folders, output)
+        write_average(mean, Path(folders[-1]), output)
 
 
-def write_average(folders: Sequence[str | Path], output: Path) -> None:
-    """Write the average of `average_checkpoints` into an empty folder, for more files to be added."""
+def mean_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
+    """Return the mean of the weights in `folders`.
+
+    Raises:
+        ValueError, FileNotFoundError: as for `average_checkpoints`.
+    """
     if not folders:
         raise ValueError("There are no checkpoints to average.")
     sums: dict[str, torch.Tensor] = {}
@@ -110,8 +115,12 @@ def write_average(folders: Sequence[str | Path], output: Path) -> None:
             # float64, because a sum in bfloat16 would lose what distinguishes neighbouring checkpoints
             sums[name] = sums.get(name, 0.0) + weight.double()
 
-    for file in model_files(Path(folders[-1])).values():
-        shutil.copy2(file, output)
     # `weights` are those of the last folder, in whose dtypes the mean is saved
-    mean = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
+    return {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
+
+
+def write_average(mean: dict[str, torch.Tensor], last: Path, output: Path) -> None:
+    """Write averaged weights, with the configuration and tokenizer of the folder `last`."""
+    for file in model_files(last).values():
+        shutil.copy2(file, output)
     save_file(mean, output / WEIGHTS, metadata={"format": "pt"})

@@ -95,7 +95,7 @@ class _Run:
         resumes = check_same_run(self.settings, self.folder)
         finished = resumes and not requested and self._is_finished()
         checkpoint = None if finished else self._find_checkpoint(resumes)
-        # Before the other processes read the files, which wait for this one below
+        # Before the other processes read these files: they wait for this one below
         if resumes and checkpoint and not requested and self.args.process_index == 0:
             self._restore_tokenizer(Path(checkpoint))
 
@@ -156,7 +156,7 @@ class _Run:
         return str(newest) if newest else None
 
     def _restore_tokenizer(self, checkpoint: Path) -> None:
-        """Restore a tokenizer or configuration that cannot be loaded from a checkpoint, whose checksums are right."""
+        """Restore the tokenizer and configuration from an intact checkpoint, if the run's own cannot be loaded."""
         try:
             load_tokenizer(self.folder)
         except OSError:

@@ -358,9 +358,9 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         """Load the state as transformers does; a file that would run code, or is damaged, is an `OSError`."""
         with loading_errors(str(checkpoint)):
             super()._load_optimizer_and_scheduler(checkpoint)
-        # Only called in a run that resumes; in others, the average starts when training begins
-        if self.average:
-            self.average.start(self.accelerator.unwrap_model(self.model), checkpoint)
+            # Only called in a run that resumes; in others, the average starts when training begins
+            if self.average:
+                self.average.start(self.accelerator.unwrap_model(self.model), checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict=None):
         """Save the model without transformers' pickled copy of the arguments: shared folders contain no pickles."""
@@ -368,7 +368,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if is_sharded(model := self.accelerator.unwrap_model(self.model)):
             restore_name(model)
         if not self.args.should_save:
-            # takes part in gathering sharded weights
+            # This process only takes part in gathering sharded weights
             super()._save(output_dir, state_dict)
             return
         with replacing_files(folder) as unfinished:

@@ -103,6 +103,6 @@ def test_averaging_never_overwrites_a_model(run, tmp_path, capsys, name):
     folder.mkdir()
     (folder / name).write_text("mine")
     assert main(["average", str(run), "--last", "1", "--output_dir", str(folder)]) == 1
-    assert "model is in use: choose a new or empty folder" in capsys.readouterr().err
+    assert "model is in use: choose a folder without model.safetensors and config.json" in capsys.readouterr().err
     assert [file.name for file in folder.iterdir()] == [name]
     assert (folder / name).read_text() == "mine"
