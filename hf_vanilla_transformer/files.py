@@ -29,6 +29,7 @@ STATE = "trainer_state.json"  # in the folders of the run and of each checkpoint
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several shards
 MODEL = (WEIGHTS, "config.json")  # of which a folder with a model has at least one
+MODEL_TYPES = ("vanilla_transformer", "marian")  # in which a model can be saved and shared: this package's, MarianMT
 CORPUS_MANIFEST = "translation.json"  # in a folder of translations
 UNFINISHED = ".unfinished"  # ending of what is being written
 _FILLING = ".filling"  # ending of a folder inside the new one whose files it becomes
@@ -198,7 +199,7 @@ def read_yaml(file: Path) -> Any:
         # JSON refuses what only YAML has, such as dates, and integers with too many digits to be printed
         json.dumps(document)
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
-        # YAML raises the latter for values that do not suit their tags
+        # YAML raises the last three for values that do not suit their tags
         raise ValueError(f"{file} is damaged: {' '.join(str(error).split())}") from None
     return document
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..files import MODEL_TYPES
 from ..flags import option
 from .console import say
 
@@ -16,9 +17,8 @@ class ConvertArguments:
     output_dir: str = option("folder for the converted model; must be new or empty", metavar="OUT", positional=True)
     to: str = option(
         "class of the converted model",
-        "vanilla_transformer",
-        # as in sharing.convert, which imports torch
-        choices=("vanilla_transformer", "marian"),
+        MODEL_TYPES[0],
+        choices=MODEL_TYPES,
     )
     source_lang: str | None = option("language of the sources, if the MarianMT model does not name it", None)
     target_lang: str | None = option("language of the targets, if the MarianMT model does not name it", None)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..files import MODEL_TYPES
 from ..flags import option
 
 HELP = "upload a trained model, its tokenizer and its model card to the Hub"
@@ -22,9 +23,8 @@ class PushArguments:
     private: bool = option("create the repository as private", False)
     format: str = option(
         "class of the uploaded model: marian for a copy as MarianMT, which transformers loads without code",
-        "vanilla_transformer",
-        # as in sharing.convert, which imports torch
-        choices=("vanilla_transformer", "marian"),
+        MODEL_TYPES[0],
+        choices=MODEL_TYPES,
     )
     space: bool = option("also create a Space with the web page of `demo`", False)
 

@@ -74,7 +74,7 @@ _KNOWN_PROCESSORS = (NoBadWordsLogitsProcessor, ForcedEOSTokenLogitsProcessor, L
 
 
 class OutputRules(NamedTuple):
-    """Which tokens a search may choose, as the settings of OPUS-MT's models and their like say.
+    """Which tokens a search may choose, as set by models such as OPUS-MT.
 
     Args:
         banned: tokens that are never generated (`bad_words_ids`).

@@ -24,7 +24,7 @@ from transformers import (
 from yaml import YAMLError
 
 from ..data.tokenizer import check_tokenizer
-from ..files import CARD, JsonObject, import_extra, new_folder, write_whole
+from ..files import CARD, MODEL_TYPES, JsonObject, import_extra, new_folder, write_whole
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import find_weights, load, load_complete, load_model, loading_errors
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -35,7 +35,6 @@ _T = TypeVar("_T")
 
 MARIAN = "marian"
 VANILLA_TRANSFORMER = VanillaTransformerConfig.model_type
-FORMATS = (VANILLA_TRANSFORMER, MARIAN)
 _LANGUAGES = ("source_lang", "target_lang", "language_pairs")  # fields of a config, which a copy as MarianMT keeps
 _FILES = ("*.json", "*.safetensors", "*.spm", "*.model", "*.md")  # of a model on the Hub
 
@@ -253,7 +252,7 @@ def from_pretrained(
     Args:
         source: the folder of a MarianMT model such as OPUS-MT's, or its name on the Hub; or a model of this package.
         output_dir: a folder to write to, which must be new or empty.
-        to: one of `FORMATS`: the class of the converted model.
+        to: one of `MODEL_TYPES`: the class of the converted model.
         source_lang, target_lang: the languages of a MarianMT model whose tokenizer and name do not specify them.
 
     Raises:
@@ -261,8 +260,8 @@ def from_pretrained(
         OSError: if the model cannot be loaded.
         ValueError: if it has no equivalent, saying why, or `output_dir` is in use.
     """
-    if to not in FORMATS:
-        raise ValueError(f"to must be one of {', '.join(FORMATS)}, got {to!r}.")
+    if to not in MODEL_TYPES:
+        raise ValueError(f"to must be one of {', '.join(MODEL_TYPES)}, got {to!r}.")
     if to == MARIAN and (source_lang or target_lang):
         raise ValueError(
             "The languages of a model of this package are its own: give none with a conversion to marian."

@@ -10,6 +10,7 @@ from transformers.debug_utils import DebugOption
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
+from ..files import MODEL_TYPES
 from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
 
 NOAM = "noam"
@@ -218,9 +219,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     )
     hub_format: str = option(
         "Class of the uploaded model: marian for a copy as MarianMT, which transformers loads without code.",
-        "vanilla_transformer",
+        MODEL_TYPES[0],
         _PRIVATE,
-        choices=("vanilla_transformer", "marian"),
+        choices=MODEL_TYPES,
     )
     early_stopping_patience: int | None = option(
         "Stop after this many evaluations without a better model, and keep the best.", None, _NOTHING, parse=positive

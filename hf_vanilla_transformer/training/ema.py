@@ -23,7 +23,7 @@ class MovingAverage(TrainerCallback):
         decay: 0.999 averages roughly the last thousand updates.
 
     Attributes:
-        model: has the average as its weights; there is none before training starts.
+        model: a copy of the model with the averaged weights, set when training starts.
     """
 
     model: VanillaTransformerForConditionalGeneration

@@ -59,7 +59,9 @@ class Command:
     def unfinished(self) -> set[tuple[str, int]]:
         """Return the names of unfinished files and folders in the output folder and beside it, and their times."""
         folders = [folder for folder in (self.folder.parent, self.folder) if folder.is_dir()]
-        found = [entry for folder in folders for entry in os.scandir(folder) if "unfinished" in entry.name]
+        found = [
+            entry for folder in folders for entry in os.scandir(folder) if re.search("unfinished|filling", entry.name)
+        ]
         times = set()
         for entry in found:
             # it may have been renamed since

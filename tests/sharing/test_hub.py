@@ -328,7 +328,7 @@ def test_a_space_gets_no_stray_files_of_a_clone(tmp_path, monkeypatch):
     for stray in (".env", "notes.txt", "token.json", "data/private.en", "model/weights.safetensors", "page.html~"):
         (clone / stray).write_text("secret")
     monkeypatch.setattr(hub, "_PACKAGE", clone)
-    # what tells type checkers that the package has types is of no use in a Space
+    # the marker for type checkers is not needed in a Space
     assert set(hub._package_files()) == shipped - {"hf_vanilla_transformer/py.typed"}
 
 

@@ -29,7 +29,7 @@ COMMANDS = {
 TIMED = ("settings.yaml", "training.json", "README.md", "trainer_state.json")
 
 
-def _run(words: list[str], place: Path, survived: list[str], log: Path) -> None:
+def _run(words: list[str], place: Path, survived: list[str] | None, log: Path) -> None:
     """Run a verb in this new process, and kill it before the first rename that is not among those `survived`."""
     with log.open("wb") as output:
         for stream in (sys.stdout, sys.stderr):
@@ -65,7 +65,7 @@ class Command:
         self.log = place.with_name("log")
 
     def run(self, survived: list[str] | None = None) -> int:
-        """Run it and return the exit status; kill it before a rename unless it is among those given, or None is."""
+        """Run it and return the exit status; kill it before the first rename not in `survived`, if given."""
         process = FORKS.Process(target=_run, args=(self.words, self.place, survived, self.log))
         process.start()
         process.join(timeout=200)
