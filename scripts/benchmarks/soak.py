@@ -117,8 +117,13 @@ class Soak:
         self.rng = rng
         self.counts = Counter[str]()
 
-    def disturb(self, command: Command, seconds: float) -> None:
-        """Run a command until it finishes, and stop it each time after at most this long, or soon after it saves."""
+    def disturb(self, command: Command, seconds: float, appears_whole: bool = False) -> None:
+        """Run a command until it finishes, and stop it each time after at most this long, or soon after it saves.
+
+        Args:
+            appears_whole: whether the folder appears with all that belongs in it, so that a command which is stopped
+                after that has done its work.
+        """
         saved = 0
         finished = False
         while not finished:
@@ -133,6 +138,7 @@ class Soak:
             if not finished:
                 name = "kills" if stop_signal == signal.SIGKILL else "terminations"
                 self.counts[f"{name} while saving" if saving else name] += 1
+                finished = appears_whole and command.folder.exists()
             saved = newest_checkpoint(command.folder)
 
     def compare(self, folders: list[Path], pattern: str) -> None:
@@ -162,7 +168,7 @@ class Soak:
             (["export", "--format", "ctranslate2", str(averages[0])], exports),
         ):
             Command([*arguments, str(outputs[0])], outputs[0]).run(signal.SIGKILL, 600)
-            self.disturb(Command([*arguments, str(outputs[1])], outputs[1]), 6)
+            self.disturb(Command([*arguments, str(outputs[1])], outputs[1]), 6, appears_whole=True)
             self.compare(outputs, "*")
         return memory_growth(training.memory)
 
