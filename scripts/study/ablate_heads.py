@@ -1,0 +1,126 @@
+"""Measure what each attention head contributes: BLEU of a model without it.
+
+python scripts/study/ablate_heads.py out/quickstart --test_file data/test
+python scripts/study/ablate_heads.py out/quickstart --test_file data/test --sentences 200 --output heads.png
+
+The test file is a table or the prefix of a Moses pair, as for `vanilla-transformer evaluate`. Every head of the
+encoder, of the decoder and of the attention between them is removed in turn, by a head mask, and the text is
+translated with greedy search. Prints a Markdown table, the most important head first, and can draw a picture. Many
+heads can be removed without loss (Michel, Levy and Neubig 2019), but not all at once.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from hf_vanilla_transformer import Translator
+from hf_vanilla_transformer.data.source import TextFile
+from hf_vanilla_transformer.inference.metrics import bleu
+from hf_vanilla_transformer.model.generation_vanilla_transformer import HEAD_MASKS
+from hf_vanilla_transformer.study.plots import COLOUR_MAP, KINDS, new_figure, save
+
+MASKS = dict(zip(KINDS, HEAD_MASKS, strict=True))  # the argument of `generate` for each kind of attention
+
+
+class Head(NamedTuple):
+    """A head by its kind of attention, and its layer and number, counted from 1."""
+
+    kind: str
+    layer: int
+    head: int
+
+
+def all_heads(translator: Translator) -> list[Head]:
+    """Return all heads of a model."""
+    config = translator.model.config
+    layers = {kind: config.num_decoder_layers for kind in KINDS} | {"encoder": config.num_encoder_layers}
+    return [
+        Head(kind, layer, head)
+        for kind in KINDS
+        for layer in range(1, layers[kind] + 1)
+        for head in range(1, config.num_heads + 1)
+    ]
+
+
+def _size(kind: str, heads: Sequence[Head]) -> tuple[int, int]:
+    """Return the number of layers and of heads of one kind of attention."""
+    same_kind = [each for each in heads if each.kind == kind]
+    return max(each.layer for each in same_kind), max(each.head for each in same_kind)
+
+
+def mask_without(head: Head, heads: Sequence[Head]) -> dict[str, torch.Tensor]:
+    """Return the argument of `generate` that removes one of all heads of a model."""
+    mask = torch.ones(_size(head.kind, heads))
+    mask[head.layer - 1, head.head - 1] = 0
+    return {MASKS[head.kind]: mask}
+
+
+def measure(
+    translator: Translator, sources: Sequence[str], references: Sequence[str], tokenize: str | None = None
+) -> tuple[float, dict[Head, float]]:
+    """Return the BLEU of a model, and that without each of its heads."""
+    heads = all_heads(translator)
+    metric = bleu(tokenize)
+
+    def score(**masks: torch.Tensor) -> float:
+        translations = translator.translate(sources, num_beams=1, **masks)
+        return metric.corpus_score([each.text for each in translations], [references]).score
+
+    whole = score()
+    progress = tqdm(heads, desc="Removing heads", unit=" heads", disable=None)
+    return whole, {head: score(**mask_without(head, heads)) for head in progress}
+
+
+def draw(whole: float, scores: dict[Head, float]) -> Figure:
+    """Draw how much BLEU the model loses without each head: a panel for each kind of attention, a row per layer."""
+    losses = {head: whole - score for head, score in scores.items()}
+    # one scale for all panels, so that their colours can be compared; a head whose loss helps counts as 0
+    largest = max(1e-3, *losses.values())
+    sizes = [_size(kind, list(scores)) for kind in KINDS]
+    figure = new_figure(11, 1.5 + 0.5 * max(layers for layers, _ in sizes))
+    panels = figure.subplots(1, len(KINDS))
+    for axes, kind, (layers, heads) in zip(panels, KINDS, sizes, strict=True):
+        grid = [[losses[Head(kind, i + 1, j + 1)] for j in range(heads)] for i in range(layers)]
+        image = axes.imshow(grid, cmap=COLOUR_MAP, vmin=0, vmax=largest, aspect="auto")
+        axes.set(title=f"{kind} attention", xlabel="head", ylabel="layer")
+        axes.set_xticks(range(heads), range(1, heads + 1))
+        axes.set_yticks(range(layers), range(1, layers + 1))
+        for i, row in enumerate(grid):
+            for j, loss in enumerate(row):
+                colour = "black" if loss > largest / 2 else "white"
+                axes.text(j, i, f"{loss:.1f}", ha="center", va="center", color=colour)
+    figure.colorbar(image, ax=panels, label="BLEU lost")
+    figure.suptitle(f"BLEU lost without each head, of {whole:.1f}")
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="folder of a trained model, or its name on the Hub")
+    parser.add_argument("--test_file", required=True, metavar="P", help="a table, or the prefix of a Moses pair")
+    parser.add_argument("--sentences", type=int, metavar="N", help="use only the first N (default: all)")
+    parser.add_argument("--bleu_tokenize", default="13a", help="sacreBLEU's tokenisation (default: 13a)")
+    parser.add_argument("--output", metavar="FILE", help="draw a picture, which ends in .png or .svg")
+    args = parser.parse_args(argv)
+    try:
+        translator = Translator.load(args.model)
+        pairs = TextFile(translator.directions.resolve(None, None), args.test_file).pairs()
+        sources, references = (list(pairs[side][: args.sentences]) for side in ("source", "target"))
+        whole, scores = measure(translator, sources, references, args.bleu_tokenize)
+        print(f"BLEU of the model: {whole:.2f}\n")
+        print(f"| attention | layer | head | BLEU without it | difference |\n{'|---' * 5}|")
+        for head, score in sorted(scores.items(), key=lambda item: item[1]):
+            print(f"| {head.kind} | {head.layer} | {head.head} | {score:.2f} | {score - whole:+.2f} |")
+        if args.output:
+            save(draw(whole, scores), args.output)
+    except (ValueError, OSError) as error:
+        sys.exit(f"ablate_heads.py: {error}")
+
+
+if __name__ == "__main__":
+    main()
