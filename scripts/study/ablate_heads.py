@@ -12,7 +12,7 @@ heads can be removed without loss (Michel, Levy and Neubig 2019), but not all at
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
@@ -67,7 +67,7 @@ def measure(
     heads = all_heads(translator)
     metric = bleu(tokenize)
 
-    def score(**masks: torch.Tensor) -> float:
+    def score(**masks: Any) -> float:
         translations = translator.translate(sources, num_beams=1, **masks)
         return metric.corpus_score([each.text for each in translations], [references]).score
 
@@ -109,7 +109,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         translator = Translator.load(args.model)
-        pairs = TextFile(translator.directions.resolve(None, None), args.test_file).pairs()
+        source_lang, target_lang = translator.directions.resolve(None, None)
+        if source_lang is None or target_lang is None:
+            raise ValueError(f"{args.model} does not say its languages.")
+        pairs = TextFile((source_lang, target_lang), args.test_file).pairs()
         sources, references = (list(pairs[side][: args.sentences]) for side in ("source", "target"))
         whole, scores = measure(translator, sources, references, args.bleu_tokenize)
         print(f"BLEU of the model: {whole:.2f}\n")
