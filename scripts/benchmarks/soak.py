@@ -54,6 +54,7 @@ class Command:
     def __init__(self, arguments: list[str], folder: Path):
         self.folder = folder
         self.memory: list[float] = []
+        self.seconds = 0.0  # of its last run
         self.command = [sys.executable, "-m", "hf_vanilla_transformer", *arguments]
 
     def unfinished(self) -> set[tuple[str, int]]:
@@ -81,6 +82,7 @@ class Command:
         """
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         left = self.unfinished()
+        start = time.monotonic()
         with (
             tempfile.TemporaryFile("w+") as log,
             subprocess.Popen(self.command, env=environment, stdout=log, stderr=subprocess.STDOUT) as process,
@@ -97,6 +99,7 @@ class Command:
             if not finished:
                 process.send_signal(stop_signal)
             process.wait()
+            self.seconds = time.monotonic() - start
             log.seek(0)
             output = log.read()
         status = process.returncode
@@ -155,8 +158,8 @@ class Soak:
         training, disturbed = (
             Command(["train", *SETTINGS, *flags, "--output_dir", str(folder)], folder) for folder in folders
         )
-        training.run(signal.SIGKILL, 600)
-        self.disturb(disturbed, 20)
+        training.run(signal.SIGKILL, 3600)
+        self.disturb(disturbed, training.seconds / 2)
         self.compare(folders, "*.safetensors")
         for name in ("tokenizer.json", "config.json", "generation_config.json"):
             self.compare(folders, name)
@@ -167,8 +170,11 @@ class Soak:
             (["average", str(folders[0]), "--last", "2", "--output_dir"], averages),
             (["export", "--format", "ctranslate2", str(averages[0])], exports),
         ):
-            Command([*arguments, str(outputs[0])], outputs[0]).run(signal.SIGKILL, 600)
-            self.disturb(Command([*arguments, str(outputs[1])], outputs[1]), 6, appears_whole=True)
+            undisturbed = Command([*arguments, str(outputs[0])], outputs[0])
+            undisturbed.run(signal.SIGKILL, 3600)
+            # it starts from the beginning each time, so it must be able to finish
+            seconds = 2 * undisturbed.seconds
+            self.disturb(Command([*arguments, str(outputs[1])], outputs[1]), seconds, appears_whole=True)
             self.compare(outputs, "*")
         return memory_growth(training.memory)
 
