@@ -1,5 +1,6 @@
 """The page of `demo`, with Gradio (the extra `demo`): translation, n-best lists and heat maps of the attention."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from html import escape
@@ -11,6 +12,7 @@ from ..files import import_extra
 from ..inference.translator import Translator
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY
 from ..model.text_rules_vanilla_transformer import is_blank
+from ..study.heads import all_heads, masks_without
 from ..study.plots import KINDS, attention_map
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Explorer:
         # The only implementation that returns its weights; faster ones never form them.
         self.model.set_attn_implementation("eager")
         self._thread = thread
+        self.heads = {str(head): head for head in all_heads(self.model.config)}
 
     @classmethod
     def load(cls, name: str, dtype: str = "float32") -> "Explorer":
@@ -88,7 +91,9 @@ class Explorer:
         translator.name = name.rstrip("/").split("/")[-1]
         return cls(translator, thread)
 
-    def translate(self, text: str, num_beams: int, alpha: float, target_lang: str | None = None) -> list[Candidate]:
+    def translate(
+        self, text: str, num_beams: int, alpha: float, target_lang: str | None = None, without: Sequence[str] = ()
+    ) -> list[Candidate]:
         """Return the n best translations, best first; n is `num_beams`.
 
         Args:
@@ -96,6 +101,7 @@ class Explorer:
             num_beams: beam size; 1 for greedy search.
             alpha: length penalty (section 6.1).
             target_lang: the target language, for a model that has several.
+            without: the heads that are switched off, of `heads`.
 
         Raises:
             ValueError: if the text is blank or too long; the message is shown to the user of the page.
@@ -110,38 +116,47 @@ class Explorer:
         if len(source) > limit:
             raise ValueError(f"The text has {len(source)} tokens, but the limit is {limit}.")
 
+        settings = {"num_beams": num_beams, "length_penalty": alpha, **self._masks(without)}
         (output,) = self._thread.submit(
-            self.translator.translate_ids, [source], num_beams, True, num_beams=num_beams, length_penalty=alpha
+            self.translator.translate_ids, [source], num_beams, scores=True, **settings
         ).result()
         end = self.model.config.eos_token_id
         # Without padding: up to the first `</s>` after the start token, which may be the same token.
         ids = [each[: each.index(end, 1) + 1] if end in each[1:] else each for each in output.hypotheses]
         return list(map(Candidate, output.scores, self.translator.decode(output.hypotheses), ids))
 
-    def attention(self, text: str, target: list[int], target_lang: str | None = None) -> Attention:
+    def attention(
+        self, text: str, target: list[int], target_lang: str | None = None, without: Sequence[str] = ()
+    ) -> Attention:
         """Return all attention weights of the model for the source `text` and the output `target`.
 
         Args:
             text: the source sentence.
             target: the token ids of a translation, from the decoder start token to `</s>`.
             target_lang: the target language, for a model that has several.
+            without: as for `translate`.
         """
         (source,) = self.translator.encode([text], target_lang=target_lang)
         # The last token, `</s>`, is only predicted: no query is computed for it.
-        weights = self._thread.submit(self._weights, source, target[:-1]).result()
+        weights = self._thread.submit(self._weights, source, target[:-1], without).result()
         tokens = {"source": self._token_labels(source), "target": self._token_labels(target[:-1])}
         return {"weights": weights, "tokens": tokens}
 
     @torch.inference_mode()
-    def _weights(self, source: list[int], target: list[int]) -> dict[str, torch.Tensor]:
+    def _weights(self, source: list[int], target: list[int], without: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the weights of each kind of attention, (layers, heads, queries, keys), for what the decoder reads."""
         source_ids = torch.tensor([source], device=self.model.device)  # (1, S)
         target_ids = torch.tensor([target], device=self.model.device)  # (1, T)
 
-        outputs = self.model(input_ids=source_ids, decoder_input_ids=target_ids, output_attentions=True)
+        inputs = {"input_ids": source_ids, "decoder_input_ids": target_ids, **self._masks(without)}
+        outputs = self.model(**inputs, output_attentions=True)
 
         # per layer (1, heads, queries, keys)
         return {kind: torch.stack(outputs[f"{kind}_attentions"]).squeeze(1).float().cpu() for kind in KINDS}
+
+    def _masks(self, without: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Return the head masks that switch off the heads of these names."""
+        return masks_without([self.heads[name] for name in without], self.model.config)
 
     def _token_labels(self, ids: list[int]) -> list[str]:
         """Return a printable label for each token: "␣" for white space, "·" for an unprintable character."""
@@ -167,15 +182,15 @@ class Explorer:
 
 # The arguments of `Explorer.attention` for what is on the page, which keeps these and not the weights themselves: they
 # are large, and quickly computed.
-_Shown = tuple[str, list[int], str | None]
+_Shown = tuple[str, list[int], str | None, list[str]]
 
 
 def _translate(
-    explorer: Explorer, text: str, num_beams: int, alpha: float, target_lang: str | None
+    explorer: Explorer, text: str, num_beams: int, alpha: float, target_lang: str | None, without: list[str]
 ) -> tuple[str, str, _Shown]:
     """Return what the page shows of a text's translations: the best, a table of all, and what to draw."""
     try:
-        candidates = explorer.translate(text, int(num_beams), alpha, target_lang)
+        candidates = explorer.translate(text, int(num_beams), alpha, target_lang, without)
     except ValueError as error:
         # Gradio would print other exceptions with a traceback and show them without their message.
         gr = import_extra("gradio", "demo")
@@ -183,7 +198,7 @@ def _translate(
     # Gradio does not escape the content of an HTML element.
     rows = "".join(f"<tr><td>{each.score:.3f}</td><td>{escape(each.text)}</td></tr>" for each in candidates)
     best = candidates[0]
-    return best.text, _TABLE.format(rows), (text, best.ids, target_lang)
+    return best.text, _TABLE.format(rows), (text, best.ids, target_lang, without)
 
 
 def _draw(explorer: Explorer, shown: _Shown | None, kind: str, layer: int, head: int) -> "Figure | None":
@@ -216,6 +231,7 @@ def build_page(explorer: Explorer) -> "Blocks":
                 alpha = gr.Slider(0, 2, value, step=0.1, label="Length penalty (alpha)")
                 targets = directions.targets
                 target_lang = gr.Dropdown(targets, label="Target language", visible=len(targets) > 1)
+                without = gr.Dropdown(list(explorer.heads), value=[], multiselect=True, label="Heads switched off")
                 button = gr.Button("Translate", variant="primary")
             with gr.Column():
                 best = gr.Textbox(label=f"Translation ({directions.target_lang or 'any language'})", lines=3)
@@ -230,7 +246,7 @@ def build_page(explorer: Explorer) -> "Blocks":
         plot = gr.Plot(show_label=False)
         shown = gr.State()
         selection = [shown, kind, layer, head]
-        inputs = [source, num_beams, alpha, target_lang]
+        inputs = [source, num_beams, alpha, target_lang, without]
         for event in (button.click, source.submit):
             event(partial(_translate, explorer), inputs, [best, table, shown]).success(draw, selection, plot)
         for control in (kind, layer, head):

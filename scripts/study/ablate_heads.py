@@ -12,59 +12,23 @@ heads can be removed without loss (Michel, Levy and Neubig 2019), but not all at
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.inference.metrics import bleu
-from hf_vanilla_transformer.model.generation_vanilla_transformer import HEAD_MASKS
+from hf_vanilla_transformer.study.heads import Head, all_heads, masks_without
 from hf_vanilla_transformer.study.plots import COLOUR_MAP, KINDS, new_figure, save
-
-MASKS = dict(zip(KINDS, HEAD_MASKS, strict=True))  # the argument of `generate` for each kind of attention
-
-
-class Head(NamedTuple):
-    """A head by its kind of attention, and its layer and number, counted from 1."""
-
-    kind: str
-    layer: int
-    head: int
-
-
-def all_heads(translator: Translator) -> list[Head]:
-    """Return all heads of a model."""
-    config = translator.model.config
-    layers = {kind: config.num_decoder_layers for kind in KINDS} | {"encoder": config.num_encoder_layers}
-    return [
-        Head(kind, layer, head)
-        for kind in KINDS
-        for layer in range(1, layers[kind] + 1)
-        for head in range(1, config.num_heads + 1)
-    ]
-
-
-def _size(kind: str, heads: Sequence[Head]) -> tuple[int, int]:
-    """Return the number of layers and of heads of one kind of attention."""
-    same_kind = [each for each in heads if each.kind == kind]
-    return max(each.layer for each in same_kind), max(each.head for each in same_kind)
-
-
-def mask_without(head: Head, heads: Sequence[Head]) -> dict[str, torch.Tensor]:
-    """Return the argument of `generate` that removes one of all heads of a model."""
-    mask = torch.ones(_size(head.kind, heads))
-    mask[head.layer - 1, head.head - 1] = 0
-    return {MASKS[head.kind]: mask}
 
 
 def measure(
     translator: Translator, sources: Sequence[str], references: Sequence[str], tokenize: str | None = None
 ) -> tuple[float, dict[Head, float]]:
     """Return the BLEU of a model, and that without each of its heads."""
-    heads = all_heads(translator)
+    config = translator.model.config
     metric = bleu(tokenize)
 
     def score(**masks: Any) -> float:
@@ -72,8 +36,8 @@ def measure(
         return metric.corpus_score([each.text for each in translations], [references]).score
 
     whole = score()
-    progress = tqdm(heads, desc="Removing heads", unit=" heads", disable=None)
-    return whole, {head: score(**mask_without(head, heads)) for head in progress}
+    progress = tqdm(all_heads(config), desc="Removing heads", unit=" heads", disable=None)
+    return whole, {head: score(**masks_without([head], config)) for head in progress}
 
 
 def draw(whole: float, scores: dict[Head, float]) -> Figure:
@@ -81,10 +45,10 @@ def draw(whole: float, scores: dict[Head, float]) -> Figure:
     losses = {head: whole - score for head, score in scores.items()}
     # one scale for all panels, so that their colours can be compared; a head whose loss helps counts as 0
     largest = max(1e-3, *losses.values())
-    sizes = [_size(kind, list(scores)) for kind in KINDS]
-    figure = new_figure(11, 1.5 + 0.5 * max(layers for layers, _ in sizes))
+    sizes = {kind: max(each[1:] for each in losses if each.kind == kind) for kind in KINDS}
+    figure = new_figure(11, 1.5 + 0.5 * max(layers for layers, _ in sizes.values()))
     panels = figure.subplots(1, len(KINDS))
-    for axes, kind, (layers, heads) in zip(panels, KINDS, sizes, strict=True):
+    for axes, (kind, (layers, heads)) in zip(panels, sizes.items(), strict=True):
         grid = [[losses[Head(kind, i + 1, j + 1)] for j in range(heads)] for i in range(layers)]
         image = axes.imshow(grid, cmap=COLOUR_MAP, vmin=0, vmax=largest, aspect="auto")
         axes.set(title=f"{kind} attention", xlabel="head", ylabel="layer")
@@ -118,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"BLEU of the model: {whole:.2f}\n")
         print(f"| attention | layer | head | BLEU without it | difference |\n{'|---' * 5}|")
         for head, score in sorted(scores.items(), key=lambda item: item[1]):
-            print(f"| {head.kind} | {head.layer} | {head.head} | {score:.2f} | {score - whole:+.2f} |")
+            print(f"| {head.kind} | {head.layer} | {head.number} | {score:.2f} | {score - whole:+.2f} |")
         if args.output:
             save(draw(whole, scores), args.output)
     except (ValueError, OSError) as error:

@@ -97,6 +97,27 @@ def browser():
         browser.close()
 
 
+@pytest.mark.slow
+def test_heads_are_switched_off_in_translations_and_in_the_attention_behind_them(explorer, trained_on_multi30k):
+    model, tokenizer, *_ = trained_on_multi30k
+    first_layer = [name for name in explorer.heads if name.startswith("cross, layer 1,")]
+    without = [*first_layer, "encoder, layer 2, head 1"]
+    masks = {"cross_attn_head_mask": torch.ones(2, 8), "head_mask": torch.ones(2, 8)}
+    masks["cross_attn_head_mask"][0] = 0
+    masks["head_mask"][1, 0] = 0
+    expected = model.generate(**tokenizer(SENTENCE, return_tensors="pt"), num_beams=2, **masks)
+    candidates = explorer.translate(SENTENCE, 2, 0.6, without=without)
+    assert candidates[0].text == tokenizer.decode(expected[0], skip_special_tokens=True)
+    assert candidates != explorer.translate(SENTENCE, 2, 0.6)
+
+    ids = candidates[0].ids
+    weights = explorer.attention(SENTENCE, ids, without=without)["weights"]
+    whole = explorer.attention(SENTENCE, ids)["weights"]
+    # what is removed changes only the layers above it
+    assert torch.equal(weights["decoder"][0], whole["decoder"][0])
+    assert not torch.equal(weights["decoder"][1], whole["decoder"][1])
+
+
 @needs_chromium
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
@@ -117,6 +138,13 @@ def test_page_translates_and_shows_attention(address, browser, explorer, width, 
     before = heat_map.get_attribute("src")
     page.get_by_label("encoder").check()
     expect(heat_map).not_to_have_attribute("src", before)
+
+    page.get_by_label("Heads switched off").click()
+    page.get_by_role("option", name="cross, layer 1, head 1", exact=True).click()
+    page.get_by_role("button", name="Translate").click()
+    best = explorer.translate(SENTENCE, 4, 0.6, without=["cross, layer 1, head 1"])[0]
+    expect(page.locator("table")).to_contain_text(f"{best.score:.3f}")
+    expect(page.get_by_label("Translation (de)")).to_have_value(best.text)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.screenshot(path=tmp_path / "page.png", full_page=True)
     page.close()

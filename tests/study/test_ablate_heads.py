@@ -43,7 +43,7 @@ def test_each_score_is_that_of_a_model_whose_head_does_not_reach_the_output_proj
         projection = getattr(getattr(translator.model.model, stack).layers[head.layer - 1], name).out_proj.weight
         kept = projection.detach().clone()
         with torch.no_grad():
-            projection[:, config.d_v * (head.head - 1) : config.d_v * head.head] = 0
+            projection[:, config.d_v * (head.number - 1) : config.d_v * head.number] = 0
             texts = [each.text for each in translator.translate(SOURCES, num_beams=1)]
             projection.copy_(kept)
         expected[head] = bleu("char").corpus_score(texts, [references]).score
