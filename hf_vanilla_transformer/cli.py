@@ -97,8 +97,13 @@ def _wants_traceback(words: Sequence[str]) -> bool:
     return any(word == "--debug" and (not takes_value or after.startswith("-")) for word, after in pairs)
 
 
+def _help(verb: ModuleType) -> str:
+    """Return what a verb does: the first line of its module, after its name."""
+    return str(verb.__doc__).splitlines()[0].partition(": ")[2].rstrip(".")
+
+
 def _run(words: Sequence[str]) -> None:
-    helps = {name: verb.HELP for name, verb in {**TRAINER_VERBS, **VERBS}.items()}
+    helps = {name: _help(verb) for name, verb in {**TRAINER_VERBS, **VERBS}.items()}
     name = choose(
         helps,
         words,
@@ -115,7 +120,7 @@ def _run(words: Sequence[str]) -> None:
     verb = VERBS[name]
     try:
         arguments = get_type_hints(verb.run)["args"]
-        args = parse(arguments, words[1:], prog=f"{_PROG} {name}", description=verb.HELP)
+        args = parse(arguments, words[1:], prog=f"{_PROG} {name}", description=helps[name])
     except ValueError as error:
         raise UsageError(str(error)) from error
     verb.run(args)

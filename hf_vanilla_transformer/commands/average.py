@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from ..flags import option, positive
 from .console import say
 
-HELP = "average the last checkpoints of a training run into one model"
-
 
 @dataclass(kw_only=True)
 class AverageArguments:

@@ -1,4 +1,4 @@
-"""`vanilla-transformer compare`: compare two models, or files with their translations, on a test text."""
+"""`vanilla-transformer compare`: compare two models on a test text: confidence intervals, significance, examples."""
 
 import json
 from collections.abc import Sequence
@@ -9,8 +9,6 @@ from ..flags import option
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import read_text
 from .shared_flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
-
-HELP = "compare two models on a test text: confidence intervals, significance, examples"
 
 
 @dataclass(kw_only=True)

@@ -1,12 +1,10 @@
-"""`vanilla-transformer convert`: convert a MarianMT model, such as OPUS-MT's, with its tokenizer, or to MarianMT."""
+"""`vanilla-transformer convert`: convert a MarianMT model such as OPUS-MT's, or a model to MarianMT."""
 
 from dataclasses import dataclass
 
 from ..files import MODEL_TYPES
 from ..flags import option
 from .console import say
-
-HELP = "convert a MarianMT model such as OPUS-MT's, or a model to MarianMT"
 
 
 @dataclass(kw_only=True)
@@ -15,11 +13,7 @@ class ConvertArguments:
 
     model: str = option("folder of the model, or its name on the Hub", metavar="SOURCE", positional=True)
     output_dir: str = option("folder for the converted model; must be new or empty", metavar="OUT", positional=True)
-    to: str = option(
-        "class of the converted model",
-        MODEL_TYPES[0],
-        choices=MODEL_TYPES,
-    )
+    to: str = option("class of the converted model", MODEL_TYPES[0], choices=MODEL_TYPES)
     source_lang: str | None = option("language of the sources, if the MarianMT model does not name it", None)
     target_lang: str | None = option("language of the targets, if the MarianMT model does not name it", None)
 

@@ -1,12 +1,10 @@
-"""`vanilla-transformer demo`: a web page to try a model."""
+"""`vanilla-transformer demo`: serve a web page to try a model: translations, n-best lists, attention."""
 
 import socket
 from dataclasses import dataclass
 
 from ..flags import option, positive
 from .shared_flags import DtypeFlags, HostFlags, ModelFlags
-
-HELP = "serve a web page to try a model: translations, n-best lists, attention"
 
 
 @dataclass(kw_only=True)

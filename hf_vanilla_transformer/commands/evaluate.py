@@ -1,4 +1,4 @@
-"""`vanilla-transformer evaluate`: compute BLEU, chrF, chrF++ and TER of a model on test texts."""
+"""`vanilla-transformer evaluate`: evaluate a model on test texts: BLEU, chrF, chrF++ and TER as JSON."""
 
 import csv
 import json
@@ -14,8 +14,6 @@ from ..flags import option
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import ReferenceText, read_text
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
-
-HELP = "evaluate a model on test texts: BLEU, chrF, chrF++ and TER as JSON"
 
 
 @dataclass(kw_only=True)

@@ -7,8 +7,6 @@ from ..flags import option
 from .console import say
 from .shared_flags import ModelFlags
 
-HELP = "export a model to a faster runtime"
-
 
 @dataclass(kw_only=True)
 class ExportArguments(ModelFlags):

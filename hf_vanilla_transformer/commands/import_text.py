@@ -1,4 +1,4 @@
-"""`vanilla-transformer import`: files with translations of any format, as text for training and test."""
+"""`vanilla-transformer import`: turn spreadsheets, translation memories and other files into parallel text."""
 
 import argparse
 import json
@@ -7,9 +7,6 @@ from pathlib import Path
 
 from ..flags import finite, numpy_seed, option
 from .console import say
-
-HELP = "turn spreadsheets, translation memories, catalogues and other files into training, validation and test text"
-_SHARE = 0.1  # of the pairs, at most, unless the size of the held-out text is given
 
 
 def _size(text: str) -> float:
@@ -77,26 +74,24 @@ def run(args: ImportArguments) -> None:
         try:
             for pair in tqdm(job.pairs(args.files), desc="reading", unit=" pairs", unit_scale=True):
                 if any(sentence in sentences for sentence, sentences in zip(pair, excluded, strict=True)):
-                    job.report.dropped["excluded"] += 1
+                    job.dropped["excluded"] += 1
                 else:
                     pairs.append(pair)
         finally:
             # also before an error, which a wrong encoding or separator may explain
-            for note in job.report.notes:
+            for note in job.notes:
                 say(note)
         parts = split(pairs, (_count(args.validation, len(pairs)), _count(args.test, len(pairs))), args.seed)
         if not parts[0]:
-            raise ValueError(
-                f"No pairs are left for training, of {job.report.read:,} read: {dict(job.report.dropped)}."
-            )
+            raise ValueError(f"No pairs are left for training, of {job.read:,} read: {dict(job.dropped)}.")
         for name, part in zip(SPLITS, parts, strict=True):
             for side, language in enumerate(languages):
                 if part:
                     write_whole(folder / f"{name}.{language}", "".join(f"{pair[side]}\n" for pair in part))
         summary = {
-            "read": job.report.read,
-            "dropped": dict(job.report.dropped),
-            "without_markup": job.report.markup,
+            "read": job.read,
+            "dropped": dict(job.dropped),
+            "without_markup": job.markup,
             **{name: len(part) for name, part in zip(SPLITS, parts, strict=True)},
         }
         write_whole(folder / "import.json", json.dumps({"files": [Path(file).name for file in args.files], **summary}))
@@ -107,5 +102,5 @@ def run(args: ImportArguments) -> None:
 def _count(size: float | None, pairs: int) -> int:
     """Return the number of pairs that a flag asks for."""
     if size is None:
-        return min(1000, int(_SHARE * pairs))
+        return min(1000, pairs // 10)
     return int(size) if size >= 1 else int(size * pairs)

@@ -1,4 +1,4 @@
-"""`vanilla-transformer plot`: write a plot to a PNG or SVG file."""
+"""`vanilla-transformer plot`: plot the attention of a model or the curves of training runs to a PNG or SVG file."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -10,8 +10,6 @@ from .shared_flags import ModelFlags
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-HELP = "plot the attention of a model or the curves of training runs to a PNG or SVG file"
 
 
 @dataclass(kw_only=True)

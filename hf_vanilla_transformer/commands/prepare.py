@@ -1,4 +1,4 @@
-"""`vanilla-transformer prepare`: clean and tokenise text larger than memory, once, for `train --train_file FOLDER`."""
+"""`vanilla-transformer prepare`: clean and tokenise text larger than memory, once, for training."""
 
 import json
 import os
@@ -10,8 +10,6 @@ from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..flags import option, positive, values_of
 from .console import say
 from .runner_flags import RunnerFlags
-
-HELP = "clean and tokenise text larger than memory, once, for training"
 
 
 @dataclass(kw_only=True)

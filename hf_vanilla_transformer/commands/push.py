@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from ..files import MODEL_TYPES
 from ..flags import option
 
-HELP = "upload a trained model, its tokenizer and its model card to the Hub"
-
 
 @dataclass(kw_only=True)
 class PushArguments:

@@ -10,8 +10,6 @@ from .models import load_translator, resolve_languages
 from .reference_text import read_text
 from .shared_flags import BatchFlags, DirectionFlags, DtypeFlags, ModelsFlags, TextFlags
 
-HELP = "compute the log-probability and perplexity of given translations"
-
 
 @dataclass(kw_only=True)
 class ScoreArguments(ModelsFlags, DtypeFlags, BatchFlags, TextFlags):

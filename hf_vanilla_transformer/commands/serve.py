@@ -1,4 +1,4 @@
-"""`vanilla-transformer serve`: translate over HTTP, with LibreTranslate's API for programs and a page for people."""
+"""`vanilla-transformer serve`: serve translations over HTTP, with LibreTranslate's API, and a page for people."""
 
 import ipaddress
 import re
@@ -13,8 +13,6 @@ from .console import say
 from .demo import listen
 from .models import decoding_settings, labels, load_translator
 from .shared_flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
-
-HELP = "serve translations over HTTP, with LibreTranslate's API, and a page for people"
 
 
 @dataclass(kw_only=True)

@@ -1,8 +1,6 @@
-"""`vanilla-transformer train`: train a model on parallel text."""
+"""`vanilla-transformer train`: train a model on parallel text, or continue training one."""
 
 from collections.abc import Sequence
-
-HELP = "train a model on parallel text, or continue training one"
 
 
 def run(argv: Sequence[str]) -> None:

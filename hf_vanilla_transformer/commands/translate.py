@@ -1,4 +1,4 @@
-"""`vanilla-transformer translate`: translate stdin to stdout, line by line, or files into a folder, in many tasks."""
+"""`vanilla-transformer translate`: translate stdin to stdout line by line, or files into a folder."""
 
 import io
 import json
@@ -17,7 +17,6 @@ from .models import load_translator, report_problems, resolve_languages, transla
 from .runner_flags import RunnerFlags
 from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
 
-HELP = "translate stdin to stdout line by line, or files into a folder"
 MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 

@@ -1,11 +1,9 @@
-"""`vanilla-transformer tune`: search for better hyperparameters (requires the extra `tune`)."""
+"""`vanilla-transformer tune`: search for better hyperparameters."""
 
 from collections.abc import Sequence
 from functools import partial
 
 from .console import say
-
-HELP = "search for better hyperparameters"
 
 
 def run(argv: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ write the shards. The folder `prepare-work`, for what one step leaves to the nex
 
 import json
 import shutil
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -35,11 +35,6 @@ Task = TypeVar("Task")
 Watch = Callable[[str, int | None, Iterator[int]], object]
 
 
-def _consume(step: str, total: int | None, finished: Iterator[int]) -> None:
-    for _ in finished:
-        pass
-
-
 class _WaitsForOthersError(Exception):
     """Raised if a step is not done after this share of its tasks."""
 
@@ -50,7 +45,7 @@ def prepare(
     output_dir: str,
     tokenizer: PreTrainedTokenizerBase | None = None,
     runner: Runner | None = None,
-    watch: Watch = _consume,
+    watch: Watch = lambda step, total, finished: deque(finished, maxlen=0),
 ) -> JsonObject:
     """Write a folder of shards and return its manifest. After an interruption, the same call resumes.
 

@@ -171,21 +171,18 @@ def _nodes(ray: ModuleType) -> list[dict[str, float]]:
 
 def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result:
     """Run a task with a number of threads, and restore the previous number."""
-    import torch  # slow to import
+    # slow to import
+    import torch
+    from accelerate.utils import patch_environment
 
     before = torch.get_num_threads()
-    parallel = os.environ.get("TOKENIZERS_PARALLELISM")
     torch.set_num_threads(threads)
-    # they would use all cores
-    os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
     try:
-        return function(task)
+        # tokenizers would use all cores
+        with patch_environment(TOKENIZERS_PARALLELISM="true" if threads > 1 else "false"):
+            return function(task)
     finally:
         torch.set_num_threads(before)
-        if parallel is None:
-            del os.environ["TOKENIZERS_PARALLELISM"]
-        else:
-            os.environ["TOKENIZERS_PARALLELISM"] = parallel
 
 
 def _start_worker(started: "Synchronized[int]", gpus: int) -> None:

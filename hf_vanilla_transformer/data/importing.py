@@ -31,35 +31,27 @@ class Pair(NamedTuple):
 
 
 @dataclass
-class Report:
-    """Count what an import has read and dropped.
-
-    Args:
-        notes: what the user should know about each file, such as its encoding.
-        dropped: number of entries left out, by reason.
-        markup: number of texts that were kept without their tags.
-    """
-
-    notes: list[str] = field(default_factory=list)
-    read: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    markup: int = 0
-
-
-@dataclass
 class Import:
-    """Files with parallel text, and how to read them.
+    """How to read files with parallel text, and what was found in them.
 
     Args:
         languages: source and target language.
         columns: names or numbers, from 1, of the columns or tiers of the two; by default those of the languages.
         encoding: of plain text; by default it is recognised.
+
+    Attributes:
+        notes: what the user should know about each file, such as its encoding.
+        read, dropped: number of entries, and of those left out by reason.
+        markup: number of texts that were kept without their tags.
     """
 
     languages: tuple[str, str]
     columns: tuple[str, ...] = ()
     encoding: str | None = None
-    report: Report = field(default_factory=Report)
+    notes: list[str] = field(default_factory=list, init=False)
+    read: int = field(default=0, init=False)
+    dropped: Counter[str] = field(default_factory=Counter, init=False)
+    markup: int = field(default=0, init=False)
 
     def pairs(self, files: Sequence[str]) -> Iterator[Pair]:
         """Yield the pairs of the files, one per sentence, each once.
@@ -75,14 +67,14 @@ class Import:
                 for pair in self._sentences(*texts):
                     found += 1
                     if pair in seen:
-                        self.report.dropped["duplicate"] += 1
+                        self.dropped["duplicate"] += 1
                         continue
                     seen.add(pair)
                     yield pair
             if not found:
-                self.report.notes.append(f"{file}: no pairs in {languages}")
+                self.notes.append(f"{file}: no pairs in {languages}")
         if not seen:
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.report.dropped.items())
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
             raise DataError(f"{' '.join(files)}: no pairs in {languages}; dropped: {reasons or 'none'}.")
 
     def _read(self, file: str) -> Iterator[tuple[str, str]]:
@@ -98,28 +90,28 @@ class Import:
         tables: list[_Table] = []
         for kind, *content in _lines(paths, self):
             if kind == "note":
-                self.report.notes.append(f"{file}: {content[0]}")
+                self.notes.append(f"{file}: {content[0]}")
             elif kind == "error":
                 raise DataError(f"{file}: {content[0]}.")
             elif kind == "markup":
-                self.report.markup += 1
+                self.markup += 1
             elif kind == "table":
                 tables.append(_Table(f"{file}, {content[0]}" if format_of(file) in SHEETS else file, self))
             elif kind == "dropped":
-                self.report.read += 1
-                self.report.dropped[content[0]] += 1
+                self.read += 1
+                self.dropped[content[0]] += 1
             else:
                 # a row follows the start of its table
                 texts = (content[0], content[1]) if kind == "pair" else tables[-1].texts(content[0])
                 # None for the header of a table
                 if texts is not None:
-                    self.report.read += 1
+                    self.read += 1
                     yield texts
         problems = [table.problem for table in tables if table.columns is None and table.problem]
         if problems and not any(table.columns for table in tables):
             raise DataError(problems[0])
         # such as a sheet with notes
-        self.report.notes.extend(f"left out: {problem}" for problem in problems)
+        self.notes.extend(f"left out: {problem}" for problem in problems)
 
     def _sentences(self, source: str, target: str) -> Iterator[Pair]:
         """Yield the pairs of two texts: one of each line if both have equally many, and one of all otherwise."""
@@ -129,12 +121,12 @@ class Import:
         if len(lines[0]) != len(lines[1]):
             lines = [[" ".join(side)] if side else [] for side in lines]
         if not lines[0] or not lines[1]:
-            self.report.dropped["untranslated"] += 1
+            self.dropped["untranslated"] += 1
             return
         for pair in map(Pair, *lines):
             # because readers refuse a whole file for one such line
             if max(len(text.encode()) for text in pair) >= MAX_LINE_BYTES:
-                self.report.dropped["too long"] += 1
+                self.dropped["too long"] += 1
             else:
                 yield pair
 
@@ -142,7 +134,7 @@ class Import:
         # references first: tags may be written with them
         unescaped = _REFERENCE.sub(lambda found: html.unescape(found[0]), text)
         plain = _TAG.sub("", _BREAK.sub("\n", unescaped))
-        self.report.markup += plain != text
+        self.markup += plain != text
         # lone surrogates, which JSON can escape, cannot be written
         return plain.encode("utf-8", "replace").decode()
 
@@ -177,7 +169,7 @@ class _Table:
                 # programs leave empty fields out, but then other objects name them
                 if self._names is None:
                     raise
-            where = f"{self._name}, entry {self._job.report.read + 1}"
+            where = f"{self._name}, entry {self._job.read + 1}"
             source, target = json_texts(where, dict.fromkeys(self._names or ()) | texts, self._names or ())
             return source, target
         if self.columns is None:
@@ -195,7 +187,7 @@ class _Table:
                 return None
             self.columns = columns
             found = " and ".join(header[column] or str(column + 1) for column in columns)
-            self._job.report.notes.append(f"{self._name}: columns {found}")
+            self._job.notes.append(f"{self._name}: columns {found}")
             if not self._job.columns or not all(column.isdecimal() for column in self._job.columns):
                 return None
         source, target = (row[column] if column < len(row) else "" for column in self.columns)

@@ -29,17 +29,7 @@ from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
-from .formats import (
-    NOT_LINES,
-    READERS,
-    DataError,
-    Row,
-    check_languages,
-    ending_of,
-    find_files,
-    json_texts,
-    read_lines,
-)
+from .formats import NOT_LINES, READERS, DataError, Row, check_languages, ending_of, find_files, json_texts, read_lines
 from .identity import identify, stamp
 from .mixture import MixedRows
 from .phrases import splits
@@ -118,11 +108,6 @@ class Source:
     def name(self) -> str:
         """Return how messages and the model card call it, without its folder."""
         return ", ".join(part.name for part in self.parts)
-
-    @property
-    def directions(self) -> list[Languages]:
-        """Return the different directions of its parts, in order."""
-        return list(dict.fromkeys(part.languages for part in self.parts))
 
     @property
     def counts(self) -> Counts:

@@ -1,21 +1,17 @@
 """Learn a joint vocabulary for source and target (section 5.1), as a plain transformers tokenizer, or adapt one."""
 
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
-from transformers.utils import logging
 
 from ..files import digest, replacing_files
 
 if TYPE_CHECKING:  # they import torch
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
-
-logger = logging.get_logger(__name__)
 
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]  # ids 0 to 3; <s> starts the decoder
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # every byte has a token, so that no text is unknown
@@ -28,21 +24,6 @@ _WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d"
     r"| ?(?:\p{L}\p{M}{0,10}){1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{N}]{1,100}|\s{1,100}(?!\S)|\s{1,100}"
 )
-# About what `_WORDS` cuts: `re` has no classes of letters and marks.
-_LONG_WORD = re.compile(r"[^\W\d_]{101,}")
-
-
-def _report_long_words(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts, and at the end log how many of their words have more than 100 letters."""
-    count = 0
-    for text in texts:
-        # shorter ones cannot have any
-        if len(text) > 100:
-            count += len(_LONG_WORD.findall(text))
-        yield text
-    if count:
-        cut = f"Words of more than 100 letters, as in text without spaces: {count:,}"
-        logger.warning(f"{cut}. Tokens are learned from pieces of 100 letters.")
 
 
 def train_tokenizer(
@@ -88,7 +69,7 @@ def train_tokenizer(
         show_progress=False,
         **({"min_frequency": 2} if model == "bpe" else {"unk_token": "<unk>"}),
     )
-    tokenizer.train_from_iterator(_report_long_words(texts), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
 
     end = SPECIAL_TOKENS.index("</s>")
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])

@@ -10,7 +10,7 @@ import sacrebleu
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEUScore
 
-from ..files import import_extra
+from ..files import JsonObject, import_extra
 
 # The hyphen of a compound and its two neighbours; `@-@` is a hyphen that Moses' aggressive mode has split off already
 _COMPOUND = re.compile(r"(?!(?<!\S)@-@(?!\S))(\S)-(\S)")
@@ -30,13 +30,10 @@ class Bleu(evaluate.Metric):
         super().__init__(keep_in_memory=True, **kwargs)
 
     def _info(self) -> evaluate.MetricInfo:
-        text = datasets.Value("string")
-        features = datasets.Features({"predictions": text, "references": text})
+        features = datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("string")))
         return evaluate.MetricInfo(description="BLEU by sacreBLEU (Post 2018)", citation="", features=features)
 
-    def _compute(
-        self, predictions: list[str], references: list[str], tokenize: str | None = None
-    ) -> dict[str, object]:
+    def _compute(self, predictions: list[str], references: list[str], tokenize: str | None = None) -> JsonObject:
         metric = bleu(tokenize)
         score = metric.corpus_score(predictions, [references]).score
         return {"bleu": score, "signature": str(metric.get_signature())}

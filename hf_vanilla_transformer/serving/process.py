@@ -22,7 +22,6 @@ from uvicorn.server import ServerState
 MAX_CONNECTIONS = 4096
 _OTHER_DESCRIPTORS = 96  # those that are not connections: models, libraries, the log
 _SECONDS_BETWEEN_EQUAL_MESSAGES = 60
-_DIFFERENT_MESSAGES = 1000  # remembered at a time
 
 
 class _Connection(H11Protocol):
@@ -165,12 +164,12 @@ def raise_descriptor_limit() -> int:
 
 
 class RepeatedMessages(logging.Filter):
-    """Let a warning or an error into the log once per minute, with the number of those left out since then."""
+    """Let a warning or an error into the log once per minute."""
 
     def __init__(self) -> None:
         super().__init__()
-        # when each was last written, and how many have been left out since
-        self._written: dict[tuple[str, str], tuple[float, int]] = {}
+        # when each was last written
+        self._written: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
@@ -178,15 +177,9 @@ class RepeatedMessages(logging.Filter):
         # Without what differs in otherwise equal messages: numbers, addresses, and the lines after the first.
         first, _, _ = record.getMessage().partition("\n")
         key = (record.name, re.sub(r"<.*>|0x[0-9a-f]+|[0-9]+", "", first))
-        if len(self._written) > _DIFFERENT_MESSAGES:
-            self._written.clear()
-        at, omitted = self._written.get(key, (-math.inf, 0))
-        if record.created - at < _SECONDS_BETWEEN_EQUAL_MESSAGES:
-            self._written[key] = (at, omitted + 1)
+        if record.created - self._written.get(key, -math.inf) < _SECONDS_BETWEEN_EQUAL_MESSAGES:
             return False
-        self._written[key] = (record.created, 0)
-        if omitted:
-            record.msg = f"{record.msg} ({omitted:,} more since the last one)"
+        self._written[key] = record.created
         return True
 
 

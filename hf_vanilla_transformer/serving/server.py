@@ -92,10 +92,7 @@ class Server:
     timeout: float = 30.0
 
     def app(
-        self,
-        cors_origins: Sequence[str] = (),
-        page: bool = True,
-        allowed_hosts: Collection[str] | None = None,
+        self, cors_origins: Sequence[str] = (), page: bool = True, allowed_hosts: Collection[str] | None = None
     ) -> FastAPI:
         """Return the application.
 

@@ -56,19 +56,14 @@ def adopt_languages(
         # >>cmn<< and >>zho<< would both be zh
         short = short_name(language)
         targets[language if short in targets else short] = tag
-    for target, tag in targets.items():
-        _rename(tokenizer, tag, language_tag(target))
-    new = [language_tag(target) for target in targets]
-    tokenizer.add_special_tokens({"extra_special_tokens": new}, replace_extra_special_tokens=False)
+    renamed = {language_tag(target): tag for target, tag in targets.items()}
+    for name, tag in renamed.items():
+        token_id = tokenizer.encoder.pop(tag)
+        tokenizer.encoder[name] = token_id
+        tokenizer.decoder[token_id] = name
+    tokenizer.add_special_tokens({"extra_special_tokens": list(renamed)}, replace_extra_special_tokens=False)
     pairs = [f"{sides[0]}-{target}" for target in targets if target != sides[0]]
     return {"source_lang": sides[0], "target_lang": None, "language_pairs": pairs}
-
-
-def _rename(tokenizer: PreTrainedTokenizerBase, token: str, name: str) -> None:
-    """Rename a token in the vocabulary of a `MarianTokenizer`."""
-    token_id = tokenizer.encoder.pop(token)
-    tokenizer.encoder[name] = token_id
-    tokenizer.decoder[token_id] = name
 
 
 def for_marian(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[PreTrainedTokenizerBase, list[int]]:

@@ -7,13 +7,14 @@ import sacrebleu
 import torch
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
+from torch.nn.functional import cross_entropy
 
-from ..data.batching import batches_by_length, pad
+from ..data.batching import Seq2SeqCollator, batches_by_length
 from ..files import JsonObject
 from ..inference.ensemble import Ensemble
 from ..inference.metrics import PaperBleu, bleu, sentence_chrf
 from ..inference.translator import Translator
-from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, shift_right
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 RESAMPLES = 1000  # bootstrap samples
 BUCKETS = (10, 20, 30, 50)  # upper bounds in words of the reference; one more bucket holds the longer sentences
@@ -42,10 +43,8 @@ def compare_translations(
         translations differ most.
 
     Raises:
-        ValueError: if there are not exactly two systems, if the numbers of lines differ, or if there are no lines.
+        ValueError: if the numbers of lines differ, or if there are no lines.
     """
-    if len(translations) != 2:
-        raise ValueError(f"Expected two systems to compare, got {len(translations)}.")
     for name, lines in translations.items():
         if not len(lines) == len(sources) == len(references) or not lines:
             raise ValueError(f"{name} has {len(lines)} translations for {len(sources)} lines.")
@@ -144,21 +143,19 @@ def score_translations(
     """
     model = cast(VanillaTransformerForConditionalGeneration | Ensemble, translator.model)
     encoded = translator.encode(sources, **languages)
-    sides = [encoded, translator.tokenizer(text_target=list(targets), verbose=False)["input_ids"] if targets else []]
-    lengths = [[len(ids) for ids in side] for side in sides]
-    pad_id = model.config.pad_token_id
-    start_id = model.config.decoder_start_token_id
-    assert pad_id is not None  # every model has both
-    assert start_id is not None
+    references = translator.tokenizer(text_target=list(targets), verbose=False)["input_ids"] if targets else []
+    lengths = [list(map(len, side)) for side in (encoded, references)]
+    collate = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
     results: list[tuple[float, int]] = [(0.0, 0)] * len(sources)
     for batch in batches_by_length(lengths[0], lengths[1], max_tokens):
-        source, labels = (pad([side[i] for i in batch], pad_id).to(model.device) for side in sides)
-        mask = pad([[1] * lengths[0][i] for i in batch], 0).to(model.device)
-        target = shift_right(labels, pad_id, start_id)
-        logits = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
-        # (batch, target length), in float32: a sum of many log-probabilities in half precision loses digits
-        log_probs = logits.float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
-        totals = log_probs.masked_fill(labels == pad_id, 0.0).sum(1).tolist()
+        pairs = collate([{"input_ids": encoded[i], "labels": references[i]} for i in batch])
+        inputs = {name: tensor.to(model.device) for name, tensor in pairs.items()}
+        labels = inputs.pop("labels")
+        # in float32: a sum of many log-probabilities in half precision loses digits
+        logits = model(**inputs).logits.float()
+        # (batch, target length), 0 at padding
+        losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+        totals = losses.sum(1).neg().tolist()
         for i, total in zip(batch, totals, strict=True):
             results[i] = total, lengths[1][i]
         if progress is not None:

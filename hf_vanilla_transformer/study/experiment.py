@@ -5,20 +5,20 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from transformers import set_seed
 
 from ..data.tokenizer import follow_tokenizer
-from ..files import import_extra
-from ..flags import check_values, option, positive_number
+from ..flags import option, positive, positive_number
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..training.arguments import (
     NOAM,
     DataArguments,
     ModelArguments,
+    ResolvedFlags,
     VanillaTransformerTrainingArguments,
     check_reporters,
     short_warmup,
@@ -42,13 +42,8 @@ class TuneArguments:
     TITLE: ClassVar[str] = "tuning"
 
     method: str = option("How the search chooses settings: 'bayesian' or 'random'.", "bayesian", choices=METHODS)
-    trials: int = option("Number of trials of a search, including finished trials of a resumed study.", 20)
+    trials: int = option("Number of trials, including the finished ones of a resumed study.", 20, parse=positive)
     minutes: float | None = option("Start no new trial after this many minutes.", None, parse=positive_number)
-
-    def __post_init__(self):
-        check_values(self)
-        if self.trials < 1:
-            raise ValueError(f"trials must be at least 1, got {self.trials}.")
 
 
 class TuningTrainer(VanillaTransformerTrainer):
@@ -72,27 +67,18 @@ class Experiment:
         ValueError: if there is no validation text.
     """
 
-    def __init__(
-        self,
-        model: ModelArguments,
-        data: DataArguments,
-        args: VanillaTransformerTrainingArguments,
-        report: Callable[[str], None],
-    ):
+    def __init__(self, flags: ResolvedFlags, report: Callable[[str], None]):
+        args = flags.args
         self.args = args
+        self.config = flags.config
         self.report = report
-        # set by the arguments' __post_init__
-        assert args.metric_for_best_model is not None
-        self.measure = args.metric_for_best_model.removeprefix("eval_")
-        self.config, data = resolve_config(model, data)
-        self.settings = run_settings(self.config, model, data, args)
-
-        tokenizer_path = prepared_folder(data) or model.tokenizer_name
+        self.settings = run_settings(flags)
+        tokenizer_path = prepared_folder(flags.data) or flags.model.tokenizer_name
         # A learned vocabulary is saved in the output folder, which may hold a model with its own vocabulary.
         with tempfile.TemporaryDirectory() as scratch:
             scratch_args = copy.copy(args)
             scratch_args.output_dir = scratch
-            self.text = tokenize_text(model, data, scratch_args, self.config, tokenizer_path, report)
+            self.text = tokenize_text(replace(flags, args=scratch_args), tokenizer_path, report)
         self.settings |= self.text.contents
         if self.text.validation is None:
             raise ValueError("Tuning compares settings on a validation text: pass --validation_file.")
@@ -133,20 +119,17 @@ def run_experiment(
     args: VanillaTransformerTrainingArguments,
     report: Callable[[str], None],
 ) -> None:
-    """Print the table that `study` returns to stdout; it writes plots and JSON into the folder `args.output_dir`.
+    """Print the table that `study` returns to stdout; it writes its results into the folder `args.output_dir`.
 
     Raises:
-        ImportError: if matplotlib is not installed.
         ValueError: if the settings cannot be tuned.
     """
     _check(model, data, args)
-    assert args.output_dir is not None
-    folder = Path(args.output_dir)
-    # fail before hours of training if matplotlib is missing
-    import_extra("matplotlib.figure", "plots")
+    folder = Path(str(args.output_dir))
+    config, data = resolve_config(model, data)
     # the Trainer prints its log to stdout
     with one_run(folder), explain_failures(), redirect_stdout(sys.stderr):
-        table = study(Experiment(model, data, args, report), folder)
+        table = study(Experiment(ResolvedFlags(model, data, args, config), report), folder)
     print(table)
 
 

@@ -14,7 +14,6 @@ from ..data.batching import by_name, check_fits
 from ..files import JsonObject, import_extra, write_whole
 from ..flags import Settings
 from ..training.settings import FACTS, differences, write_settings
-from . import plots
 from .experiment import Experiment, TuneArguments, TuningTrainer
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
     """Search over factor, warm-up, dropout, label smoothing and batch size; the first trial uses the given settings.
 
     The study is stored as `study.db` in `folder`, so running the same command again resumes it. The results are
-    `best.yaml`, the best trial as a recipe; `trials.json`, all trials; and `search.png`, with the importance of each
-    setting.
+    `best.yaml`, the best trial as a recipe, and `trials.json`, all trials with the importance of each setting.
 
     Returns:
         A Markdown table.
@@ -165,7 +163,7 @@ def _search_space(experiment: Experiment) -> Callable[["Trial"], Settings]:
 
 
 def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, folder: Path) -> str:
-    """Write `best.yaml`, `trials.json` and `search.png`, and return the Markdown table."""
+    """Write `best.yaml` and `trials.json`, and return the Markdown table."""
     best = study.best_trial
     complete = optuna.trial.TrialState.COMPLETE
     length = _trial_length(experiment, best.params["max_tokens"])
@@ -174,7 +172,7 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     settings = {**study.user_attrs["settings"], **best.params, **length, **found}
     # the recipe works with any number of processes and any text
     settings = {name: value for name, value in settings.items() if name not in FACTS}
-    measure = f"validation {experiment.measure}"
+    measure = f"validation {str(experiment.args.metric_for_best_model).removeprefix('eval_')}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
     importances: dict[str, float] = {}
     # PED-ANOVA compares the best trials with the others, so it needs a few that differ
@@ -189,7 +187,6 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     result = {"measure": measure, "direction": study.direction.name.lower(), "best": best.number}
     result |= {"importances": importances, "trials": trials}
     write_whole(folder / "trials.json", json.dumps(result, indent=2) + "\n")
-    plots.save(plots.search_results(result), str(folder / "search.png"))
     experiment.report(f"The best trial is {best.number}; its recipe is in {folder / 'best.yaml'}")
     return _table(result)
 

@@ -5,7 +5,7 @@ of Okabe and Ito.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, cycle
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -217,27 +217,4 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
             axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(3, 0.4)))
         axes.grid(alpha=0.3)
         axes.legend()
-    return figure
-
-
-def search_results(result: JsonObject) -> "Figure":
-    """Plot a hyperparameter search: the result of each trial, the best so far, and the importance of each setting."""
-    figure = new_figure(11, 4)
-    left, right = figure.subplots(1, 2)
-    for state, marker, colour in (("complete", "o", COLOURS[0]), ("pruned", "x", COLOURS[1])):
-        trials = [trial for trial in result["trials"] if trial["state"] == state and trial["value"] is not None]
-        if trials:
-            numbers, values = zip(*((trial["number"], trial["value"]) for trial in trials), strict=True)
-            left.scatter(numbers, values, marker=marker, color=colour, label=state)
-    best_of = max if result["direction"] == "maximize" else min
-    # a pruned trial has only an intermediate value
-    done = [trial for trial in result["trials"] if trial["state"] == "complete"]
-    best = accumulate((trial["value"] for trial in done), best_of)
-    left.step([trial["number"] for trial in done], [*best], where="post", color="black", label="best so far")
-    left.set(xlabel="trial (0 has the given settings)", ylabel=result["measure"])
-    left.locator_params(axis="x", integer=True)
-    left.legend()
-    shares = sorted(result["importances"].items(), key=lambda item: item[1])
-    right.barh([name for name, _ in shares], [share for _, share in shares], color=COLOURS[0])
-    right.set(xlabel="importance (PED-ANOVA)")
     return figure

@@ -12,6 +12,7 @@ from transformers.integrations import get_reporting_integration_callbacks
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..files import MODEL_TYPES
 from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 NOAM = "noam"
 # Recorded with the settings of a run, but not flags: the digests of the text that its flags name
@@ -144,25 +145,19 @@ def check_reporters(args: TrainingArguments) -> None:
         raise ValueError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
 
 
-def check_flags(args: "VanillaTransformerTrainingArguments", data: "DataArguments") -> None:
+def check_flags(args: "VanillaTransformerTrainingArguments") -> None:
     """Check that every flag of a command line has an effect and that validation reports `metric_for_best_model`.
-
-    With several validation texts, whose names are not known yet, `NAME_bleu` is accepted for any name.
 
     Raises:
         ValueError: for a flag without effect, or a `metric_for_best_model` that validation does not report.
     """
     reject_changes(args, Refuser.TRAINER, Refuser.VALIDATION, Refuser.COMMAND_LINE)
-
-    # With several validation texts, Trainer puts the name of each before its metrics
     metrics = args.metrics()
-    metric = str(args.metric_for_best_model).removeprefix("eval_")
-    several = any(len(names or []) > 1 for names in (data.validation_file, data.dataset_name, data.language_pairs))
-    named = several and metric.endswith(tuple(f"_{name}" for name in metrics))
-    if metric not in metrics and not named:
-        also = ", or NAME_bleu and so on for one of the validation texts" if several else ""
-        known = f"{', '.join(metrics)}{also}"
-        raise ValueError(f"metric_for_best_model must be one of {known}, got {args.metric_for_best_model!r}.")
+    # With several validation texts, the name of one comes first; the trainer, which knows the names, checks it
+    if not str(args.metric_for_best_model).endswith(metrics):
+        raise ValueError(
+            f"metric_for_best_model must be one of {', '.join(metrics)}, got {args.metric_for_best_model!r}."
+        )
 
 
 @dataclass
@@ -377,14 +372,21 @@ class DataArguments(CleaningFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("train_file", "validation_file", "dataset_name", "dataset_config_name"):
-            if isinstance(value := getattr(self, name), str):
-                setattr(self, name, [value])
         if self.language_pairs and (self.source_lang or self.target_lang):
             raise ValueError("Give either --language_pairs or --source_lang and --target_lang.")
         if self.train_weights and self.sampling_temperature:
             raise ValueError("Give either --train_weights or --sampling_temperature.")
         check_values(self)
+
+
+@dataclass
+class ResolvedFlags:
+    """The flags of a run, with both languages or several language pairs set, and the configuration of its model."""
+
+    model: ModelArguments
+    data: DataArguments
+    args: VanillaTransformerTrainingArguments
+    config: VanillaTransformerConfig
 
 
 RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from accelerate.accelerator import Accelerator
 from tqdm import tqdm
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerCallback
 
 OVERFITTED = 1.05  # times the lowest validation perplexity, or an earlier loss; smaller rises may be chance
 
@@ -51,25 +51,19 @@ def overfitting(log: Sequence[Mapping[str, float]]) -> tuple[Validation, Validat
 
 
 class OverfittingNotice(TrainerCallback):
-    """Tell the user when a run begins to overfit, and at its end how far it has gone."""
+    """Tell the user when a run begins to overfit."""
 
     def __init__(self):
-        self._told: tuple[Validation, Validation] | None = None
+        # the best validation in the last message
+        self._told: Validation | None = None
 
     def on_evaluate(self, args, state, control, **kwargs):
         found = overfitting(state.log_history)
         # Once for each best validation, because those after it are mostly worse still
-        if found and (self._told is None or self._told[0] != found[0]):
-            self._tell(found, state)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        found = overfitting(state.log_history)
-        if found and found != self._told:
-            self._tell(found, state)
-
-    def _tell(self, found: tuple[Validation, Validation], state: TrainerState) -> None:
-        self._told = found
+        if found is None or found[0] == self._told:
+            return
         best, last = found
+        self._told = best
         text = f" of {best.text}" if best.text else ""
         if state.is_world_process_zero:
             # print would break a progress bar
@@ -86,11 +80,8 @@ class UnsmoothedLoss:
 
     def __init__(self, accelerator: Accelerator):
         self._accelerator = accelerator
-        self._reset()
-
-    def _reset(self) -> None:
         # Nats and tokens, on the device, because reading them in each update would wait for a GPU
-        self._sums = torch.zeros(2, device=self._accelerator.device)
+        self._sums = torch.zeros(2, device=accelerator.device)
 
     def add(self, nats: torch.Tensor, tokens: torch.Tensor) -> None:
         """Add the sum over a batch's tokens, unless it is not finite."""
@@ -99,5 +90,5 @@ class UnsmoothedLoss:
     def mean(self) -> float | None:
         """Return the mean in nats since the last call, or None if nothing was added."""
         nats, tokens = self._accelerator.reduce(self._sums).tolist()
-        self._reset()
+        self._sums = torch.zeros_like(self._sums)
         return nats / tokens if tokens else None

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -28,14 +28,12 @@ from .settings import FACTS, recorded_settings, resolve_config
 
 _Value = TypeVar("_Value")
 
-_TRAIN = (
-    "Train the original Transformer on parallel text. A recipe is a YAML file of flags; flags on the command line "
-    "override it."
-)
-
 
 def parse_arguments(
-    argv: Sequence[str], prog: str = "vanilla-transformer train", description: str = _TRAIN, *more: type[Flags]
+    argv: Sequence[str],
+    prog: str = "vanilla-transformer train",
+    description: str = "Train the original Transformer on parallel text.",
+    *more: type[Flags],
 ) -> list[Any]:
     """Parse `[RECIPE.yaml] [flags]`; flags override the recipe, the recipe the preset, and the preset the defaults.
 
@@ -53,7 +51,7 @@ def parse_arguments(
         (*RUN_FLAGS, *more),
         prog=prog,
         usage="%(prog)s [RECIPE.yaml] [flags]",
-        description=description,
+        description=f"{description} A recipe is a YAML file of flags; flags on the command line override it.",
         takes_recipe=True,
         hidden={name for name, known in INHERITED.items() if known.refused},
     )
@@ -72,36 +70,31 @@ def parse_arguments(
         parser.set_defaults(**{precision: True})
     if flags.validation_file or flags.dataset_name or not flags.train_file:
         parser.set_defaults(eval_strategy="steps")
-    chosen = _choose_preset(parser, flags)
+    name, training, reason = _choose_preset(parser, flags)
     try:
-        parser.set_defaults(preset=chosen.name, **fitted)
-        parser.set_defaults(**_without_replaced(chosen.training, flags))
+        parser.set_defaults(preset=name, **fitted)
+        parser.set_defaults(**_without_replaced(training, flags))
         # The number of updates of the preset would win over the epochs
         if flags.num_train_epochs is not None:
             parser.set_defaults(max_steps=-1)
         arguments = parser.instances(words)
-        model, data, args = arguments[:3]
-        check_flags(args, data)
+        model, _, args = arguments[:3]
+        check_flags(args)
         _check_sizes(model)
     except (ValueError, TypeError) as error:
         # TypeError: wrong keys in a dictionary such as --accelerator_config
         parser.error(" ".join(str(error).split()))
-    if chosen.reason and args.process_index == 0:
+    if reason and args.process_index == 0:
         length = f"{args.max_steps:,} updates" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-        print(f"{chosen.reason} for {length}; set --preset or --max_steps to change this.", file=sys.stderr)
+        print(f"{reason} for {length}; set --preset or --max_steps to change this.", file=sys.stderr)
     return arguments
 
 
-class _Choice(NamedTuple):
-    """A preset by name, its training settings, and why it was chosen if neither the user nor the default did."""
-
-    name: str
-    training: Settings
-    reason: str = ""
-
-
-def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> _Choice:
+def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> tuple[str, Settings, str]:
     """Return the preset that is given, that of the run in the output folder, or one that fits the text.
+
+    Returns:
+        Its name, its training settings, and why it was chosen if neither the user nor the default did.
 
     Raises:
         ValueError: if the settings in the folder are damaged.
@@ -109,10 +102,10 @@ def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> _Choice:
     if flags.preset is None and (before := recorded_settings(flags.output_dir)):
         name = str(argparse.Namespace(**{**vars(ModelArguments()), **before}).preset)
         # As they were fitted when the run began
-        return _Choice(name, {key: before.get(key, value) for key, value in preset(name).training.items()})
+        return name, {key: before.get(key, value) for key, value in preset(name).training.items()}, ""
     try:
         if flags.preset is not None:
-            return _Choice(flags.preset, preset(flags.preset).training)
+            return flags.preset, preset(flags.preset).training, ""
         given = DataArguments(**{flag.name: getattr(flags, flag.name) for flag in fields(DataArguments)})
     except ValueError as error:
         parser.error(str(error))
@@ -126,7 +119,7 @@ def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> _Choice:
         pairs = Source(training_sources(data)).count(SMALL_TEXT)
     except (ValueError, OSError):
         # Reported when the text is read, after everything that is checked before
-        return _Choice("base", preset("base").training)
+        return "base", preset("base").training, ""
     updates = flags.max_steps
     epochs = flags.num_train_epochs
     if updates == -1 and epochs is None:
@@ -135,9 +128,9 @@ def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> _Choice:
         updates = math.ceil(epochs * pairs / PAIRS_PER_BATCH)
     name, training = fit_to(pairs, updates, flags.warmup_steps)
     if pairs >= SMALL_TEXT:
-        return _Choice(name, training)
+        return name, training, ""
     few = f"The text has {pairs:,} pairs, too few for the preset base ({SMALL_TEXT:,})"
-    return _Choice(name, training, f"{few}: training with the preset {name}")
+    return name, training, f"{few}: training with the preset {name}"
 
 
 def _without_replaced(settings: Mapping[str, _Value], flags: argparse.Namespace) -> dict[str, _Value]:

@@ -8,7 +8,7 @@ import transformers
 from ..files import JsonObject
 from ..sharing.card import conversion, hardware
 from ..version import __version__
-from .arguments import DataArguments, ModelArguments, VanillaTransformerTrainingArguments, meaning
+from .arguments import DataArguments, ResolvedFlags, meaning
 from .progress import validations
 from .text import TokenizedText
 from .trainer import VanillaTransformerTrainer
@@ -20,18 +20,14 @@ def versions() -> str:
 
 
 def training_record(
-    trainer: VanillaTransformerTrainer,
-    settings: JsonObject,
-    data: DataArguments,
-    model: ModelArguments,
-    text: TokenizedText,
+    trainer: VanillaTransformerTrainer, settings: JsonObject, flags: ResolvedFlags, text: TokenizedText
 ) -> JsonObject:
     """Return what the card says about a finished run; call it on every process, since all compute validation BLEU."""
-    args = trainer.args
-    assert isinstance(args, VanillaTransformerTrainingArguments)
+    args = flags.args
+    license = flags.model.license
     state = trainer.state
-    names = data.dataset_name or []
-    base_model = model.model_name_or_path
+    names = flags.data.dataset_name or []
+    base_model = flags.model.model_name_or_path
     hub_datasets = [name for name in names if not _is_local(name)]
     public = {
         name: value
@@ -46,7 +42,7 @@ def training_record(
         about: JsonObject = {"updates": updates, "text": name} if name else {"updates": updates}
         rounded_bleu = None if bleu is None else round(bleu, 2)
         validation.append({**about, "perplexity": round(perplexity, 2), "bleu": rounded_bleu})
-    labels = [Path(file).resolve().name for file in data.train_file or []]
+    labels = [Path(file).resolve().name for file in flags.data.train_file or []]
     labels += map(_public_name, names)
     record = {
         "data": ", ".join(dict.fromkeys(labels)) or "the built-in phrases",
@@ -58,13 +54,13 @@ def training_record(
         "seconds": round(trainer.speed.total_seconds),
         "hardware": hardware(args.device, args.world_size),
         "software": versions(),
-        "license": model.license,
+        "license": license,
         "settings": public,
         "validation": validation,
     }
     # a model that was converted from one of another system still is after fine-tuning
     if base_model and (origin := conversion(base_model)):
-        record |= {**origin, "license": model.license} if model.license else origin
+        record |= {**origin, "license": license} if license else origin
     if validation and args.eval_bleu:
         scores = trainer.score()
         for score, direction in zip(scores, text.directions.values(), strict=True):

@@ -13,8 +13,7 @@ from transformers import IntervalStrategy, PreTrainedTokenizerBase, TrainerCallb
 from ..data.languages import not_languages
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..files import STATE, read_json, replacing_files
-from ..flags import Decides, Part, Settings
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..flags import Decides, Part
 from ..model.loading import load_config, load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions
@@ -24,6 +23,7 @@ from .arguments import (
     TEXT,
     DataArguments,
     ModelArguments,
+    ResolvedFlags,
     VanillaTransformerTrainingArguments,
     check_reporters,
     meaning,
@@ -67,25 +67,21 @@ def run_train(
     Raises:
         ValueError: for data or settings that cannot be used, saying which and why; the folder is left unchanged.
     """
-    assert args.output_dir is not None  # set by transformers
     # The main process locks the folder for all, since each of them would be refused by the lock of another
-    with one_run(args.output_dir) if args.process_index == 0 else nullcontext(), explain_failures():
+    with one_run(str(args.output_dir)) if args.process_index == 0 else nullcontext(), explain_failures():
         check_reporters(args)
         set_seed(args.seed)
         config, data = resolve_config(model, data)
-        return _Run(model, data, args, config, run_settings(config, model, data, args), args.output_dir).train()
+        return _Run(model, data, args, config).train()
 
 
 @dataclass
-class _Run:
-    """A training run: its arguments, and the configuration and settings resolved from them."""
+class _Run(ResolvedFlags):
+    """A training run, with the settings that are recorded in its folder."""
 
-    model: ModelArguments
-    data: DataArguments
-    args: VanillaTransformerTrainingArguments
-    config: VanillaTransformerConfig
-    settings: Settings
-    folder: str
+    def __post_init__(self):
+        self.settings = run_settings(self)
+        self.folder = str(self.args.output_dir)
 
     def train(self) -> VanillaTransformerTrainer | None:
         """Train until the end or SIGTERM; return None if the run was already finished."""
@@ -182,7 +178,7 @@ class _Run:
 
         path = prepared or self.model.tokenizer_name or checkpoint or self.model.model_name_or_path
         # A run that resumes has saved its tokenizer, which must not change even if its origin has
-        text = tokenize_text(self.model, data, self.args, self.config, self.folder if resumes else path, self._report)
+        text = tokenize_text(self, self.folder if resumes else path, self._report)
         if path and not resumes:
             self._check_vocabulary(text.tokenizer, path)
         if text.validation is None:
@@ -205,15 +201,14 @@ class _Run:
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
         trainer.add_callback(_ReportShortWarmup())
         before = recorded_settings(self.folder) or {}
-        if before.get(PAIRS, text.num_pairs) != text.num_pairs:
+        changed = [name for name in (PAIRS, TEXT) if before.get(name, self.settings[name]) != self.settings[name]]
+        if changed:
+            found = "other text, which had as many sentence pairs"
+            if PAIRS in changed:
+                found = f"{before[PAIRS]:,} sentence pairs, but its text now has {text.num_pairs:,}"
             raise ValueError(
-                f"{self.folder} was trained on {before[PAIRS]:,} sentence pairs, but its text now has "
-                f"{text.num_pairs:,}. Restore the text, or choose another --output_dir. {more_text(self.folder)}"
-            )
-        if before.get(TEXT, self.settings[TEXT]) != self.settings[TEXT]:
-            raise ValueError(
-                f"{self.folder} was trained on other text, which had as many sentence pairs. Restore the text, or "
-                f"choose another --output_dir. {more_text(self.folder)}"
+                f"{self.folder} was trained on {found}. Restore the text, or choose another --output_dir. "
+                f"{more_text(self.folder)}"
             )
         trainer.resumed_state.has_new_validation = bool(before) and not compare_validations(before, self.settings)
         if args.process_index == 0:
@@ -299,7 +294,7 @@ class _Run:
         """Save the model with its card, report the best metric, and upload the model if requested."""
         trainer.save_model(_internal_call=True)
         state = trainer.state
-        record = training_record(trainer, self.settings, self.data, self.model, text)
+        record = training_record(trainer, self.settings, self, text)
         record["example"] = example_sentence(self.data, text)
         if self.args.process_index == 0:
             write_record(self.folder, record)

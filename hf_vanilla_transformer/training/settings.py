@@ -12,13 +12,14 @@ from ..files import SETTINGS, read_yaml, write_whole
 from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load_config
-from ..model.text_rules_vanilla_transformer import parse_language_pair
+from ..model.text_rules_vanilla_transformer import Directions, parse_language_pair
 from .arguments import (
     RUN_FLAGS,
     TEXT,
     VALIDATION,
     DataArguments,
     ModelArguments,
+    ResolvedFlags,
     VanillaTransformerTrainingArguments,
     decided_by,
     meaning,
@@ -58,15 +59,13 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[VanillaT
     # Fine-tuning adds directions: the model keeps those that it has.
     pairs = list(dict.fromkeys([*(config.language_pairs or ()), *map("-".join, map(parse_language_pair, given))]))
     # not by a model that was converted
-    known = config.source_lang and config.target_lang
-    own = f"{config.source_lang}-{config.target_lang}" if known else pairs and pairs[0]
+    named = config.source_lang and config.target_lang
+    own = f"{config.source_lang}-{config.target_lang}" if named else pairs and pairs[0]
     if len(pairs) > 1 or config.language_pairs or (base and pairs and pairs != [own]):
         config.language_pairs = pairs
-        directions = [parse_language_pair(pair) for pair in pairs]
-        sources = {source for source, _ in directions}
-        targets = {target for _, target in directions}
-        config.source_lang = sources.pop() if len(sources) == 1 else None
-        config.target_lang = targets.pop() if len(targets) == 1 else None
+        known = Directions(config)
+        config.source_lang = known.sources[0] if len(known.sources) == 1 else None
+        config.target_lang = known.targets[0] if len(known.targets) == 1 else None
         return config, replace(data, language_pairs=given)
 
     # A single direction needs no tags, so it is stored as two languages and not as a list of pairs.
@@ -76,20 +75,15 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[VanillaT
     return config, replace(data, source_lang=config.source_lang, target_lang=config.target_lang, language_pairs=None)
 
 
-def run_settings(
-    config: VanillaTransformerConfig,
-    model: ModelArguments,
-    data: DataArguments,
-    args: VanillaTransformerTrainingArguments,
-) -> Settings:
+def run_settings(flags: ResolvedFlags) -> Settings:
     """Return the settings of a run: all of this package's, and those of transformers that are not its defaults."""
     # creating arguments sets up the distributed processes again: those of a run on the CPU must stay there
-    defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=args.use_cpu)) | {"use_cpu": False}
+    defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=flags.args.use_cpu)) | {"use_cpu": False}
     # Ours are recorded even with their defaults, which another version may change
     for name in vars(VanillaTransformerTrainingArguments)["__annotations__"]:
         defaults.pop(name, None)
     settings: Settings = {}
-    for group in (model, data, args):
+    for group in (flags.model, flags.data, flags.args):
         for field in fields(group):
             value = getattr(group, field.name)
             if isinstance(group, DataArguments) and isinstance(value, list) and len(value) == 1:
@@ -99,11 +93,11 @@ def run_settings(
             if field.init and meaning(field.name).recorded and not unset:
                 settings[field.name] = _to_plain(value)
 
-    if not model.model_name_or_path:
+    if not flags.model.model_name_or_path:
         # the sizes of a pretrained model are in its own folder
         for field in fields(ModelArguments):
-            settings[field.name] = getattr(config, field.name, settings.get(field.name))
-    settings[PROCESSES] = args.world_size
+            settings[field.name] = getattr(flags.config, field.name, settings.get(field.name))
+    settings[PROCESSES] = flags.args.world_size
     return {name: value for name, value in settings.items() if value is not None}
 
 

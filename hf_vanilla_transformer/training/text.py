@@ -28,7 +28,7 @@ from ..files import JsonObject, digest
 from ..flags import Settings
 from ..model.loading import load_tokenizer
 from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
-from .arguments import TEXT, VALIDATION, DataArguments, ModelArguments, VanillaTransformerTrainingArguments
+from .arguments import TEXT, VALIDATION, DataArguments, ResolvedFlags
 
 _Value = TypeVar("_Value")
 
@@ -124,10 +124,8 @@ def training_sources(data: DataArguments) -> list[Text]:
     """
     origins = _origins(data)
     count = len(origins)
-    if data.train_weights and len(data.train_weights) != count:
-        raise ValueError(f"--train_weights takes one value per source ({count}), but has {len(data.train_weights)}.")
     # With a temperature, the sizes of the sources decide, which are known only once they are tokenised
-    weights: Sequence[float | None] = data.train_weights or [None if data.sampling_temperature else 1.0] * count
+    weights = _for_each("train_weights", data.train_weights, count, None if data.sampling_temperature else 1.0)
     tags = _for_each("source_tag", data.source_tag, count, "")
     configs = _for_each("dataset_config_name", data.dataset_config_name, len(data.dataset_name or ()), None)
 
@@ -198,23 +196,18 @@ def all_tags(config: PreTrainedConfig, data: DataArguments) -> list[str]:
     return list(dict.fromkeys([*map(language_tag, targets), *own]))
 
 
-def tokenize_text(
-    model: ModelArguments,
-    data: DataArguments,
-    args: VanillaTransformerTrainingArguments,
-    config: PreTrainedConfig,
-    tokenizer_path: str | None,
-    report: Callable[[str], None],
-) -> TokenizedText:
+def tokenize_text(flags: ResolvedFlags, tokenizer_path: str | None, report: Callable[[str], None]) -> TokenizedText:
     """Return the tokenised text of a run, and its tokenizer.
 
     Args:
         tokenizer_path: the tokenizer to load; if None, one is learned from the training text and saved in
-            `args.output_dir`.
+            the output folder.
         report: called with each message for the user.
     """
-    tags = all_tags(config, data)
-    if data.bpe_dropout and model.tokenizer_model != "bpe":
+    data = flags.data
+    args = flags.args
+    tags = all_tags(flags.config, data)
+    if data.bpe_dropout and flags.model.tokenizer_model != "bpe":
         raise ValueError("--bpe_dropout needs --tokenizer_model bpe.")
     # The main process first, which caches what it reads: the others then find it instead of doing the same work
     with args.main_process_first(desc="reading the text"):
@@ -226,15 +219,15 @@ def tokenize_text(
         if data.filter_language:
             check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:
-            tokenizer = _learn_tokenizer(training.parts, model, config, tags, report)
+            tokenizer = _learn_tokenizer(training.parts, flags, tags, report)
             save_tokenizer(tokenizer, str(args.output_dir))
     # Process 0 has saved the tokenizer, perhaps on another machine, but main_process_first waits only within a machine
     args.distributed_state.wait_for_everyone()
     with args.main_process_first(desc="tokenising the text"):
-        tokenizer = _load_tokenizer(tokenizer_path or str(args.output_dir), config, tags)
+        tokenizer = _load_tokenizer(tokenizer_path or str(args.output_dir), flags.config, tags)
         how = Tokenization(
             tokenizer,
-            config,
+            flags.config,
             args.max_tokens,
             report,
             Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None,
@@ -293,29 +286,25 @@ def _names(sources: Sequence[Text]) -> list[str]:
 
 
 def _learn_tokenizer(
-    sources: Sequence[Text],
-    model: ModelArguments,
-    config: PreTrainedConfig,
-    tags: list[str],
-    report: Callable[[str], None],
+    sources: Sequence[Text], flags: ResolvedFlags, tags: list[str], report: Callable[[str], None]
 ) -> PreTrainedTokenizerBase:
     """Learn a joint vocabulary, the tags included, from the training texts.
 
     Raises:
         ValueError: if its size was given as a flag, but the texts allow only a smaller vocabulary.
     """
-    size = config.vocab_size
+    size = flags.config.vocab_size
     report(f"Learning a joint vocabulary of {size:,} tokens ...")
     batches = (batch for source in sources for batch in source.pairs().iter(1000))
     columns = (batch[column] for batch in batches for column in ("source", "target"))
     sentences = (sentence for column in columns for sentence in column if sentence)
-    learned = train_tokenizer(sentences, size - len(tags), model.tokenizer_model, model.normalization)
+    learned = train_tokenizer(sentences, size - len(tags), flags.model.tokenizer_model, flags.model.normalization)
     add_tags(learned, tags)
     # Saved now: if a resumed run loaded another limit, `datasets` would not find the text that it cached
-    learned.model_max_length = config.max_position_embeddings
+    learned.model_max_length = flags.config.max_position_embeddings
     if len(learned) < size:
         message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"
-        if model.vocab_size is not None:
+        if flags.model.vocab_size is not None:
             raise ValueError(f"{message}; set --vocab_size to at most {len(learned)}.")
         report(f"{message} as in the preset.")
     return learned

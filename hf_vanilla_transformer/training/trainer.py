@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -367,11 +368,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         folder = Path(output_dir or str(self.args.output_dir))
         if is_sharded(model := self.accelerator.unwrap_model(self.model)):
             restore_name(model)
-        if not self.args.should_save:
-            # This process only takes part in gathering sharded weights
-            super()._save(output_dir, state_dict)
-            return
-        with replacing_files(folder) as unfinished:
+        # A process that does not save only takes part in gathering sharded weights
+        with replacing_files(folder) if self.args.should_save else nullcontext(folder) as unfinished:
             super()._save(str(unfinished), state_dict)
             (unfinished / "training_args.bin").unlink(missing_ok=True)
 

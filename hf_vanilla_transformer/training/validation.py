@@ -152,7 +152,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
                 metrics["untranslated"] = untranslated
             self._check_use_of_source(outputs, labels)
             if self.args.eval_bleu:
-                metrics["bleu"] = self._bleu(outputs, labels)
+                predictions, references = self._decode(outputs, labels)
+                metrics["bleu"] = bleu(self.args.bleu_tokenize).corpus_score(predictions, [references]).score
             if self.compute_metrics:
                 arrays = (pad(rows, IGNORED_LABEL).numpy() for rows in (outputs, labels))
                 # NumPy scalars would fail later, when the state of the run is saved as JSON
@@ -166,21 +167,13 @@ class ValidatingTrainer(Seq2SeqTrainer):
         # Some sentences that take turns say as little about the source as a single one
         if not updates or 10 * different > len(set(map(tuple, labels))) or not self.is_world_process_zero():
             return
-        warmup = self.args.warmup_updates(self.state.max_steps)
-        advice = f"This is normal during the warm-up of {warmup:,} updates."
-        if updates > warmup:
-            advice = (
-                "If it does not change within the next validations, check that the lines of both sides of the text "
-                "correspond; otherwise train in another --output_dir with a lower --learning_rate, or on more text."
-            )
-        noun = "translation" if different == 1 else "translations"
-        found = f"{different:,} distinct {noun} of {len(outputs):,} validation sentences"
+        found = f"distinct translations of {len(outputs):,} validation sentences: {different:,}"
+        advice = (
+            "This is normal during the warm-up. If it lasts, check that the lines of both sides of the text "
+            "correspond; otherwise train in another --output_dir with a lower --learning_rate, or on more text."
+        )
         # print would break a progress bar
-        tqdm.write(f"Update {updates:,}: {found}: the model still ignores its source. {advice}", file=sys.stderr)
-
-    def _bleu(self, outputs: list[list[int]], labels: list[list[int]]) -> float:
-        predictions, references = self._decode(outputs, labels)
-        return bleu(self.args.bleu_tokenize).corpus_score(predictions, [references]).score
+        tqdm.write(f"Update {updates:,}: {found}; the model still ignores its source. {advice}", file=sys.stderr)
 
     def score(self) -> list[dict[str, object]]:
         """Return the scores of each validation text with the model's decoding settings, as `evaluate` does."""

@@ -1,9 +1,10 @@
-"""Draw the pictures of the paper's formulas and of Table 3, as PNG or SVG.
+"""Draw the pictures of the paper's formulas, of Table 3 and of a hyperparameter search, as PNG or SVG.
 
 python scripts/study/plot.py positions --d_model 128 --output positions.png
 python scripts/study/plot.py noam --output noam.png
 python scripts/study/plot.py masks --output masks.png
 python scripts/study/plot.py table3 .github/gallery/ablation.json --output table3.png
+python scripts/study/plot.py search runs/study/trials.json --output search.png
 
 Attention and training curves of your own models are drawn by `vanilla-transformer plot`.
 """
@@ -12,6 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +136,29 @@ def ablation(results: Mapping[str, Mapping[str, float]]) -> Figure:
     return figure
 
 
+def search(result: Mapping[str, Any]) -> Figure:
+    """Plot a hyperparameter search: the result of each trial, the best so far, and the importance of each setting."""
+    figure = new_figure(11, 4)
+    left, right = figure.subplots(1, 2)
+    for state, marker, colour in (("complete", "o", COLOURS[0]), ("pruned", "x", COLOURS[1])):
+        trials = [trial for trial in result["trials"] if trial["state"] == state and trial["value"] is not None]
+        if trials:
+            numbers, values = zip(*((trial["number"], trial["value"]) for trial in trials), strict=True)
+            left.scatter(numbers, values, marker=marker, color=colour, label=state)
+    best_of = max if result["direction"] == "maximize" else min
+    # a pruned trial has only an intermediate value
+    done = [trial for trial in result["trials"] if trial["state"] == "complete"]
+    best = accumulate((trial["value"] for trial in done), best_of)
+    left.step([trial["number"] for trial in done], [*best], where="post", color="black", label="best so far")
+    left.set(xlabel="trial (0 has the given settings)", ylabel=result["measure"])
+    left.locator_params(axis="x", integer=True)
+    left.legend()
+    shares = sorted(result["importances"].items(), key=lambda item: item[1])
+    right.barh([name for name, _ in shares], [share for _, share in shares], color=COLOURS[0])
+    right.set(xlabel="importance (PED-ANOVA)")
+    return figure
+
+
 def curve(text: str) -> tuple[int, int]:
     """Parse d_model and warm-up, as in 512:4000."""
     width, _, warmup = text.partition(":")
@@ -176,6 +201,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = kinds.add_parser("table3", parents=[with_output], help="rows of Table 3 against the paper's")
     flags.add_argument("results", type=Path, metavar="FILE", help="the ablation.json of scripts/study/ablate.py")
 
+    flags = kinds.add_parser("search", parents=[with_output], help="trials of `tune`, and which settings mattered")
+    flags.add_argument("results", type=Path, metavar="FILE", help="the trials.json of `vanilla-transformer tune`")
+
     args = parser.parse_args(argv)
     try:
         save(draw(args), args.output)
@@ -191,7 +219,8 @@ def draw(args: argparse.Namespace) -> Figure:
         return noam_curves(args.curves, args.steps)
     if args.kind == "masks":
         return masks(args.lengths)
-    return ablation(json.loads(args.results.read_text(encoding="utf-8")))
+    results = json.loads(args.results.read_text(encoding="utf-8"))
+    return search(results) if args.kind == "search" else ablation(results)
 
 
 if __name__ == "__main__":

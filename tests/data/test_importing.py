@@ -37,7 +37,7 @@ def test_a_sentence_that_is_longer_than_a_line_may_be_is_left_out_and_counted(tm
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pairs, job = read(tmp_path / "a.jsonl")
     assert pairs == [Pair("a dog", "ein Hund"), Pair(long[:349_525], "fits")]
-    assert job.report.dropped == {"too long": 1}
+    assert job.dropped == {"too long": 1}
     # what is kept can be read
     for language, side in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
         (tmp_path / f"train.{language}").write_text("".join(f"{text}\n" for text in side), "utf-8")
@@ -49,8 +49,8 @@ def test_every_format_yields_the_same_pairs(name, tmp_path):
     WRITERS[name](tmp_path / name, PAIRS)
     pairs, job = read(tmp_path / name)
     assert pairs == PAIRS
-    assert job.report.read == len(PAIRS)
-    assert not job.report.dropped
+    assert job.read == len(PAIRS)
+    assert not job.dropped
 
 
 edits = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 40), st.binary(max_size=20)), max_size=6)
@@ -132,8 +132,8 @@ def test_separators_and_encodings_are_recognised_and_reported(tmp_path):
         (tmp_path / "a.csv").write_text("\n".join(lines), "cp1252")
         pairs, job = read(tmp_path / "a.csv")
         assert pairs == [Pair(*row) for row in rows[1:]]
-        assert f"separator: {separator!r}" in " ".join(job.report.notes)
-        assert "encoding: cp125" in " ".join(job.report.notes)
+        assert f"separator: {separator!r}" in " ".join(job.notes)
+        assert "encoding: cp125" in " ".join(job.notes)
     with pytest.raises(DataError, match="not utf-8"):
         read(tmp_path / "a.csv", encoding="utf-8")
 
@@ -166,8 +166,8 @@ def test_markup_blanks_and_duplicates_are_removed_and_counted(tmp_path):
     write_csv(tmp_path / "a.csv", rows)
     pairs, job = read(tmp_path / "a.csv")
     assert pairs == [Pair("a bold dog", "ein fetter Hund"), Pair("x & y", "x & y"), Pair("a", "b")]
-    assert job.report.dropped == {"untranslated": 1, "duplicate": 1}
-    assert job.report.markup == 4
+    assert job.dropped == {"untranslated": 1, "duplicate": 1}
+    assert job.markup == 4
 
 
 def test_drafts_and_other_languages_are_left_out_and_counted(tmp_path):
@@ -182,7 +182,7 @@ def test_drafts_and_other_languages_are_left_out_and_counted(tmp_path):
     po.write_text("\n\n".join(entries) + "\n")
     pairs, job = read(po)
     assert pairs == [Pair("Save", "Speichern"), Pair("%d file", "%d Datei"), Pair("%d files", "%d Dateien")]
-    assert job.report.dropped == {"fuzzy": 1, "untranslated": 1}
+    assert job.dropped == {"fuzzy": 1, "untranslated": 1}
     reverse = Import(("de", "en"))
     assert next(iter(reverse.pairs([str(po)]))) == Pair("Speichern", "Save")
     with pytest.raises(DataError, match="a catalogue in de, not in en or sw"):
@@ -211,7 +211,7 @@ def test_an_untranslated_catalogue_among_others_is_reported_and_does_not_stop_th
     write_po(tmp_path / "b.po", [("Save", "")])
     job = Import(("en", "de"))
     assert list(job.pairs([str(tmp_path / "b.po"), str(tmp_path / "a.po")])) == PAIRS
-    assert f"{tmp_path / 'b.po'}: no pairs in en and de" in job.report.notes
+    assert f"{tmp_path / 'b.po'}: no pairs in en and de" in job.notes
     with pytest.raises(DataError, match=r"b\.po: no pairs in en and de; dropped: 1 untranslated"):
         read(tmp_path / "b.po")
 
@@ -232,7 +232,7 @@ def test_units_of_trados_are_cut_into_their_segments(tmp_path):
     (tmp_path / "a.docx.sdlxliff").write_text(TRADOS, "utf-8-sig")
     pairs, job = read(tmp_path / "a.docx.sdlxliff")
     assert pairs == [Pair("One.", "Eins."), Pair("Three.", "Drei.")]
-    assert job.report.dropped == {"fuzzy": 1, "untranslated": 1}
+    assert job.dropped == {"fuzzy": 1, "untranslated": 1}
 
 
 def test_line_breaks_of_markup_never_join_two_words(tmp_path):
@@ -256,7 +256,7 @@ def test_a_quotation_mark_that_is_text_neither_vanishes_nor_swallows_rows(tmp_pa
     (tmp_path / "a.tsv").write_text(text, "utf-8")
     found, job = read(tmp_path / "a.tsv")
     assert found == pairs
-    assert "quotation marks are text" in " ".join(job.report.notes)
+    assert "quotation marks are text" in " ".join(job.notes)
     # one mistake in a quoted table, or its truncation, does not make its quotation marks text
     write_csv(tmp_path / "a.csv", PAIRS)
     (tmp_path / "a.csv").write_bytes((tmp_path / "a.csv").read_bytes()[:-3])
@@ -282,8 +282,8 @@ def test_the_header_may_follow_titles_and_sheets_without_the_columns_are_left_ou
     workbook.close()
     pairs, job = read(tmp_path / "a.xlsx", columns=("English", "German"))
     assert pairs == [Pair("dog", "Hund"), Pair("tree", "Baum")]
-    assert job.report.dropped == {"untranslated": 2}
-    assert "Notes: no column English among 'Collected in the village'" in " ".join(job.report.notes)
+    assert job.dropped == {"untranslated": 2}
+    assert "Notes: no column English among 'Collected in the village'" in " ".join(job.notes)
     with pytest.raises(DataError, match=r"Words: no column Swahili among '', 'No\.', 'German'"):
         read(tmp_path / "a.xlsx", columns=("English", "Swahili"))
 
@@ -298,7 +298,7 @@ def test_tags_that_are_written_as_references_are_markup(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(rows))
     pairs, job = read(tmp_path / "a.json")
     assert pairs == [Pair("OK", "Gut & schön"), Pair("a < b", "c")]
-    assert job.report.markup == 3
+    assert job.markup == 3
 
 
 def test_a_text_that_an_object_leaves_out_is_untranslated(tmp_path):
@@ -306,7 +306,7 @@ def test_a_text_that_an_object_leaves_out_is_untranslated(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(rows))
     pairs, job = read(tmp_path / "a.json")
     assert pairs == [Pair("a", "b"), Pair("d", "e")]
-    assert job.report.dropped == {"untranslated": 2}
+    assert job.dropped == {"untranslated": 2}
     (tmp_path / "b.json").write_text(json.dumps([{"en": "a"}, {"en": "b"}]))
     with pytest.raises(DataError, match="no column de among 'en'"):
         read(tmp_path / "b.json")
@@ -363,7 +363,7 @@ def test_a_legacy_encoding_is_one_of_those_of_the_languages(encoding, language, 
     (tmp_path / "a.csv").write_bytes(text.encode(encoding))
     job = Import(("en", language))
     assert list(job.pairs([str(tmp_path / "a.csv")])) == [Pair(*row) for row in rows[1:]]
-    assert f"encoding: {encoding}" in job.report.notes[0]
+    assert f"encoding: {encoding}" in job.notes[0]
 
 
 SCRIPTS = [

@@ -170,7 +170,6 @@ def test_a_mixture_is_a_source_with_the_pairs_counts_and_identity_of_its_parts(s
     assert read(mixture) == [*PAIRS, *((de, en) for en, de in PAIRS[:180])]
     assert mixture.pairs()["target"][:] == [target for _, target in read(mixture)]
     assert mixture.parts == [first, second, backward]
-    assert mixture.directions == [("en", "de"), ("de", "en")]
     assert mixture.identity() == [*first.identity(), *second.identity(), *backward.identity()]
     rows = mixture.tokenize(tokenization(sample_tokenizer, []), "train")
     assert len(rows) == mixture.counts.used == 299 + 179

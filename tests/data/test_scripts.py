@@ -92,15 +92,6 @@ def test_no_token_is_longer_than_a_word_of_100_letters(model):
         assert tokenizer.decode(tokenizer(line)["input_ids"], skip_special_tokens=True) == line
 
 
-@pytest.mark.parametrize("model", ["bpe", "unigram"])
-def test_words_that_are_learned_in_pieces_are_reported_in_one_line(model, caplog):
-    train_tokenizer([ENGLISH, "\u4e2d" * 100, "letter " * 100], 400, model)
-    assert not caplog.messages
-    train_tokenizer(["\u4e2d" * 101 + " " + "\u0915\u093e" * 100, ENGLISH, "x" * 350], 400, model)
-    [message] = caplog.messages
-    assert message.startswith("Words of more than 100 letters, as in text without spaces: 2. Tokens are learned from")
-
-
 def piece_sizes(tokenizer, line: str) -> list[int]:
     return [end - start for _, (start, end) in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(line)]
 

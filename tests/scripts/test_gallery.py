@@ -66,6 +66,20 @@ def test_rows_of_table_3_are_plotted_as_differences_to_base(plot):
         plot.ablation({**results, "A1": {"perplexity": 8.5}})
 
 
+def test_a_search_is_plotted_from_its_results(plot):
+    trials = [
+        {"number": 0, "state": "complete", "value": 3.0},
+        {"number": 1, "state": "pruned", "value": 9.0},
+        {"number": 2, "state": "complete", "value": 4.0},
+        {"number": 3, "state": "complete", "value": 2.0},
+    ]
+    result = {"measure": "loss", "direction": "minimize", "trials": trials, "importances": {"a": 0.2, "b": 0.8}}
+    left, right = plot.search(result).axes
+    assert lines(left)["best so far"] == [[0, 2, 3], [3, 3, 2]]
+    assert left.collections[1].get_offsets().tolist() == [[1, 9]]
+    assert [bar.get_width() for bar in right.patches] == [0.2, 0.8]
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -119,7 +119,7 @@ def test_a_connection_with_a_request_under_way_is_never_the_one_that_ends(serve,
         other.close()
 
 
-def test_an_equal_message_is_written_once_per_minute_with_the_number_left_out(monkeypatch):
+def test_an_equal_message_is_written_once_per_minute():
     repeated = RepeatedMessages()
     now = [1000.0]
     written = []
@@ -140,7 +140,7 @@ def test_an_equal_message_is_written_once_per_minute_with_the_number_left_out(mo
     now[0] += 61
     log(logging.ERROR, "failed: %d", 7)
     log(logging.ERROR, "failed: %d", 8)
-    assert written[-1] == "failed: 7 (499 more since the last one)"
+    assert written[-1] == "failed: 7"
     assert len(written) == 504
     for i in range(50):
         log(logging.ERROR, f"Exception in callback f({i})\nhandle: <Handle {i} at 0x7f{i}>")

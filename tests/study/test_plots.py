@@ -116,17 +116,3 @@ def test_the_plot_names_overfitting_and_the_best_update():
     assert legend == ["run", "run overfits after update 1,200"]
     assert lines(plotted(log))["run overfits after update 1,200"][0] == [1200, 1200]
     assert [*lines(plotted(log[:2]))] == ["run"]
-
-
-def test_a_search_is_plotted_from_its_results():
-    trials = [
-        {"number": 0, "state": "complete", "value": 3.0},
-        {"number": 1, "state": "pruned", "value": 9.0},
-        {"number": 2, "state": "complete", "value": 4.0},
-        {"number": 3, "state": "complete", "value": 2.0},
-    ]
-    result = {"measure": "loss", "direction": "minimize", "trials": trials, "importances": {"a": 0.2, "b": 0.8}}
-    left, right = plots.search_results(result).axes
-    assert lines(left)["best so far"] == [[0, 2, 3], [3, 3, 2]]
-    assert left.collections[1].get_offsets().tolist() == [[1, 9]]
-    assert [bar.get_width() for bar in right.patches] == [0.2, 0.8]

@@ -232,7 +232,10 @@ def test_a_tag_marks_the_sources_of_one_text(train, run_flags, texts, tmp_path, 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--train_weights", "1", "2"], r"--train_weights takes one value per source \(3\), but has 2"),
+        (
+            ["--train_weights", "1", "2"],
+            r"--train_weights takes one value per source \(3\), or one for all, but has 2",
+        ),
         (["--source_tag", "<a>", "<b>"], r"--source_tag takes one value per source \(3\), or one for all, but has 2"),
         (
             ["--language_pairs", "en-de", "de-en"],

@@ -201,9 +201,9 @@ def test_validation_in_mixed_precision_uses_the_fast_search(trainer, monkeypatch
 @pytest.mark.parametrize(
     ("outputs", "references", "warmup", "advice"),
     [
-        ([[5, 1]] * 20, range(20), 4, "This is normal during the warm-up of 4 updates."),
+        ([[5, 1]] * 20, range(20), 4, "This is normal during the warm-up."),
         ([[5, 1], [6, 1]] * 10, range(20), 1, "check that the lines of both sides of the text correspond"),
-        ([[]] * 20, range(20), 1, "1 distinct translation of 20 validation sentences"),
+        ([[]] * 20, range(20), 1, "distinct translations of 20 validation sentences: 1; the model"),
         # the source is used, or need not be
         ([[5, 1], [6, 1], [7, 1], [8, 1]] * 5, range(20), 1, None),
         ([[5, 1]] * 20, [3] * 20, 1, None),
