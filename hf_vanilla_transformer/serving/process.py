@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 MAX_CONNECTIONS = 4096
 _OTHER_DESCRIPTORS = 96  # those that are not connections: models, libraries, the log
 _SECONDS_BETWEEN_EQUAL_MESSAGES = 60
+_DIFFERENT_MESSAGES = 1000  # remembered at a time
 
 
 class _Connection(H11Protocol):
@@ -177,6 +178,8 @@ class RepeatedMessages(logging.Filter):
         # Without what differs in otherwise equal messages: numbers, addresses, and the lines after the first.
         first, _, _ = record.getMessage().partition("\n")
         key = (record.name, re.sub(r"<.*>|0x[0-9a-f]+|[0-9]+", "", first))
+        if len(self._written) > _DIFFERENT_MESSAGES:
+            self._written.clear()
         if record.created - self._written.get(key, -math.inf) < _SECONDS_BETWEEN_EQUAL_MESSAGES:
             return False
         self._written[key] = record.created
