@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import torch
 
@@ -116,7 +116,7 @@ class Explorer:
         if len(source) > limit:
             raise ValueError(f"The text has {len(source)} tokens, but the limit is {limit}.")
 
-        settings = {"num_beams": num_beams, "length_penalty": alpha, **self._masks(without)}
+        settings: dict[str, Any] = {"num_beams": num_beams, "length_penalty": alpha, **self._masks(without)}
         (output,) = self._thread.submit(
             self.translator.translate_ids, [source], num_beams, scores=True, **settings
         ).result()
