@@ -291,11 +291,12 @@ def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model
     assert [translation.text for translation in found] == texts
 
 
-LOAD_IN_TRANSFORMERS_4 = """
-import json, sys
+TRANSLATE_IN_TRANSFORMERS_4 = """
+import importlib.util, json, sys
 import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 assert transformers.__version__.startswith("4.")
+assert importlib.util.find_spec("hf_vanilla_transformer") is None
 folder, *sentences = json.load(sys.stdin)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -308,16 +309,23 @@ print(json.dumps(texts))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("TRANSFORMERS_4" not in os.environ, reason="needs TRANSFORMERS_4, a Python with transformers 4")
-def test_a_copy_as_marian_translates_100_sentences_the_same_in_transformers_4(trained_on_multi30k, tmp_path):
-    _, _, folder, sentences, _ = trained_on_multi30k
+@pytest.mark.skipif("TRANSFORMERS_4" not in os.environ, reason="runs with `scripts/test.sh --all`")
+@pytest.mark.parametrize("tokenizer", ["byte-level BPE", "SentencePiece"])
+def test_a_copy_as_marian_translates_100_sentences_the_same_in_transformers_4(request, tmp_path, tokenizer):
+    if tokenizer == "SentencePiece":
+        folder = tmp_path / "converted"
+        convert.from_pretrained(request.getfixturevalue("opus"), folder)
+        sentences = [source for source, _ in PAIRS if source]
+    else:
+        _, _, folder, sentences, _ = request.getfixturevalue("trained_on_multi30k")
     convert.from_pretrained(folder, tmp_path / "marian", to="marian")
-    given = json.dumps([str(tmp_path / "marian"), *sentences[:100]])
+    translations = Translator.load(str(folder)).translate(sentences[:100], num_beams=1, max_length=40)
+
+    command = [os.environ["TRANSFORMERS_4"], "-c", TRANSLATE_IN_TRANSFORMERS_4]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [os.environ["TRANSFORMERS_4"], "-c", LOAD_IN_TRANSFORMERS_4]
+    given = json.dumps([str(tmp_path / "marian"), *sentences[:100]])
     result = subprocess.run(command, input=given, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
-    translations = Translator.load(str(folder)).translate(sentences[:100], num_beams=1, max_length=40)
     assert json.loads(result.stdout.splitlines()[-1]) == [translation.text for translation in translations]
 
 
