@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,16 +26,30 @@ from transformers import (
     MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
+    pipeline,
 )
 
 from hf_vanilla_transformer import Translator, convert, train_tokenizer
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.tags import add_tags
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
+from hf_vanilla_transformer.model import text_rules_vanilla_transformer as text_rules
 from hf_vanilla_transformer.sharing.card import CardDetails, model_card
 
 SOURCES = [source for source, _ in PAIRS if source][:60]
 TARGETS = [target for _, target in PAIRS]
+BASE = {
+    "d_model": 512,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+    "encoder_ffn_dim": 2048,
+    "decoder_ffn_dim": 2048,
+}
+# 1,000 take XX minutes on one core
+BASE_SENTENCES = int(os.environ.get("BASE_SENTENCES", "20"))
 TAGS = [">>cmn_Hans<<", ">>cmn<<", ">>eng<<", ">>fra<<", ">>zho<<"]
 
 
@@ -78,6 +93,31 @@ def test_a_converted_model_translates_as_marian_does(opus, tmp_path, monkeypatch
     expected = marian.generate(**tokenizer(SOURCES[:1], return_tensors="pt"))
     assert translator.translate_ids(translator.encode(SOURCES[:1]))[0].hypotheses == expected.tolist()
     assert expected.shape[1] > 100
+
+
+@pytest.fixture(scope="module")
+def opus_base(tmp_path_factory) -> tuple[Path, Path]:
+    """The folders of a random model of base size with OPUS-MT's settings, and of its conversion."""
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = write_opus_tokenizer(folder / "opus-mt-en-de", SOURCES, TARGETS, size=1000)
+    opus_model(tokenizer, **BASE).save_pretrained(folder / "opus-mt-en-de")
+    assert main(["convert", str(folder / "opus-mt-en-de"), str(folder / "converted")]) == 0
+    return folder / "opus-mt-en-de", folder / "converted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_beams", [1, 4, 6])
+def test_a_converted_model_of_base_size_translates_to_the_token_as_marian_does(opus_base, num_beams):
+    marian = MarianMTModel.from_pretrained(opus_base[0])
+    tokenizer = AutoTokenizer.from_pretrained(opus_base[0])
+    converted = Translator.load(str(opus_base[1])).model
+    sentences = [phrase.en for phrase in splits()["train"][:BASE_SENTENCES]]
+    for start in range(0, len(sentences), 50):
+        batch = tokenizer(sentences[start : start + 50], return_tensors="pt", padding=True)
+        expected = marian.generate(**batch, num_beams=num_beams, max_length=40)
+        assert torch.equal(converted.generate(**batch, num_beams=num_beams, max_length=40), expected)
+        # each depends on its source
+        assert len(set(map(tuple, expected.tolist()))) == len(expected)
 
 
 def test_the_card_of_a_converted_model_names_its_source_and_licence(opus, tmp_path):
@@ -146,6 +186,26 @@ def test_the_tags_of_a_multilingual_model_become_target_languages(tmp_path):
     for name, tag in names.items():
         assert translator.encode(["a dog"], target_lang=name) == [original(f"{tag} a dog")["input_ids"]]
     assert translator.translate(["a dog"], target_lang="fr", max_length=9)[0].text
+
+
+def test_a_tag_that_is_written_in_a_text_gets_a_warning_with_advice(tmp_path, caplog):
+    # OPUS-MT's users choose the target language so
+    save_opus(tmp_path / "opus-mt-en-ROMANCE", tags=TAGS, source_lang="en", target_lang="roa")
+    save_opus(tmp_path / "opus-mt-en-de")
+    for name in ("opus-mt-en-ROMANCE", "opus-mt-en-de"):
+        convert.from_pretrained(tmp_path / name, tmp_path / f"{name}-converted")
+    multilingual, bilingual = (str(tmp_path / f"opus-mt-en-{name}-converted") for name in ("ROMANCE", "de"))
+    loaded = Translator.load(multilingual)
+    translate = partial(loaded.translate, target_lang="fr", max_length=9)
+    pipe = partial(pipeline("translation", model=multilingual), tgt_lang="fr", max_length=9)
+    for each in (translate, pipe):
+        text_rules._warn_once.cache_clear()
+        caplog.clear()
+        each(["a dog", "1 >>fra<< 2"])
+        Translator.load(bilingual).translate([">>fra<< a dog"], max_length=9)
+        assert "tag" not in caplog.text
+        each(["a dog", ">>fra<< a dog", " >>fra<< a cat"])
+        assert caplog.text.count("remove it, and give the language as target_lang") == 1
 
 
 def test_names_of_special_tokens_in_a_text_are_text(opus, tmp_path):
