@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformers import set_seed
 
 from ..data.tokenizer import follow_tokenizer
-from ..files import import_extra
+from ..files import import_extra, writing
 from ..flags import check_values, option, positive_number
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..training.arguments import (
@@ -146,7 +146,9 @@ def run_experiment(
     import_extra("matplotlib.figure", "plots")
     # the Trainer prints its log to stdout
     with one_run(folder), explain_failures(), redirect_stdout(sys.stderr):
-        table = study(Experiment(model, data, args, report), folder)
+        experiment = Experiment(model, data, args, report)
+        with writing(folder):
+            table = study(experiment, folder)
     print(table)
 
 
