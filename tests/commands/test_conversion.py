@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from guide_pages import GUIDE
 from opus_models import opus_model, write_opus_tokenizer
 from sample_text import PAIRS
+from small import write_moses
 from transformers import (
     AutoTokenizer,
     BartConfig,
@@ -33,9 +37,11 @@ from hf_vanilla_transformer import Translator, convert, train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.flags import Decides
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
 from hf_vanilla_transformer.model import text_rules_vanilla_transformer as text_rules
 from hf_vanilla_transformer.sharing.card import CardDetails, model_card
+from hf_vanilla_transformer.training.arguments import ModelArguments, meaning
 
 SOURCES = [source for source, _ in PAIRS if source][:60]
 TARGETS = [target for _, target in PAIRS]
@@ -48,7 +54,7 @@ BASE = {
     "encoder_ffn_dim": 2048,
     "decoder_ffn_dim": 2048,
 }
-# 1,000 take XX minutes on one core
+# 1,000 take several minutes for each search
 BASE_SENTENCES = int(os.environ.get("BASE_SENTENCES", "20"))
 TAGS = [">>cmn_Hans<<", ">>cmn<<", ">>eng<<", ">>fra<<", ">>zho<<"]
 
@@ -100,7 +106,17 @@ def opus_base(tmp_path_factory) -> tuple[Path, Path]:
     """The folders of a random model of base size with OPUS-MT's settings, and of its conversion."""
     folder = tmp_path_factory.mktemp("base")
     tokenizer = write_opus_tokenizer(folder / "opus-mt-en-de", SOURCES, TARGETS, size=1000)
-    opus_model(tokenizer, **BASE).save_pretrained(folder / "opus-mt-en-de")
+    model = opus_model(tokenizer, **BASE)
+    # such that, in spite of its depth, most outputs differ and do not repeat one token
+    for name, parameter in model.named_parameters():
+        if "layers" in name:
+            parameter.data *= 0.25 if parameter.dim() > 1 else 1.0 if "layer_norm.weight" in name else 0.1
+    last = model.model.decoder.layers[-1]
+    last.fc2.weight.data *= 100
+    last.encoder_attn.out_proj.weight.data *= 3
+    model.model.shared.weight.data *= 0.15
+    model.final_logits_bias *= 0.03
+    model.save_pretrained(folder / "opus-mt-en-de")
     assert main(["convert", str(folder / "opus-mt-en-de"), str(folder / "converted")]) == 0
     return folder / "opus-mt-en-de", folder / "converted"
 
@@ -116,8 +132,35 @@ def test_a_converted_model_of_base_size_translates_to_the_token_as_marian_does(o
         batch = tokenizer(sentences[start : start + 50], return_tensors="pt", padding=True)
         expected = marian.generate(**batch, num_beams=num_beams, max_length=40)
         assert torch.equal(converted.generate(**batch, num_beams=num_beams, max_length=40), expected)
-        # each depends on its source
-        assert len(set(map(tuple, expected.tolist()))) == len(expected)
+        outputs = expected.tolist()
+        assert len(set(map(tuple, outputs))) > 0.8 * len(outputs)
+        assert sum(len(set(output)) for output in outputs) > 8 * len(outputs)
+
+
+# A value for each flag that does not apply to a converted model, if it is not a number
+REFUSED = {"position_embedding": "learned", "tokenizer_model": "unigram", "normalization": "nfkc"}
+REFUSED |= {"bpe_dropout": "0.1", "tokenizer_name": "OTHER"}
+
+
+def test_the_guide_lists_the_flags_that_do_not_apply_and_train_refuses_each(opus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    page = (GUIDE / "opus_mt.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1:3] for row in page.splitlines() if row.startswith("| `--")]
+    listed = [flag for row in rows for flag in re.findall(r"`--(\w+)`", row[0])]
+    sizes = [flag.name for flag in fields(ModelArguments) if meaning(flag.name).decides is Decides.SIZES]
+    assert sorted(listed) == sorted({*sizes, *REFUSED})
+
+    convert.from_pretrained(opus, tmp_path / "converted")
+    train_tokenizer(SOURCES, 300).save_pretrained(tmp_path / "other")
+    write_moses(tmp_path / "text", en=SOURCES[:9], de=TARGETS[:9])
+    words = ["--model_name_or_path", str(tmp_path / "converted"), "--train_file", str(tmp_path / "text"), "--use_cpu"]
+    words += ["--preset", "tiny", "--output_dir", str(tmp_path / "out")]
+    for flags, reason in rows:
+        for flag in re.findall(r"`--(\w+)`", flags):
+            value = REFUSED.get(flag, "7").replace("OTHER", str(tmp_path / "other"))
+            assert main(["train", *words, f"--{flag}", value]) == 1, flag
+            error = capsys.readouterr().err.splitlines()[-1]
+            assert re.search(r"`(.+)`", reason)[1] in error, error
 
 
 def test_the_card_of_a_converted_model_names_its_source_and_licence(opus, tmp_path):
