@@ -71,10 +71,11 @@ def test_an_adapted_model_is_served_to_libretranslates_client(folders, tmp_path)
 def test_a_corpus_job_translates_with_an_adapted_model(folders, tmp_path):
     sentences = lines("val.en")[:40]
     write_moses(tmp_path / "text", en=sentences)
-    flags = ["--input_files", str(tmp_path / "text.en"), "--output_dir", str(tmp_path / "job"), "--shard_lines", "15"]
-    assert main(["translate", str(folders[1]), *flags, "--workers", "1"]) == 0
+    flags = ["--input_files", str(tmp_path / "text.en"), "--output_dir", str(tmp_path / "job")]
+    flags += ["--output_format", "txt", "--shard_lines", "15", "--workers", "1"]
+    assert main(["translate", str(folders[1]), *flags]) == 0
     expected = [translation.text for translation in Translator.load(str(folders[1])).translate(sentences)]
-    parts = sorted((tmp_path / "job").glob("part-*"))
+    parts = sorted((tmp_path / "job").glob("part-*.txt"))
     assert [line for part in parts for line in part.read_text(encoding="utf-8").splitlines()] == expected
 
 
