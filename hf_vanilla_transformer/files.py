@@ -38,8 +38,10 @@ _CANNOT_WRITE = "Cannot write"
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # How errors of packages written in Rust, such as tokenizers and safetensors, quote one of the operating system
 _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
-# What NumPy and torch say, without the cause, if only a part could be written
-_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter|unexpected pos")
+# What NumPy, torch and SQLite say, without the cause, if only a part could be written
+_SHORT_WRITE = re.compile(
+    r"\d+ requested and \d+ written|PytorchStreamWriter|unexpected pos|database or disk is full|disk I/O error"
+)
 
 MAX_JSON_BYTES = 1 << 28  # the largest tokenizers have some 40 MB
 MAX_YAML_BYTES = 1 << 20  # parsed in Python, about a megabyte per second
@@ -59,7 +61,8 @@ def write_failure(error: BaseException) -> str | None:
         return os.strerror(int(found[1]))
     if isinstance(error, OSError) and error.errno in _FULL_DISK:
         return os.strerror(error.errno)
-    if _SHORT_WRITE.search(str(error)):
+    # Optuna's error about a database does not repeat its cause
+    if _SHORT_WRITE.search(f"{error} {error.__cause__}"):
         return "the disk is full or has failed"
     # Explained by an inner block, for a temporary place; an error of reading has causes, too
     is_explained = str(error).startswith(_CANNOT_WRITE)
@@ -67,7 +70,7 @@ def write_failure(error: BaseException) -> str | None:
 
 
 @contextmanager
-def _writing(place: str | Path) -> Iterator[None]:
+def writing(place: str | Path) -> Iterator[None]:
     """Turn the errors of packages that cannot write into an `OSError` that names the place, as few of them do."""
     try:
         yield
@@ -90,7 +93,7 @@ def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
     # In the same folder, because a file can only be moved atomically inside one file system
     unfinished = Path(f"{file}.{secrets.token_hex(4)}{UNFINISHED}" if shared else f"{file}{UNFINISHED}")
     try:
-        with _writing(file):
+        with writing(file):
             yield unfinished
         try:
             unfinished.replace(file)
@@ -273,7 +276,7 @@ def new_folder(path: str | Path, names: Collection[str] = ()) -> Iterator[Path]:
 @contextmanager
 def _folder_of_same_name(folder: Path, ending: str, within: Path) -> Iterator[Path]:
     """Yield a temporary folder on the disk of `within`, whose name is that of `folder`, for the titles of cards."""
-    with _writing(folder), tempfile.TemporaryDirectory(ending, dir=within) as scratch:
+    with writing(folder), tempfile.TemporaryDirectory(ending, dir=within) as scratch:
         # Not the temporary folder itself, which only its owner may read
         unfinished = Path(scratch, folder.resolve().name)
         unfinished.mkdir()

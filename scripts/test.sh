@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs the package, then runs the linters and the fast tests. --all adds the slow tests; --all PATH ... runs only the
-# tests in these files and folders, without the linters; --oldest runs the fast tests with the oldest supported release
-# of transformers instead, in an environment of its own.
+# Installs the package, then runs the linters and the fast tests. --all adds the slow tests, and loads copies as MarianMT
+# with transformers 4, in an environment of its own; --all PATH ... runs only the tests in these files and folders,
+# without the linters and that environment, whose Python $TRANSFORMERS_4 may name. --oldest runs the fast tests with the
+# oldest supported release of transformers instead, in an environment of its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 # the models are tiny; a second thread is better used by a second process
@@ -20,6 +21,13 @@ if [ "${1:-}" = --all ]; then
   selection=("${@:2}")
 else
   selection=(-m "not slow")
+fi
+if [ "$*" = --all ]; then
+  # without this package; in .venv, which linters and tests pass over
+  export TRANSFORMERS_4=$PWD/.venv/transformers4/bin/python
+  [ -x "$TRANSFORMERS_4" ] || python3 -m venv .venv/transformers4
+  "$TRANSFORMERS_4" -m pip install --quiet --constraint scripts/constraints.txt \
+    transformers==4.57.6 torch sentencepiece sacremoses
 fi
 if [ $# -lt 2 ]; then
   .venv/bin/ruff check .

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -47,8 +48,9 @@ def _load(file: Path, dtype: np.dtype) -> np.ndarray:
     Raises:
         DataError: if the file is damaged.
     """
-    with suppress(ValueError, EOFError):
-        array = np.load(file, mmap_mode="r")
+    with suppress(ValueError, OverflowError, TokenError):
+        # unlike np.load, it does not take what starts as a zip file for one
+        array = np.lib.format.open_memmap(file, mode="r")
         if array.dtype == dtype and array.ndim == 1:
             return array
     raise DataError(f"{file} is damaged; start the job again in a new folder.")

@@ -162,6 +162,7 @@ class Translator:
         prefix = prefix_ids(self.model.config, self.tokenizer, source_lang, target_lang, tag)
         if not sentences:
             return []
+        self.directions.check_tags(sentences)
         # Not verbose: transformers would log a warning for sentences longer than `model_max_length`. They are reported
         # by `problem` instead, which also counts the tags.
         return [[*prefix, *ids] for ids in self.tokenizer(list(sentences), verbose=False)["input_ids"]]

@@ -2,7 +2,7 @@
 
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from reprlib import repr as shortened
@@ -60,8 +60,8 @@ def load(auto_class: Any, name: str, **kwargs) -> Any:
 
 
 @contextmanager
-def loading_errors(name: str) -> Iterator[None]:
-    """Turn any error while loading `name` into an `OSError` that names it.
+def loading_errors(name: str, file: str = "") -> Iterator[None]:
+    """Turn any error while loading `name` into an `OSError` that names it, and the file in it, if one is given.
 
     Errors for missing packages and lack of memory pass through unchanged.
     """
@@ -75,7 +75,7 @@ def loading_errors(name: str) -> Iterator[None]:
         # torch's message advises to run the code
         is_pickle = isinstance(error, pickle.UnpicklingError)
         reason = "a file in it is damaged or contains code, which is never run" if is_pickle else error
-        raise OSError(f"Cannot load {where}: {reason}") from error
+        raise OSError(f"Cannot load {where}: {file and f'in its {file}, '}{reason}") from error
 
 
 def load_config(name: str) -> VanillaTransformerConfig:
@@ -124,7 +124,9 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
     with loading_errors(name):
         # an adapter's folder has no configuration
         adapter = find_adapter_config_file(name)
-        base = str(read_json(Path(adapter))["base_model_name_or_path"]) if adapter else name
+        base = read_json(Path(adapter)).get("base_model_name_or_path") if adapter else name
+        if not isinstance(base, str):
+            raise ValueError("its adapter_config.json has no base_model_name_or_path")
     # fail early, before memory is allocated for the weights
     config = load_config(base)
     with loading_errors(base):
@@ -158,7 +160,7 @@ def find_weights(name: str) -> list[str]:
     """
     optional = {"_raise_exceptions_for_missing_entries": False}
     if file := cached_file(name, SAFE_WEIGHTS_NAME, **optional):
-        return [file]
+        return _readable([file])
     index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, **optional)
     if index is None:
         # transformers would have a service of the Hub convert others, or take a pull request of anybody
@@ -169,7 +171,15 @@ def find_weights(name: str) -> list[str]:
     shards = {str(shard) for shard in read_json(Path(index))["weight_map"].values()}
     if outside := [shard for shard in shards if Path(shard).name != shard]:
         raise ValueError(f"its {SAFE_WEIGHTS_INDEX_NAME} names {shortened(outside[0])}, which is outside the folder")
-    return [str(cached_file(name, shard)) for shard in sorted(shards)]
+    return _readable([str(cached_file(name, shard)) for shard in sorted(shards)])
+
+
+def _readable(files: list[str]) -> list[str]:
+    """Return the files, after opening each: safetensors says of any that it cannot open that it does not exist."""
+    for file in files:
+        with open(file, "rb"):
+            pass
+    return files
 
 
 def _check_layers(config: VanillaTransformerConfig, name: str) -> None:
@@ -197,14 +207,14 @@ def check_config(config: VanillaTransformerConfig, name: str) -> None:
     Raises:
         OSError: If the configuration cannot be that of a model.
     """
-    with loading_errors(name):
+    with loading_errors(name, "config.json"):
         check_nesting(vars(config))
         # that of a file could be code on the Hub
         config._attn_implementation = "sdpa"
         config.validate()
         Directions(config)
         if config.pad_token_id is None:
-            raise ValueError("its config.json has no pad_token_id")
+            raise ValueError("pad_token_id is missing")
         for field in (*_TOKENS, "eos_token_id"):
             _check_tokens(field, getattr(config, field), config.vocab_size)
 
@@ -221,6 +231,16 @@ def check_decoding(settings: GenerationConfig, config: VanillaTransformerConfig,
     Raises:
         OSError: If they are not.
     """
+    with loading_errors(name, "generation_config.json"):
+        check_search(settings.to_diff_dict(), config)
+
+
+def check_search(settings: Mapping[str, object], config: VanillaTransformerConfig) -> None:
+    """Check decoding settings by name, as `check_decoding` does.
+
+    Raises:
+        ValueError: If one is not of those that a saved model may have, or out of range.
+    """
     longest = 2 * config.max_position_embeddings
     if config.position_embedding == "sinusoidal":
         # the table grows
@@ -232,25 +252,22 @@ def check_decoding(settings: GenerationConfig, config: VanillaTransformerConfig,
         **dict.fromkeys(_NUMBERS, (-_MAX_NUMBER, _MAX_NUMBER)),
     }
     known = vars(GenerationConfig())
-    with loading_errors(name):
-        for field, value in settings.to_diff_dict().items():
-            if field in limits:
-                least, most = limits[field]
-                kind = float if field in _NUMBERS else int
-                if isinstance(value, bool) or not isinstance(value, (int, kind)) or not least <= value <= most:
-                    expected = f"{'a number' if kind is float else 'an integer'} from {least:,} to {most:,}"
-                    raise ValueError(
-                        f"{field} in its generation_config.json must be {expected}, but is {shortened(value)}"
-                    )
-            elif field in (*_TOKENS, *_TOKEN_LISTS):
-                _check_tokens(field, value, config.vocab_size)
-            elif field == "bad_words_ids":
-                if not (isinstance(value, list) and value and all(isinstance(word, list) and word for word in value)):
-                    raise ValueError(f"{field} must be a list of lists of tokens, but is {shortened(value)}")
-                _check_tokens(field, [token for word in value for token in word], config.vocab_size)
-            elif field in _SWITCHES:
-                # generate() may also be told to "never" stop early
-                if not isinstance(value, bool) and (field, value) != ("early_stopping", "never"):
-                    raise ValueError(f"{field} must be true or false, but is {shortened(value)}")
-            elif field in known and not field.startswith("_") and field != "transformers_version":
-                raise ValueError(f"its generation_config.json sets {field}, which is not supported; remove it")
+    for field, value in settings.items():
+        if field in limits:
+            least, most = limits[field]
+            kind = float if field in _NUMBERS else int
+            if isinstance(value, bool) or not isinstance(value, (int, kind)) or not least <= value <= most:
+                expected = f"{'a number' if kind is float else 'an integer'} from {least:,} to {most:,}"
+                raise ValueError(f"{field} must be {expected}, but is {shortened(value)}")
+        elif field in (*_TOKENS, *_TOKEN_LISTS):
+            _check_tokens(field, value, config.vocab_size)
+        elif field == "bad_words_ids":
+            if not (isinstance(value, list) and value and all(isinstance(word, list) and word for word in value)):
+                raise ValueError(f"{field} must be a list of lists of tokens, but is {shortened(value)}")
+            _check_tokens(field, [token for word in value for token in word], config.vocab_size)
+        elif field in _SWITCHES:
+            # generate() may also be told to "never" stop early
+            if not isinstance(value, bool) and (field, value) != ("early_stopping", "never"):
+                raise ValueError(f"{field} must be true or false, but is {shortened(value)}")
+        elif field in known and not field.startswith("_") and field != "transformers_version":
+            raise ValueError(f"{field} is not supported; remove it")

@@ -101,7 +101,9 @@ class TranslationPipeline(Pipeline):
         self, text: str, src_lang: str | None = None, tgt_lang: str | None = None, truncation: bool | str = False
     ) -> dict[str, torch.Tensor]:
         _check_text(text)
-        tag = Directions(self.model.config).tag(src_lang, tgt_lang)
+        directions = Directions(self.model.config)
+        directions.check_tags([text])
+        tag = directions.tag(src_lang, tgt_lang)
         num_tags = 0 if tag is None else 1
         limit = max_source_tokens(self.model.config, self.tokenizer)
         inputs = self.tokenizer(text, return_tensors="pt", verbose=False)

@@ -6,6 +6,8 @@ cannot import the package.
 
 import logging
 import math
+import re
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -17,6 +19,7 @@ logger = logging.getLogger(__name__)
 Pair = tuple[str, str]  # source and target language
 
 _DEFAULT_MAX_TOKENS = 1024  # for models of other classes that do not name a limit
+_WRITTEN_TAG = re.compile(r"\s*>>\S+<<")  # how users of OPUS-MT's models choose a target language
 _NO_LIMIT = 10**9  # transformers' tokenizers without a limit have a `model_max_length` of 10^30
 
 
@@ -137,6 +140,14 @@ class Directions:
         """
         _, target_lang = self.resolve(source_lang, target_lang)
         return f"<2{target_lang}>" if self.has_tags else None
+
+    def check_tags(self, texts: Iterable[str]) -> None:
+        """Warn of tags that are written in texts, where they are ordinary characters, for models with tags."""
+        if self.has_tags and any(map(_WRITTEN_TAG.match, texts)):
+            _warn_once(
+                "A text starts with a tag such as >>fra<<, which is translated as text: remove it, and give the "
+                "language as target_lang."
+            )
 
 
 def _only(languages: list[str]) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformers import set_seed
 
 from ..data.tokenizer import follow_tokenizer
+from ..files import writing
 from ..flags import option, positive, positive_number
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..training.arguments import (
@@ -129,7 +130,9 @@ def run_experiment(
     config, data = resolve_config(model, data)
     # the Trainer prints its log to stdout
     with one_run(folder), explain_failures(), redirect_stdout(sys.stderr):
-        table = study(Experiment(ResolvedFlags(model, data, args, config), report), folder)
+        experiment = Experiment(ResolvedFlags(model, data, args, config), report)
+        with writing(folder):
+            table = study(experiment, folder)
     print(table)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..data.batching import by_name, check_fits
-from ..files import JsonObject, import_extra, write_whole
+from ..files import JsonObject, import_extra, write_failure, write_whole
 from ..flags import Settings
 from ..training.settings import FACTS, differences, write_settings
 from .experiment import Experiment, TuneArguments, TuningTrainer
@@ -111,6 +111,9 @@ def _open_study(optuna: ModuleType, experiment: Experiment, folder: Path, storag
         changed = differences(study.user_attrs.get("settings", settings), settings)
         study.get_trials()
     except Exception as error:
+        if write_failure(error):
+            # explained by the caller
+            raise
         # SQLite, SQLAlchemy and Optuna each have errors of their own for a damaged file
         raise OSError(f"Cannot read {folder / 'study.db'}: {error}; choose another --output_dir.") from error
     if changed:

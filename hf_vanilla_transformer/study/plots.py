@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..files import STATE, JsonObject, import_extra, read_json
+from ..files import STATE, JsonObject, import_extra, read_json, replacing
 from ..training.checkpoints import checkpoint_folders
 from ..training.progress import overfitting, validations
 
@@ -57,8 +57,9 @@ def save(figure: "Figure", file: str) -> None:
     if kind not in (".png", ".svg"):
         raise ValueError(f"Cannot write {file}: the name must end in .png or .svg.")
     # without random ids, dates and versions, so that a repeated command leaves no difference
-    with matplotlib.rc_context({"svg.hashsalt": "vanilla-transformer"}):
-        figure.savefig(file, dpi=150, metadata={"Date": None} if kind == ".svg" else {"Software": None})
+    with matplotlib.rc_context({"svg.hashsalt": "vanilla-transformer"}), replacing(file) as unfinished:
+        metadata = {"Date": None} if kind == ".svg" else {"Software": None}
+        figure.savefig(unfinished, format=kind[1:], dpi=150, metadata=metadata)
 
 
 def _heat_map(axes: "Axes", weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str]) -> "AxesImage":

@@ -13,6 +13,7 @@ from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..files import MODEL_TYPES
 from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.loading import check_search
 
 NOAM = "noam"
 # Recorded with the settings of a run, but not flags: the digests of the text that its flags name
@@ -317,6 +318,8 @@ class ModelArguments(VocabularyFlags):
 
     def __post_init__(self):
         check_values(self)
+        # As when the model is loaded
+        check_search(self.overrides(Part.GENERATION_CONFIG), VanillaTransformerConfig())
 
     def overrides(self, part: Part) -> dict[str, object]:
         """Return the given fields that belong to a part of the saved model, by name."""

@@ -198,10 +198,12 @@ def _read_mapping(path: str) -> list[tuple[yaml.Node, yaml.Node]]:
     """Return the keys and values of a YAML mapping as nodes, which hold their line numbers."""
     try:
         root = compose_yaml(Path(path))
-    except (yaml.YAMLError, ValueError) as error:
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise ValueError(f"{path}{line}: not YAML ({getattr(error, 'problem', None) or error}).") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}.") from None
     if not isinstance(root, yaml.MappingNode):
         raise ValueError(f"{path}: a recipe must consist of lines such as `max_steps: 100000`.")
     return root.value

@@ -2,14 +2,19 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from guide_pages import GUIDE
 from opus_models import opus_model, write_opus_tokenizer
 from sample_text import PAIRS
+from small import write_moses
 from transformers import (
     AutoTokenizer,
     BartConfig,
@@ -25,16 +30,32 @@ from transformers import (
     MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
+    pipeline,
 )
 
 from hf_vanilla_transformer import Translator, convert, train_tokenizer
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.flags import Decides
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
+from hf_vanilla_transformer.model import text_rules_vanilla_transformer as text_rules
 from hf_vanilla_transformer.sharing.card import CardDetails, model_card
+from hf_vanilla_transformer.training.arguments import ModelArguments, meaning
 
 SOURCES = [source for source, _ in PAIRS if source][:60]
 TARGETS = [target for _, target in PAIRS]
+BASE = {
+    "d_model": 512,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+    "encoder_ffn_dim": 2048,
+    "decoder_ffn_dim": 2048,
+}
+# 1,000 take several minutes for each search
+BASE_SENTENCES = int(os.environ.get("BASE_SENTENCES", "20"))
 TAGS = [">>cmn_Hans<<", ">>cmn<<", ">>eng<<", ">>fra<<", ">>zho<<"]
 
 
@@ -78,6 +99,68 @@ def test_a_converted_model_translates_as_marian_does(opus, tmp_path, monkeypatch
     expected = marian.generate(**tokenizer(SOURCES[:1], return_tensors="pt"))
     assert translator.translate_ids(translator.encode(SOURCES[:1]))[0].hypotheses == expected.tolist()
     assert expected.shape[1] > 100
+
+
+@pytest.fixture(scope="module")
+def opus_base(tmp_path_factory) -> tuple[Path, Path]:
+    """The folders of a random model of base size with OPUS-MT's settings, and of its conversion."""
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = write_opus_tokenizer(folder / "opus-mt-en-de", SOURCES, TARGETS, size=1000)
+    model = opus_model(tokenizer, **BASE)
+    # such that, in spite of its depth, most outputs differ and do not repeat one token
+    for name, parameter in model.named_parameters():
+        if "layers" in name:
+            parameter.data *= 0.25 if parameter.dim() > 1 else 1.0 if "layer_norm.weight" in name else 0.1
+    last = model.model.decoder.layers[-1]
+    last.fc2.weight.data *= 100
+    last.encoder_attn.out_proj.weight.data *= 3
+    model.model.shared.weight.data *= 0.15
+    model.final_logits_bias *= 0.03
+    model.save_pretrained(folder / "opus-mt-en-de")
+    assert main(["convert", str(folder / "opus-mt-en-de"), str(folder / "converted")]) == 0
+    return folder / "opus-mt-en-de", folder / "converted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_beams", [1, 4, 6])
+def test_a_converted_model_of_base_size_translates_to_the_token_as_marian_does(opus_base, num_beams):
+    marian = MarianMTModel.from_pretrained(opus_base[0])
+    tokenizer = AutoTokenizer.from_pretrained(opus_base[0])
+    converted = Translator.load(str(opus_base[1])).model
+    sentences = [phrase.en for phrase in splits()["train"][:BASE_SENTENCES]]
+    for start in range(0, len(sentences), 50):
+        batch = tokenizer(sentences[start : start + 50], return_tensors="pt", padding=True)
+        expected = marian.generate(**batch, num_beams=num_beams, max_length=40)
+        assert torch.equal(converted.generate(**batch, num_beams=num_beams, max_length=40), expected)
+        outputs = expected.tolist()
+        assert len(set(map(tuple, outputs))) > 0.8 * len(outputs)
+        assert sum(len(set(output)) for output in outputs) > 8 * len(outputs)
+
+
+# A value for each flag that does not apply to a converted model, if it is not a number
+REFUSED = {"position_embedding": "learned", "tokenizer_model": "unigram", "normalization": "nfkc"}
+REFUSED |= {"bpe_dropout": "0.1", "tokenizer_name": "OTHER"}
+
+
+def test_the_guide_lists_the_flags_that_do_not_apply_and_train_refuses_each(opus, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    page = (GUIDE / "opus_mt.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1:3] for row in page.splitlines() if row.startswith("| `--")]
+    listed = [flag for row in rows for flag in re.findall(r"`--(\w+)`", row[0])]
+    sizes = [flag.name for flag in fields(ModelArguments) if meaning(flag.name).decides is Decides.SIZES]
+    assert sorted(listed) == sorted({*sizes, *REFUSED})
+
+    convert.from_pretrained(opus, tmp_path / "converted")
+    train_tokenizer(SOURCES, 300).save_pretrained(tmp_path / "other")
+    write_moses(tmp_path / "text", en=SOURCES[:9], de=TARGETS[:9])
+    words = ["--model_name_or_path", str(tmp_path / "converted"), "--train_file", str(tmp_path / "text"), "--use_cpu"]
+    words += ["--preset", "tiny", "--output_dir", str(tmp_path / "out")]
+    for flags, reason in rows:
+        for flag in re.findall(r"`--(\w+)`", flags):
+            value = REFUSED.get(flag, "7").replace("OTHER", str(tmp_path / "other"))
+            assert main(["train", *words, f"--{flag}", value]) == 1, flag
+            error = capsys.readouterr().err.splitlines()[-1]
+            assert re.search(r"`(.+)`", reason)[1] in error, error
 
 
 def test_the_card_of_a_converted_model_names_its_source_and_licence(opus, tmp_path):
@@ -146,6 +229,26 @@ def test_the_tags_of_a_multilingual_model_become_target_languages(tmp_path):
     for name, tag in names.items():
         assert translator.encode(["a dog"], target_lang=name) == [original(f"{tag} a dog")["input_ids"]]
     assert translator.translate(["a dog"], target_lang="fr", max_length=9)[0].text
+
+
+def test_a_tag_that_is_written_in_a_text_gets_a_warning_with_advice(tmp_path, caplog):
+    # OPUS-MT's users choose the target language so
+    save_opus(tmp_path / "opus-mt-en-ROMANCE", tags=TAGS, source_lang="en", target_lang="roa")
+    save_opus(tmp_path / "opus-mt-en-de")
+    for name in ("opus-mt-en-ROMANCE", "opus-mt-en-de"):
+        convert.from_pretrained(tmp_path / name, tmp_path / f"{name}-converted")
+    multilingual, bilingual = (str(tmp_path / f"opus-mt-en-{name}-converted") for name in ("ROMANCE", "de"))
+    loaded = Translator.load(multilingual)
+    translate = partial(loaded.translate, target_lang="fr", max_length=9)
+    pipe = partial(pipeline("translation", model=multilingual), tgt_lang="fr", max_length=9)
+    for each in (translate, pipe):
+        text_rules._warn_once.cache_clear()
+        caplog.clear()
+        each(["a dog", "1 >>fra<< 2"])
+        Translator.load(bilingual).translate([">>fra<< a dog"], max_length=9)
+        assert "tag" not in caplog.text
+        each(["a dog", ">>fra<< a dog", " >>fra<< a cat"])
+        assert caplog.text.count("remove it, and give the language as target_lang") == 1
 
 
 def test_names_of_special_tokens_in_a_text_are_text(opus, tmp_path):
@@ -291,11 +394,12 @@ def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model
     assert [translation.text for translation in found] == texts
 
 
-LOAD_IN_TRANSFORMERS_4 = """
-import json, sys
+TRANSLATE_IN_TRANSFORMERS_4 = """
+import importlib.util, json, sys
 import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 assert transformers.__version__.startswith("4.")
+assert importlib.util.find_spec("hf_vanilla_transformer") is None
 folder, *sentences = json.load(sys.stdin)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -308,16 +412,23 @@ print(json.dumps(texts))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("TRANSFORMERS_4" not in os.environ, reason="needs TRANSFORMERS_4, a Python with transformers 4")
-def test_a_copy_as_marian_translates_100_sentences_the_same_in_transformers_4(trained_on_multi30k, tmp_path):
-    _, _, folder, sentences, _ = trained_on_multi30k
+@pytest.mark.skipif("TRANSFORMERS_4" not in os.environ, reason="runs with `scripts/test.sh --all`")
+@pytest.mark.parametrize("tokenizer", ["byte-level BPE", "SentencePiece"])
+def test_a_copy_as_marian_translates_100_sentences_the_same_in_transformers_4(request, tmp_path, tokenizer):
+    if tokenizer == "SentencePiece":
+        folder = tmp_path / "converted"
+        convert.from_pretrained(request.getfixturevalue("opus"), folder)
+        sentences = [source for source, _ in PAIRS if source]
+    else:
+        _, _, folder, sentences, _ = request.getfixturevalue("trained_on_multi30k")
     convert.from_pretrained(folder, tmp_path / "marian", to="marian")
-    given = json.dumps([str(tmp_path / "marian"), *sentences[:100]])
+    translations = Translator.load(str(folder)).translate(sentences[:100], num_beams=1, max_length=40)
+
+    command = [os.environ["TRANSFORMERS_4"], "-c", TRANSLATE_IN_TRANSFORMERS_4]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [os.environ["TRANSFORMERS_4"], "-c", LOAD_IN_TRANSFORMERS_4]
+    given = json.dumps([str(tmp_path / "marian"), *sentences[:100]])
     result = subprocess.run(command, input=given, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-2000:]
-    translations = Translator.load(str(folder)).translate(sentences[:100], num_beams=1, max_length=40)
     assert json.loads(result.stdout.splitlines()[-1]) == [translation.text for translation in translations]
 
 

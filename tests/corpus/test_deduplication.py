@@ -1,10 +1,14 @@
 """Finding duplicates by digests, against a set of all pairs in memory."""
 
+import re
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_vanilla_transformer.corpus import deduplication
 from hf_vanilla_transformer.corpus.deduplication import digest, duplicates_of, find_duplicates, number_of_ranges
+from hf_vanilla_transformer.data.formats import DataError
 
 # Digests of few values, among them the first and last of the ranges
 HALVES = st.sampled_from([0, 1, (1 << 61) - 1, 1 << 61, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
@@ -30,6 +34,25 @@ def test_every_repetition_and_nothing_else_is_found_in_one_of_the_ranges(pieces,
     counts = [find_duplicates(files, i, ranges, file) for i, file in enumerate(found)]
     assert sum(counts) == sum(map(len, pieces))
     assert [duplicates_of(found, i).tolist() for i in range(len(pieces))] == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: b"PK\x03\x04" + content[4:],
+        lambda content: content.replace(b"(2,)", b"(9" + b"9" * 20 + b",)"),
+        lambda content: content.replace(b"}", b"("),
+        lambda content: content[:-3],
+        lambda content: b"",
+    ],
+    ids=["a zip file", "a shape too large", "no Python literal", "truncated", "empty"],
+)
+def test_a_damaged_file_is_named(tmp_path, change):
+    file = tmp_path / "digests-0.npy"
+    deduplication.write_digests(file, [b"a" * 16, b"b" * 16])
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(DataError, match=f"^{re.escape(str(file))} is damaged; start the job again in a new folder"):
+        find_duplicates([file], 0, 1, tmp_path / "found.npy")
 
 
 def test_the_ranges_are_enough_for_the_pairs_and_a_power_of_two():

@@ -1,7 +1,9 @@
 """Untrusted models: their code never runs, and damaged files cause a one-line error."""
 
 import ast
+import errno
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -17,6 +19,7 @@ from transformers import MarianConfig, MarianMTModel
 import hf_vanilla_transformer
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.model import loading
 from hf_vanilla_transformer.model.loading import load_model
 
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
@@ -93,6 +96,9 @@ DAMAGES = {
     "a length penalty that is not a number": change_decoding(length_penalty=float("nan")),
     "damaged settings of decoding": change_decoding(exponential_decay_length_penalty=[1]),
     "an empty word to avoid": change_decoding(bad_words_ids=[[]]),
+    "an adapter without a base model": lambda folder: (folder / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": null}'
+    ),
     "settings that are only brackets": lambda folder: (folder / "generation_config.json").write_text("[" * 100_000),
     "a text as limit": change_json("tokenizer_config.json", model_max_length="long"),
     "a nested tokenizer": change_json("tokenizer_config.json", extra=nested(500)),
@@ -125,6 +131,35 @@ def error_line(command: str, folder: Path, capsys, monkeypatch, tmp_path) -> str
 def test_a_damaged_model_causes_a_one_line_error(damage, command, folder, capsys, monkeypatch, tmp_path):
     DAMAGES[damage](folder)
     assert str(folder) in error_line(command, folder, capsys, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("a start token beyond the vocabulary", "in its config.json, decoder_start_token_id must be from 0 to 259"),
+        ("an end token beyond the vocabulary", "in its generation_config.json, eos_token_id must be from 0 to 259"),
+        ("a million beams", "in its generation_config.json, num_beams must be an integer from 1 to 1,000"),
+        ("an adapter without a base model", "its adapter_config.json has no base_model_name_or_path"),
+    ],
+)
+def test_the_error_of_a_damaged_setting_names_its_file(damage, message, folder):
+    DAMAGES[damage](folder)
+    with pytest.raises(OSError, match=f"{folder}: {message}"):
+        load_model(str(folder))
+
+
+def test_weights_that_cannot_be_read_are_not_said_to_be_missing(folder, monkeypatch):
+    weights = folder / "model.safetensors"
+    weights.chmod(0)
+    # root may read every file
+    if os.access(weights, os.R_OK):
+
+        def refuse(file, *args):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
+
+        monkeypatch.setattr(loading, "open", refuse, raising=False)
+    with pytest.raises(OSError, match=f"{folder}: .*Permission denied: '{weights}'"):
+        load_model(str(folder))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -7,6 +7,8 @@ import optuna
 import pytest
 import torch
 import yaml
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from hf_vanilla_transformer import VanillaTransformerTrainer
 from hf_vanilla_transformer.cli import main
@@ -90,6 +92,29 @@ def test_trials_that_run_out_of_memory_fail_without_ending_the_search(tune, flag
     steps = count(1)
     assert tune([*flags, "--trials", "1"], tmp_path / "none") == 1
     assert "No trial finished: try a lower --learning_rate" in capsys.readouterr().err
+
+
+@pytest.fixture
+def full_disk():
+    """Let no database of SQLite grow, which fails as on a full disk."""
+
+    def limit(connection, _):
+        connection.execute("PRAGMA max_page_count = 1")
+
+    event.listen(Engine, "connect", limit)
+    yield
+    event.remove(Engine, "connect", limit)
+
+
+def test_a_full_disk_is_one_line_whether_a_study_begins_or_resumes(tune, flags, tmp_path, capsys, request):
+    flags = [*flags, "--max_steps", "4", "--method", "random"]
+    assert tune([*flags, "--trials", "1"], tmp_path / "begun") == 0
+    request.getfixturevalue("full_disk")
+    for name in ("begun", "new"):
+        # what a trial records may fit into the last page
+        assert tune([*flags, "--trials", "30"], tmp_path / name) == 1
+        error = f"vanilla-transformer: Cannot write {tmp_path / name}: the disk is full or has failed."
+        assert capsys.readouterr().err.splitlines()[-1] == error
 
 
 def test_a_study_resumes_whatever_it_records_besides_its_settings(tune, flags, tmp_path):

@@ -1,4 +1,5 @@
 import json
+import resource
 import sys
 
 import pytest
@@ -30,6 +31,23 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r'pip install "\.\[plots\]"'):
         attention_map(WEIGHTS, ["a", "b"], ["a", "b", "c"], "", ("", ""))
+
+
+@pytest.mark.parametrize("name", ["map.png", "map.svg"])
+def test_a_full_disk_names_the_file_and_leaves_the_earlier_one(tmp_path, name):
+    figure = attention_map(WEIGHTS, ["a", "b"], ["a", "b", "c"], "", ("", ""))
+    plots.save(figure, str(tmp_path / name))
+    before = (tmp_path / name).read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            plots.save(figure, str(tmp_path / name))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(error.value) == f"Cannot write {tmp_path / name}: File too large."
+    assert (tmp_path / name).read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
 def lines(axes) -> dict[str, list[list[float]]]:

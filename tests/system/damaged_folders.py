@@ -95,6 +95,8 @@ COMMANDS = {
     "tune": Command([*TUNE, "--trials", "1", "--output_dir", "new"], ("text.en",)),
     "tune again": Command([*TUNE, "--trials", "2", "--output_dir", "tuned"], ("tuned",)),
     "average": Command(["average", "run", "--last", "2", "--output_dir", "new"], ("run",)),
+    "convert to Marian": Command(["convert", "model", "new", "--to", "marian"], ("model",)),
+    "convert from Marian": Command(["convert", "marian", "new"], ("marian",)),
     "export": Command(["export", "model", "new", "--format", "ctranslate2"], ("model",)),
     "push": Command(["push", "model", "me/model", "--scores", "scores.json"], ("model", "scores.json")),
     "push a run": Command(["push", "run", "me/model"], ("run",)),
@@ -147,6 +149,7 @@ def create() -> None:
         [*TRANSLATED, "--output_dir", "jsonl"],
         [*PREPARE, "--task", "0", "--tasks", "2", "--output_dir", "half_shards"],
         [*TRANSLATE, "--task", "0", "--tasks", "2", "--output_dir", "half_translated"],
+        ["convert", "model", "marian", "--to", "marian"],
         ["export", "model", "exported", "--format", "ctranslate2"],
         ["export", "model", "onnx", "--format", "onnx"],
     ):

@@ -20,6 +20,7 @@ TRAIN = [
 COMMANDS = {
     "train": [*TRAIN, "--train_file", "TEXT", "--output_dir", "OUT"],
     "average": ["average", "RUN", "--last", "2", "--output_dir", "OUT"],
+    "convert": ["convert", "RUN", "OUT", "--to", "marian"],
     "export": ["export", "RUN", "OUT", "--format", "ctranslate2"],
     "import": ["import", "TEXT", *LANGUAGES, "--output_dir", "OUT"],
     "prepare": ["prepare", "TEXT", *LANGUAGES, "--vocab_size", "300", "--workers", "1", "--output_dir", "OUT"],
@@ -104,6 +105,7 @@ def test_a_run_replaces_every_file_of_its_folder_atomically(finished):
     [
         ("train", "new"),
         ("average", "new"),
+        ("convert", "new"),
         ("export", "new"),
         # filled file by file, because it may be a mount point
         ("export", "empty"),

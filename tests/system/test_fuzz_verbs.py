@@ -15,7 +15,7 @@ from damaged_folders import COMMANDS, create, damage, fault
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.cli import TRAINER_VERBS, VERBS, main
 
 PREPARING = (
     *("source_lang", "target_lang", "tokenizer_name", "vocab_size", "max_tokens", "max_sentence_tokens"),
@@ -23,6 +23,7 @@ PREPARING = (
 )
 FILES = ("input_files", "nbest", "output_dir", "output_format", "task", "tasks")
 SERVING = ("host", "port", "max_queue", "timeout", "api_key_file", "backend")
+LANGUAGES = ("source_lang", "target_lang")
 DECODING = ("num_beams", "length_penalty", "max_tokens")
 TESTING = ("source_lang", "target_lang", "split", "dataset_name", "test_file")
 MODEL = ("preset", "dropout", "d_model", "num_heads", "vocab_size", "tokenizer_name", "license", "num_beams")
@@ -58,6 +59,8 @@ ACCEPTED = {
     "stream shards": (*MODEL, *TRAINING),
     "tune": (*MODEL, *TRAINING, "method", "trials"),
     "average": ("last", "output_dir"),
+    "convert to Marian": ("to", *LANGUAGES),
+    "convert from Marian": ("to", *LANGUAGES),
     "export": ("quantization", "format"),
     "push": ("license", "scores"),
     "plot training": ("output",),
@@ -110,6 +113,7 @@ FLAGS = {
     "layer": ["0", "7", "-9", "x"],
     "quantization": ["int8", "foo"],
     "format": ["onnxx", "ctranslate2"],
+    "to": ["marian", "vanilla_transformer", "bart"],
     "host": ["256.1.1.1", "localhost"],
     "port": ["0", "99999", "x"],
     "scores": ["nowhere", "ablation.json"],
@@ -129,6 +133,11 @@ FLAGS = {
     "test_file": ["nowhere", "table.csv", "text.tsv", "model", "empty.jsonl"],
     "train_file": ["nowhere", "table.csv", "shards", "model", "empty.jsonl"],
 }
+
+
+def test_every_verb_that_reads_a_folder_is_among_the_commands():
+    # `import` reads files; tests/data/test_importing.py damages them
+    assert {COMMANDS[name].words[0] for name in ACCEPTED} == {*VERBS, *TRAINER_VERBS} - {"import"}
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from corpora import MULTI30K, NO_MULTI30K
+from export_models import NEEDS_ONNX
 from opus_models import opus_model, write_opus_tokenizer
 from server_process import serving
 from small import write_moses
@@ -12,6 +14,7 @@ from transformers import MarianTokenizer
 
 from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.serving.explorer import Explorer
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not MULTI30K.is_dir(), reason=NO_MULTI30K)]
 
@@ -63,6 +66,47 @@ def test_an_adapted_model_is_served_to_libretranslates_client(folders, tmp_path)
     with serving(folders[1], tmp_path / "log") as process:
         client = LibreTranslateAPI(f"http://127.0.0.1:{process.port}")
         assert [client.translate(sentence, "en", "de") for sentence in sentences] == expected
+
+
+def test_a_corpus_job_translates_with_an_adapted_model(folders, tmp_path):
+    sentences = lines("val.en")[:40]
+    write_moses(tmp_path / "text", en=sentences)
+    flags = ["--input_files", str(tmp_path / "text.en"), "--output_dir", str(tmp_path / "job")]
+    flags += ["--output_format", "txt", "--shard_lines", "15", "--workers", "1"]
+    assert main(["translate", str(folders[1]), *flags]) == 0
+    expected = [translation.text for translation in Translator.load(str(folders[1])).translate(sentences)]
+    parts = sorted((tmp_path / "job").glob("part-*.txt"))
+    assert [line for part in parts for line in part.read_text(encoding="utf-8").splitlines()] == expected
+
+
+def test_the_demo_shows_the_attention_of_an_adapted_model(folders):
+    explorer = Explorer.load(str(folders[1]))
+    sentence = lines("val.en")[0]
+    best = explorer.translate(sentence, num_beams=4, alpha=1.0)[0]
+    [expected] = Translator.load(str(folders[1])).translate([sentence], num_beams=4, length_penalty=1.0)
+    assert best.text == expected.text
+    # without the padding with which outputs start, and with one `</s>`
+    attention = explorer.attention(sentence, best.ids)
+    tokenizer = explorer.translator.tokenizer
+    source = tokenizer(sentence)["input_ids"]
+    assert (best.ids[0], best.ids[-1]) == (tokenizer.pad_token_id, tokenizer.eos_token_id)
+    queries = {"encoder": len(source), "decoder": len(best.ids) - 1, "cross": len(best.ids) - 1}
+    for kind, weights in attention["weights"].items():
+        assert weights.shape[2] == queries[kind]
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]))
+    assert attention["tokens"]["source"][-1] == "</s>"
+    assert [len(attention["tokens"][side]) for side in ("source", "target")] == [len(source), len(best.ids) - 1]
+
+
+@NEEDS_ONNX
+def test_an_export_to_onnx_has_equal_outputs(folders, tmp_path):
+    assert main(["export", str(folders[1]), str(tmp_path / "export"), "--format", "onnx"]) == 0
+    translators = Translator.load(str(folders[1])), Translator.load(str(tmp_path / "export"), "onnx")
+    sentences = lines("val.en")[:8]
+    for num_beams in (1, 4):
+        settings = {"num_beams": num_beams, "max_length": 30}
+        expected, found = (translator.translate(sentences, **settings) for translator in translators)
+        assert [translation.text for translation in found] == [translation.text for translation in expected]
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])

@@ -39,7 +39,7 @@ def test_a_recipe_becomes_flags(tmp_path):
         ("- max_steps\n", "a recipe must consist of lines such as"),
         ("", "a recipe must consist of lines such as"),
         ("[" * 10_000, "not YAML"),
-        (b"max_steps: \xff", "not UTF-8"),
+        (b"max_steps: \xff", r"r\.yaml: not UTF-8 \(invalid start byte at byte 11\)\.$"),
         ("? [a, b]\n: 1\n", "line 1: unknown key"),
     ],
 )
@@ -172,3 +172,11 @@ def test_the_wmt_recipes_match_the_paper(tmp_path):
             **{"save_steps": 600 if big else 1500, "learning_rate": 1.0, "lr_scheduler_type": "noam"},
         }
         assert {name: recipe[name] for name in paper} == paper
+
+
+@pytest.mark.parametrize("flag", ["num_beams", "length_penalty"])
+def test_decoding_settings_that_no_saved_model_may_have_are_wrong_use(flag, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse_arguments([f"--{flag}", "2000", "--output_dir", str(tmp_path), "--use_cpu"])
+    assert stop.value.code == 2
+    assert f"{flag} must be " in capsys.readouterr().err
