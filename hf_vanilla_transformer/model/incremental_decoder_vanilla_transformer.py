@@ -42,7 +42,7 @@ def _side_by_side(parameters: Sequence[torch.Tensor], heads: int) -> torch.Tenso
     return torch.cat([parameter.unflatten(0, (heads, -1)) for parameter in parameters], dim=1).flatten(0, 1)
 
 
-def _pack(weights: Sequence[nn.Parameter], heads: int) -> torch.Tensor:
+def _pack(weights: Sequence[torch.Tensor], heads: int) -> torch.Tensor:
     """Return the weights in oneDNN's own order, which are computed only when the weights have changed.
 
     The sums of their rows tell: changes through `.data`, as when PEFT merges an adapter, leave no other trace.
