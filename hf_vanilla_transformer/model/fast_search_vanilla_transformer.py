@@ -17,6 +17,9 @@ from .incremental_decoder_vanilla_transformer import IncrementalDecoder
 # number of beams
 MAX_FAST_BEAMS = 64
 
+# transformers' score of beams and hypotheses that do not exist: below any log-probability, and finite
+ABSENT = -1e9
+
 
 def top_tokens(logits: torch.Tensor, count: int, block: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the `count` highest logits of each row and their tokens, in no particular order.
@@ -26,7 +29,8 @@ def top_tokens(logits: torch.Tensor, count: int, block: int = 64) -> tuple[torch
     *Shape:* (N, V) to two tensors (N, min(count, V)).
     """
     size = logits.shape[1]
-    if size < 4 * block * count:
+    # a few rows take less time than the further operations
+    if size < 4 * block * count or logits.numel() < 2**15:
         return logits.topk(min(count, size), sorted=False)
     # tokens in whole blocks; the others are always candidates
     whole = size - size % block
@@ -128,7 +132,7 @@ class _SearchState(SimpleNamespace):
 
 def _split_when_worthwhile(done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return the rows that are `done` and the others if enough are done to justify copying the others' caches."""
-    # the only device synchronisation per step
+    # waits for the device
     count = int(done.sum())
     # decoding an eighth of the batch for nothing costs less than copying the caches of the others
     if len(done) > 8 * count:
@@ -201,7 +205,7 @@ def beam_search(
     # generate() has repeated them for every beam; here the beams of a sentence share them
     encoder_states = model_kwargs["encoder_outputs"][0][::beams]
     decoder = IncrementalDecoder(model, encoder_states, None if mask is None else mask[::beams], beams)
-    state = _initial_state(input_ids, limits, settings.num_beams)
+    state = _initial_state(input_ids, limits, beams)
     # as transformers fills its sequences
     fill = int(settings._pad_token_tensor) or int(settings._eos_token_tensor[0])
     # (B, K, columns)
@@ -209,7 +213,19 @@ def beam_search(
     lengths = state.lengths.clone()
     scores = state.scores.clone()
     length = 0
+    has_finished = False
     while True:
+        logits = decoder.logits(decoder.step(state.running[:, :, length], state.parents))
+        length += 1
+        if length == output.shape[2]:
+            output = _widen(output, fill)
+            state.running = _widen(state.running, fill)
+            state.finished = _widen(state.finished, fill)
+        log_probs = (rules.log_probs(block, length) for block in logits)
+        has_finished |= _advance(model, state, log_probs, length, settings)
+        if not has_finished:
+            continue
+        state.done |= _is_complete(model, state, length, settings)
         if (split := _split_when_worthwhile(state.done)) is not None:
             removed, kept = split
             # their results go to their places in the whole batch
@@ -220,14 +236,6 @@ def beam_search(
                 break
             decoder.keep(kept)
             state.keep(kept)
-        logits = decoder.logits(decoder.step(state.running[:, :, length], state.parents))
-        length += 1
-        if length == output.shape[2]:
-            output = _widen(output, fill)
-            state.running = _widen(state.running, fill)
-            state.finished = _widen(state.finished, fill)
-        log_probs = (rules.log_probs(block, length) for block in logits)
-        _advance(model, state, log_probs, length, settings)
     returned = settings.num_return_sequences
     longest = 1 + int(lengths[:, :returned].max())
     return output[:, :returned, :longest].flatten(0, 1), scores[:, :returned].flatten()
@@ -238,8 +246,7 @@ def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, beams: int) ->
     shape = (len(input_ids), beams)
     # (B, K, 1)
     sequences = input_ids[:, None].expand(*shape, 1)
-    # transformers' value for beams that do not exist: below any log-probability, and finite
-    scores = torch.full(shape, -1e9, device=input_ids.device)
+    scores = torch.full(shape, ABSENT, device=input_ids.device)
     return _SearchState(
         # indices into the output
         rows=torch.arange(len(input_ids), device=input_ids.device),
@@ -248,11 +255,10 @@ def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, beams: int) ->
         # all beams are identical at first, so only one of them may be continued
         running_scores=scores.index_fill(1, limits.new_zeros(1), 0.0),
         parents=input_ids.new_zeros(shape),
+        # hypotheses, best first
         finished=sequences,
         scores=scores,
-        is_finished=torch.zeros_like(scores, dtype=torch.bool),
-        lengths=input_ids.new_zeros(*shape, 1),
-        can_improve=torch.ones_like(limits, dtype=torch.bool),
+        lengths=input_ids.new_zeros(shape),
         done=torch.zeros_like(limits[:, 0], dtype=torch.bool),
     )
 
@@ -271,54 +277,57 @@ def _candidates(log_probs: Iterable[torch.Tensor], state: _SearchState, settings
     tokens = torch.cat([tokens for _, tokens in blocks])
     # (B K, count) -> (B, K, count)
     scores = torch.cat([values for values, _ in blocks]).unflatten(0, (-1, beams)) + state.running_scores[..., None]
-    # the beam of each candidate (B, K count)
-    origins = torch.arange(beams, device=tokens.device)[:, None].expand_as(scores).flatten(1)
     best, chosen = scores.flatten(1).topk(count)
-    return best, origins.gather(1, chosen), tokens.reshape(len(best), -1).gather(1, chosen)
+    # each beam has the same number of candidates
+    origins = chosen.div(tokens.shape[1], rounding_mode="floor")
+    return best, origins, tokens.view(len(best), -1).gather(1, chosen)
 
 
-def _advance(model: Any, state: _SearchState, log_probs: Iterable[torch.Tensor], length: int, settings: Any) -> None:
-    """Extend the beams with the best continuations and move those that end to the finished hypotheses."""
-    best, origins, tokens = _candidates(log_probs, state, settings)
-    beams = settings.num_beams
-    # arguments of both methods of the model
-    search = {
-        "is_early_stop_heuristic_unsatisfied": state.can_improve,
-        "decoder_prompt_len": 1,
-        "length_penalty": settings.length_penalty,
-        "early_stopping": settings.early_stopping,
-    }
-    # (B, candidates, T)
-    extended = model._gather_beams(state.running, origins)
+def _extend(sequences: torch.Tensor, beams: torch.Tensor, tokens: torch.Tensor, length: int) -> torch.Tensor:
+    """Return the sequences of some beams with new tokens at `length`. *Shape:* (B, K, T), two (B, N) to (B, N, T)."""
+    extended = sequences.gather(1, beams[..., None].expand(-1, -1, sequences.shape[2]))
     extended[:, :, length] = tokens
+    return extended
+
+
+def _advance(model: Any, state: _SearchState, log_probs: Iterable[torch.Tensor], length: int, settings: Any) -> bool:
+    """Extend the beams with the best continuations, and return whether any of these ends a hypothesis."""
+    beams = settings.num_beams
+    best, origins, tokens = _candidates(log_probs, state, settings)
     ended = torch.isin(tokens, settings._eos_token_tensor) | (length >= state.limits)
-    state.finished, state.scores, state.lengths, state.is_finished = model._update_finished_beams(
-        sequences=state.finished,
-        topk_running_sequences=extended,
-        beam_scores=state.scores,
-        topk_log_probs=best,
-        # transformers stores the beam of each token here; only their number is needed
-        beam_indices=state.lengths,
-        topk_running_beam_indices=torch.full_like(tokens, length)[..., None],
-        is_sent_finished=state.is_finished,
-        next_token_hits_stopping_criteria=ended,
-        top_num_beam_mask=torch.arange(tokens.shape[1], device=tokens.device) < beams,
-        num_beams=beams,
-        cur_len=length,
-        **search,
-    )
-    # the best candidates that have not ended
-    state.running_scores, chosen = (best - 1e9 * ended).topk(beams)
-    state.running = model._gather_beams(extended, chosen)
-    state.parents = origins.gather(1, chosen)
-    state.can_improve = model._check_early_stop_heuristic(
-        running_beam_scores=state.running_scores,
-        beam_scores=state.scores,
-        is_sent_finished=state.is_finished,
-        cur_len=length + 1,
-        max_length=state.limits + 1,
-        **search,
-    )
-    state.done |= ~state.can_improve[:, 0] | ended.all(-1)
+    # waits for the device, as otherwise only the number of sentences that are done
+    has_ended = bool(ended.any())
+    if has_ended:
+        # only the best candidates may end
+        extended = _extend(state.running, origins[:, :beams], tokens[:, :beams], length)
+        scores = best[:, :beams] / model._length_penalty(length, settings.length_penalty)
+        _finish(state, extended, scores.masked_fill(~ended[:, :beams] | state.done[:, None], ABSENT), length)
+        state.done |= ended.all(-1)
+        # the best candidates that have not ended
+        best, chosen = (best + ABSENT * ended).topk(beams)
+        origins = origins.gather(1, chosen)
+        tokens = tokens.gather(1, chosen)
+    state.running_scores = best[:, :beams]
+    state.parents = origins[:, :beams]
+    state.running = _extend(state.running, state.parents, tokens[:, :beams], length)
+    return has_ended
+
+
+def _finish(state: _SearchState, sequences: torch.Tensor, scores: torch.Tensor, length: int) -> None:
+    """Keep the best of the finished hypotheses and of `sequences` (B, K, T), given the `scores` (B, K) of these."""
+    state.scores, chosen = torch.cat((state.scores, scores), dim=1).topk(scores.shape[1])
+    state.lengths = torch.cat((state.lengths, torch.full_like(state.lengths, length)), dim=1).gather(1, chosen)
+    merged = torch.cat((state.finished, sequences), dim=1)
+    state.finished = merged.gather(1, chosen[..., None].expand_as(sequences))
+
+
+def _is_complete(model: Any, state: _SearchState, length: int, settings: Any) -> torch.Tensor:
+    """Return which sentences have K finished hypotheses that transformers does not expect to be beaten (B,)."""
+    worst = state.scores[:, -1]
     if settings.early_stopping is True:
-        state.done |= state.is_finished.all(-1)
+        return worst > ABSENT
+    alpha = settings.length_penalty
+    # A log-probability only falls, so the best score that a beam can reach is that of its longest continuation
+    # or, with transformers' heuristic, that of its present length
+    reachable = state.limits[:, 0] if settings.early_stopping == "never" and alpha > 0.0 else length
+    return state.running_scores[:, 0] / model._length_penalty(reachable, alpha) <= worst

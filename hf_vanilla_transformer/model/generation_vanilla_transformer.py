@@ -302,6 +302,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     generate_batch = init_continuous_batching
     continuous_batching_context_manager = init_continuous_batching
 
+    def _length_penalty(self, length: int | torch.Tensor, alpha: float) -> float | torch.Tensor:
+        """Return the number by which to divide the log-probability of `length` tokens after the start token."""
+        return gnmt_length_penalty(length, alpha) if self.config.length_normalization == "gnmt" else length**alpha
+
     def _update_finished_beams(self, **search):  # type: ignore[override]
         """Score finished hypotheses with the GNMT penalty; a length penalty of 0 disables transformers' own."""
         if self.config.length_normalization == "gnmt":
@@ -313,8 +317,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _check_early_stop_heuristic(self, **search):  # type: ignore[override]
         """Return whether running hypotheses can still beat finished ones, under their penalty and own limits."""
         limits = _current_limits.get()
-        if limits is None or isinstance(search["max_length"], torch.Tensor):
-            # the fast loop passes a limit per sentence, because it removes finished sentences from the batch
+        if limits is None:
             longest = search["max_length"] - 1
         else:
             longest = limits

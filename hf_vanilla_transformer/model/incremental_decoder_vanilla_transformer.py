@@ -9,7 +9,7 @@ heads, S source tokens, and t positions decoded so far.
   outside a beam's own past. When beams are reordered, only the mask changes; no key or value is copied.
 - The cache grows by several positions at a time, and the mask also hides those that are still unused. So attention
   always reads whole tensors, which libraries for matrix products do not have to copy first.
-- On a CPU, the weights are first copied into the order in which oneDNN reads them.
+- On a CPU, the weights are first copied into the order in which oneDNN reads them, once for all searches.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,33 +17,63 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from .layers_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerDecoderLayer
+from .layers_vanilla_transformer import VanillaTransformerDecoderLayer
 
-# Logits computed at once, unless a single row has more: as many as fit in a CPU's cache, or keep a GPU busy
-LOGITS_PER_BLOCK = 2**20
+# Logits computed at once, unless a single row has more: few enough to save memory, but reading the weights for more
+# rows at once is faster
+LOGITS_PER_BLOCK = 2**23
 LOGITS_PER_GPU_BLOCK = 2**28
 CACHE_BLOCK = 8  # positions added to a cache whenever it is full
 MIN_PACKED_ELEMENTS = 2**17
+PACKED_FOR_ROWS = 32  # oneDNN's order for one row is slow for more, but not the other way round
+
+
+# packed weights, and the sums of the rows that they were packed from, for as long as the first parameter lives
+_packed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _side_by_side(parameters: Sequence[torch.Tensor], heads: int) -> torch.Tensor:
+    """Return the parameters of several projections as one, whose outputs are grouped by head."""
+    if len(parameters) == 1:
+        return parameters[0]
+    # each (h d, d_model) -> (h, d, d_model); joined (h, d + ... + d, d_model), then one row per output again
+    return torch.cat([parameter.unflatten(0, (heads, -1)) for parameter in parameters], dim=1).flatten(0, 1)
+
+
+def _pack(weights: Sequence[torch.Tensor], heads: int) -> torch.Tensor:
+    """Return the weights in oneDNN's own order, which are computed only when the weights have changed.
+
+    The sums of their rows tell: changes through `.data`, as when PEFT merges an adapter, leave no other trace.
+    """
+    sums = torch.cat([weight.detach().sum(1, dtype=torch.float32) for weight in weights])
+    earlier, packed = _packed.get(weights[0], (None, None))
+    if packed is None or packed.dtype != weights[0].dtype or not torch.equal(earlier, sums):
+        packed = torch.ops.mkldnn._reorder_linear_weight(_side_by_side(weights, heads).detach(), PACKED_FOR_ROWS)
+        _packed[weights[0]] = (sums, packed)
+    return packed
 
 
 class PackedLinear:
     """Compute act(x W^T + b) for a few rows x, with act the identity or ReLU.
 
     On a CPU, weights in oneDNN's own order save a copy at every call: with 32 rows, the output layer of `base` takes a
-    third of the time in float32 and half of it in bfloat16.
+    third of the time in float32 and half of it in bfloat16. They take as much memory as the weights, until the model
+    is freed.
 
     Args:
-        weight: W (outputs, inputs).
-        bias: b (outputs,), or None.
-        rows: the expected number of rows.
+        linears: one layer, or several with the same input, whose outputs are placed side by side for each head.
+        heads: h.
         relu: whether act is ReLU.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, rows: int, relu: bool = False):
-        self.weight = weight
-        self.bias = bias
+    def __init__(self, *linears: nn.Linear, heads: int = 1, relu: bool = False):
+        weights = [linear.weight for linear in linears]
+        biases = [linear.bias for linear in linears]
+        self.bias = None if biases[0] is None else _side_by_side(biases, heads)
         self.relu = relu
+        weight = weights[0]
         on_cpu = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
         # which would change the inputs' dtype
         self.is_packed = on_cpu and not torch.is_autocast_enabled("cpu")
@@ -51,9 +81,9 @@ class PackedLinear:
             self.is_packed = self.is_packed and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         else:
             # torch multiplies small matrices in float32 faster itself
-            self.is_packed = self.is_packed and weight.dtype == torch.float32 and weight.numel() >= MIN_PACKED_ELEMENTS
-        if self.is_packed:
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), rows)
+            is_large = sum(weight.numel() for weight in weights) >= MIN_PACKED_ELEMENTS
+            self.is_packed = self.is_packed and weight.dtype == torch.float32 and is_large
+        self.weight = _pack(weights, heads) if self.is_packed else _side_by_side(weights, heads)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the outputs for `x`. *Shape:* (N, inputs) to (N, outputs)."""
@@ -64,44 +94,27 @@ class PackedLinear:
         return output.relu_() if self.relu else output
 
 
-def _query_key_value(attention: VanillaTransformerAttention, rows: int) -> PackedLinear:
-    """Return the three projections as one, whose output has the query, key and value of a head side by side."""
-    heads = attention.num_heads
-    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-
-    def side_by_side(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        # each (h d, d_model) -> (h, d, d_model); joined (h, d_k + d_k + d_v, d_model), then one row per output again
-        return torch.cat([parameter.unflatten(0, (heads, -1)) for parameter in parameters], dim=1).flatten(0, 1)
-
-    weight = side_by_side([projection.weight for projection in projections])
-    biases = [projection.bias for projection in projections]
-    return PackedLinear(weight, None if biases[0] is None else side_by_side(biases), rows)
-
-
 class _CachedLayer:
     """A decoder layer with its cached keys and values, stored head by head."""
 
     def __init__(self, layer: VanillaTransformerDecoderLayer, encoder_states: torch.Tensor, num_beams: int):
         attention = layer.self_attn
         cross = layer.encoder_attn
-        rows = len(encoder_states) * num_beams
-
-        def pack(linear: nn.Linear, relu: bool = False) -> PackedLinear:
-            return PackedLinear(linear.weight, linear.bias, rows, relu)
-
         self.layer = layer
         self.num_beams = num_beams
         self.num_heads = attention.num_heads
         self.d_k = attention.d_k
         self.scaling = attention.scaling
-        self.query_key_value = _query_key_value(attention, rows)
-        self.out = pack(attention.out_proj)
-        self.cross_query = pack(cross.q_proj)
-        self.cross_out = pack(cross.out_proj)
+        self.query_key_value = PackedLinear(
+            attention.q_proj, attention.k_proj, attention.v_proj, heads=attention.num_heads
+        )
+        self.out = PackedLinear(attention.out_proj)
+        self.cross_query = PackedLinear(cross.q_proj)
+        self.cross_out = PackedLinear(cross.out_proj)
         # oneDNN computes ReLU in the same pass as the product
         relu = type(layer.activation_fn) is nn.ReLU
-        self.fc1 = pack(layer.fc1, relu)
-        self.fc2 = pack(layer.fc2)
+        self.fc1 = PackedLinear(layer.fc1, relu=relu)
+        self.fc2 = PackedLinear(layer.fc2)
         self.activation_fn = nn.Identity() if relu else layer.activation_fn
         # (B h, S, d): a batch of heads, for batched matrix products
         key, value = cross.project_key_value(encoder_states)
@@ -186,7 +199,7 @@ class IncrementalDecoder:
         logits_per_block = LOGITS_PER_BLOCK if on_cpu else LOGITS_PER_GPU_BLOCK
         # at least one row, even of a vocabulary that is larger than a block
         self.block_rows = min(rows, max(1, logits_per_block // len(model.lm_head.weight)))
-        self.lm_head = PackedLinear(model.lm_head.weight, model.lm_head.bias, self.block_rows)
+        self.lm_head = PackedLinear(model.lm_head)
         # (B, K, capacity): 0 at a beam's own past, -inf elsewhere
         self.self_mask = encoder_states.new_empty(len(encoder_states), num_beams, 0)
         # (K, K): at its own position, a beam sees only itself
@@ -228,10 +241,7 @@ class IncrementalDecoder:
         return x
 
     def logits(self, states: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield the logits (N, V) of the states (B K, d_model), a block at a time.
-
-        In blocks, they stay in the processor's cache until the search has chosen its candidates.
-        """
+        """Yield the logits (N, V) of the states (B K, d_model), a block at a time."""
         yield from map(self.lm_head, states.split(self.block_rows))
 
     def keep(self, rows: torch.Tensor):

@@ -1,6 +1,6 @@
 """Compare this package with its peers on the same weights, data and machine, in one run.
 
-python scripts/benchmarks/benchmark.py --quick     all CPU measurements, about 13 minutes on 2 cores
+python scripts/benchmarks/benchmark.py --quick     all CPU measurements, about 15 minutes on 2 cores
 python scripts/benchmarks/benchmark.py --full      more repetitions, and growth tables
 
 The peers alternate in each repetition, and medians are compared. The text is Multi30k if scripts/get_multi30k.sh has
@@ -22,6 +22,7 @@ from decoding import (
     growth_table,
     measure_base_decoding,
     measure_memory,
+    measure_opus_decoding,
     measure_tiny_decoding,
     print_memory,
 )
@@ -74,6 +75,7 @@ def main() -> None:
     measure_imports(report, repeats - 1)
     measure_memory(report)
     measure_base_decoding(report, repeats)
+    measure_opus_decoding(report, repeats)
     measure_base_training_step(report, gemm, repeats)
     measure_loss(report, 2_000 if args.quick else 8_000, min(repeats, 3))
     text = Text()

@@ -17,7 +17,7 @@ import torch
 from benchmark_text import Text
 from measuring import Report, log, peak_memory_increase, time_interleaved
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, MarianConfig, MarianMTModel, PreTrainedTokenizerBase
 from transformers.trainer_callback import PrinterCallback
 
 from hf_vanilla_transformer import (
@@ -30,9 +30,11 @@ from hf_vanilla_transformer import (
     convert,
     paper_config,
 )
+from hf_vanilla_transformer.inference.precision import has_native_bfloat16
 from hf_vanilla_transformer.training.presets import preset
 
 VOCAB_SIZE, BATCH_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 16_000, 32, 35, 30  # of the measurements at base size
+OPUS_VOCAB_SIZE = 58_101  # of opus-mt-en-de
 SEARCHES = {"beam 4": 4, "greedy": 1}  # names and numbers of beams
 CTRANSLATE2_DTYPES = ("float32", "bfloat16", "int8")
 OURS = {"ours": "", "ours bfloat16": "bfloat16, "}  # the two rows of ours for each peer, and their names in the table
@@ -162,6 +164,65 @@ def measure_base_decoding(report: Report, repeats: int) -> None:
     for name, settings in searches.items():
         outputs = [candidate.generate(**settings).tolist() for candidate in (model, marian)]
         report.add_agreement(f"base, {name}", *outputs)
+
+
+def random_opus_model() -> MarianMTModel:
+    """Return a random MarianMT model with OPUS-MT's size and settings, which ends a sentence only at the limit."""
+    torch.manual_seed(0)
+    padding = OPUS_VOCAB_SIZE - 1
+    config = MarianConfig(
+        vocab_size=OPUS_VOCAB_SIZE,
+        d_model=512,
+        encoder_layers=6,
+        decoder_layers=6,
+        encoder_attention_heads=8,
+        decoder_attention_heads=8,
+        encoder_ffn_dim=2048,
+        decoder_ffn_dim=2048,
+        activation_function="swish",
+        scale_embedding=True,
+        max_position_embeddings=512,
+        pad_token_id=padding,
+        decoder_start_token_id=padding,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = MarianMTModel(config).eval()
+    # larger differences between tokens than rounding errors
+    model.final_logits_bias.normal_()
+    model.final_logits_bias[0, 0] = -1e4
+    model.generation_config.update(
+        bad_words_ids=[[padding]], forced_eos_token_id=0, renormalize_logits=True, max_length=1 + TARGET_LENGTH
+    )
+    return model
+
+
+def measure_opus_decoding(report: Report, repeats: int) -> None:
+    """Measure a converted MarianMT model with OPUS-MT's settings: batches of 32 sentences, and one sentence."""
+    marian = random_opus_model()
+    ours: Any = convert.from_marian(marian)
+    models: dict[str, Any] = {"ours": ours}
+    if has_native_bfloat16(torch.device("cpu")):
+        models["ours bfloat16"] = in_bfloat16(ours)
+    batch = base_sources()
+    # the longest, without padding
+    sentence = {name: rows[-1:] for name, rows in batch.items()}
+    targets = {("ours", "beam 4"): "1.4", ("ours bfloat16", "beam 4"): "2.0"}
+    for size, sources in {"batches of 32": batch, "one sentence": sentence}.items():
+        for name, beams in SEARCHES.items():
+            candidates = {**models, "MarianMT": marian}
+            functions = {
+                peer: partial(candidate.generate, **sources, num_beams=beams) for peer, candidate in candidates.items()
+            }
+            seconds = time_interleaved(repeats, **functions)
+            tokens = TARGET_LENGTH * len(sources["input_ids"])
+            for our in models:
+                speed, peer_speed = (tokens / seconds[peer] for peer in (our, "MarianMT"))
+                target = "1.0" if size == "one sentence" else targets.get((our, name), "")
+                row = f"OPUS-MT's settings, {OURS[our]}{name}, {size}, against MarianMT"
+                report.add(row, speed, peer_speed, speed / peer_speed, target, "tokens/s")
+            outputs = [functions[peer]().tolist() for peer in ("ours", "MarianMT")]
+            report.add_agreement(f"OPUS-MT's settings, {name}, {size}", *outputs)
 
 
 def train_tiny(text: Text, updates: int) -> VanillaTransformerForConditionalGeneration:

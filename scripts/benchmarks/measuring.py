@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from hf_vanilla_transformer.inference.precision import default_device
+from hf_vanilla_transformer.inference.precision import default_device, has_native_bfloat16
 from hf_vanilla_transformer.sharing.card import hardware
 
 
@@ -83,9 +83,12 @@ def time_interleaved(repeats: int, **candidates: Callable[[], object]) -> dict[s
 
 
 def describe_machine() -> str:
-    """Return the name of the GPU or processor and the versions of Python, torch and transformers."""
+    """Return the name of the GPU or processor, the processor's features, and the versions of what matters."""
+    features = torch.backends.cpu.get_cpu_capability()
+    if has_native_bfloat16(torch.device("cpu")):
+        features += " with bfloat16"
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"{hardware(default_device())}; Python {platform.python_version()}, {versions}"
+    return f"{hardware(default_device())} ({features}); Python {platform.python_version()}, {versions}"
 
 
 def gemm_rate() -> float:

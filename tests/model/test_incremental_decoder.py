@@ -1,9 +1,14 @@
 """The decoder of the fast search, compared with the model's `forward` and with the formula of a linear layer."""
 
+import gc
+
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from search_models import MODELS
+from torch import nn
 
+from hf_vanilla_transformer.model import incremental_decoder_vanilla_transformer as incremental_decoder
 from hf_vanilla_transformer.model.incremental_decoder_vanilla_transformer import IncrementalDecoder, PackedLinear
 
 
@@ -33,10 +38,89 @@ def test_logits_of_each_step_equal_those_of_the_full_forward(small_model, source
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 def test_packed_linear_layers_equal_the_formula(dtype, tolerance, relu, biased):
-    weight, bias = torch.randn(600, 300, dtype=dtype), torch.randn(600, dtype=dtype) if biased else None
-    layer = PackedLinear(weight, bias, rows=9, relu=relu)
+    linear = nn.Linear(300, 600, bias=biased, dtype=dtype)
+    weight, bias = linear.weight, linear.bias
+    layer = PackedLinear(linear, relu=relu)
     for rows in (9, 1, 40):
         x = torch.randn(rows, 300, dtype=dtype)
         expected = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
         expected = expected.clamp(min=0) if relu else expected
         torch.testing.assert_close(layer(x).double(), expected, atol=30 * tolerance, rtol=tolerance)
+
+
+@pytest.fixture
+def packings(monkeypatch) -> list:
+    """A list that collects the arguments of each packing, also of small layers."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this build of torch has no oneDNN")
+    monkeypatch.setattr(incremental_decoder, "MIN_PACKED_ELEMENTS", 0)
+    seen = []
+    reorder = torch.ops.mkldnn._reorder_linear_weight
+    monkeypatch.setattr(
+        torch.ops.mkldnn, "_reorder_linear_weight", lambda *args: (seen.append(args), reorder(*args))[1]
+    )
+    return seen
+
+
+def train_a_step(model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(input_ids=torch.tensor([[5, 6]]), labels=torch.tensor([[7, 2]])).loss.backward()
+    optimizer.step()
+
+
+def load_other_weights(model):
+    model.load_state_dict({name: weight.roll(1, 0) for name, weight in model.state_dict().items()})
+
+
+def merge_an_adapter(model):
+    config = LoraConfig(target_modules=["k_proj", "fc2"], init_lora_weights=False)
+    assert get_peft_model(model, config).merge_and_unload() is model
+
+
+def change_one_weight_without_a_trace(model):
+    weight = model.model.decoder.layers[1].self_attn.v_proj.weight
+    version = weight._version
+    weight.data[3, 4] += 1.0
+    assert weight._version == version
+
+
+CHANGES = {
+    "nothing": lambda model: None,
+    "a training step": train_a_step,
+    "load_state_dict": load_other_weights,
+    "another dtype and back": lambda model: model.to(torch.bfloat16).float(),
+    "a merged adapter": merge_an_adapter,
+    "one weight": change_one_weight_without_a_trace,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("change", CHANGES)
+def test_packed_weights_are_used_until_the_weights_change(small_model, sources, packings, change):
+    model = small_model()
+
+    def logits() -> torch.Tensor:
+        encoded = model.model.encoder(**sources).last_hidden_state
+        decoder = IncrementalDecoder(model, encoded, sources["attention_mask"], num_beams=1)
+        return torch.cat(list(decoder.logits(decoder.step(torch.ones(11, 1, dtype=torch.long)))))
+
+    with torch.inference_mode():
+        logits()
+    packings.clear()
+    CHANGES[change](model)
+    with torch.no_grad():
+        given = logits()
+        assert bool(packings) == (change != "nothing")
+        expected = model(**sources, decoder_input_ids=torch.ones(11, 1, dtype=torch.long)).logits[:, 0]
+    torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_packed_weights_are_freed_with_their_model(small_model, sources, packings):
+    gc.collect()
+    before = len(incremental_decoder._packed)
+    model = small_model()
+    model.generate(**sources, num_beams=2, max_new_tokens=2)
+    assert len(incremental_decoder._packed) > before
+    del model
+    gc.collect()
+    assert len(incremental_decoder._packed) == before

@@ -55,7 +55,7 @@ def test_the_benchmark_exits_0_only_if_outputs_agree(theirs, status, load, tmp_p
         report.add("row", 3.0, 2.0, 1.5, "1.2", "s")
         report.add_agreement("beam", [[1], [2]], theirs)
 
-    for name in ("imports", "memory", "base_decoding", "base_training_step", "loss", "training"):
+    for name in ("imports", "memory", "base_decoding", "opus_decoding", "base_training_step", "loss", "training"):
         monkeypatch.setattr(benchmark, f"measure_{name}", lambda *args: None)
     monkeypatch.setattr(benchmark, "Text", lambda: None)
     monkeypatch.setattr(benchmark, "gemm_rate", lambda: 1e9)
@@ -68,6 +68,15 @@ def test_the_benchmark_exits_0_only_if_outputs_agree(theirs, status, load, tmp_p
         benchmark.main()
     assert "| row | s | 3 | 2 | 1.50 | 1.2 |" in capsys.readouterr().out
     assert json.loads((tmp_path / "result.json").read_text())["rows"]
+
+
+@pytest.mark.slow
+def test_latency_is_measured_with_equal_outputs():
+    output = run_script("benchmarks/latency.py", "--models", "tiny", "--repeats", "1")
+    assert output.returncode == 0, output.stderr[-2000:]
+    for search in ("beam 4", "greedy"):
+        assert f"\n| `tiny`, {search}, one sentence, against MarianMT | ms | " in output.stdout
+        assert f"\ntiny, {search}: 100.0% of the outputs equal." in output.stdout
 
 
 @pytest.mark.slow

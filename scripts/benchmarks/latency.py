@@ -1,0 +1,67 @@
+"""Measure how long one sentence takes, beside MarianMT and CTranslate2 on the same weights.
+
+python scripts/benchmarks/latency.py              about 2 minutes on 2 cores
+python scripts/benchmarks/latency.py --models tiny --repeats 3
+
+A sentence of 20 tokens is translated to 25 by random models of the sizes of `tiny` and `base`, with beam 4 and
+greedily, in float32 and, where the processor has it natively, in bfloat16. The peers take turns; the medians in
+milliseconds are printed as a Markdown table.
+"""
+
+import argparse
+import tempfile
+from functools import partial
+from typing import Any
+
+import torch
+from decoding import SEARCHES, VOCAB_SIZE, export_to_ctranslate2, in_bfloat16, random_model, word_tokenizer
+from measuring import Report, describe_machine, time_interleaved
+from transformers.utils import logging
+
+from hf_vanilla_transformer import convert
+from hf_vanilla_transformer.inference.precision import has_native_bfloat16
+
+SOURCE_LENGTH, TARGET_LENGTH = 20, 25
+TARGETS = {("base", "beam 4"): "at most 0.85", ("base", "greedy"): "at most 0.95", ("tiny", "beam 4"): "at most 0.6"}
+
+
+def measure_latency(report: Report, name: str, repeats: int) -> None:
+    """Measure one sentence with a random model of the size `name`."""
+    model = random_model(name)
+    ours: dict[str, Any] = {"": model}
+    if has_native_bfloat16(torch.device("cpu")):
+        ours["bfloat16, "] = in_bfloat16(model)
+    source = torch.randint(4, VOCAB_SIZE, (1, SOURCE_LENGTH))
+    sentence = {"input_ids": source, "attention_mask": torch.ones_like(source)}
+    with tempfile.TemporaryDirectory() as root:
+        peers: dict[str, Any] = {"MarianMT": convert.to_marian(model)}
+        peers |= export_to_ctranslate2(model, word_tokenizer(VOCAB_SIZE), root, ("float32", "int8"))
+        for search, beams in SEARCHES.items():
+            settings = {**sentence, "num_beams": beams, "max_new_tokens": TARGET_LENGTH}
+            candidates = {**ours, **peers}
+            functions = {peer: partial(candidate.generate, **settings) for peer, candidate in candidates.items()}
+            milliseconds = {peer: 1000 * time for peer, time in time_interleaved(repeats, **functions).items()}
+            for dtype in ours:
+                for peer in peers:
+                    ratio = milliseconds[dtype] / milliseconds[peer]
+                    target = TARGETS.get((name, search), "") if peer == "MarianMT" and not dtype else ""
+                    row = f"`{name}`, {dtype}{search}, one sentence, against {peer}"
+                    report.add(row, milliseconds[dtype], milliseconds[peer], ratio, target, "ms")
+            outputs = [functions[peer]().tolist() for peer in ("", "MarianMT")]
+            report.add_agreement(f"{name}, {search}", *outputs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["tiny", "base"], help="presets (default: tiny base)")
+    parser.add_argument("--repeats", type=int, default=9, help="of each measurement (default: 9)")
+    args = parser.parse_args()
+    logging.set_verbosity_error()
+    report = Report()
+    for name in args.models:
+        measure_latency(report, name, args.repeats)
+    print(f"{describe_machine()}\n\n{report.table()}")
+
+
+if __name__ == "__main__":
+    main()
