@@ -56,8 +56,8 @@ for query in (torch.tensor([0.0, 9.0, 0.0]), torch.tensor([0.0, 2.0, 2.0]), torc
 # | from decoder to encoder | previous decoder layer | the **output** of the encoder |
 #
 # Each is projected by a matrix of its own first: `Q = x W^Q`, `K = x W^K`, `V = x W^V`. They come from the same `x`,
-# but they are not the same. Key and query need the same width `d_k`, key and value the same number; the width `d_v` of the
-# values is free.
+# but they are not the same. Key and query need the same width `d_k`; there are as many values as keys; the width `d_v`
+# of the values is free.
 #
 # ## Why divide by the square root of d_k?
 #

@@ -25,8 +25,7 @@ def check_scaled_scores(answer: Callable) -> None:
         "the products are right but not scaled: their variance is still d_k. Divide by sqrt(d_k).": products,
         "divided by d_k. The standard deviation of q.k is sqrt(d_k), so divide by the square root.": products / 16,
         "multiplied by sqrt(d_k), which makes the scores larger still. Divide by it.": products * 4,
-        "divided by the square root of the number of keys. Use d_k, the last dimension of the query.": products
-        / 7**0.5,
+        "divided by the square root of the number of keys. Use d_k, the width of the query.": products / 7**0.5,
         "the shape is (2, 3, 7, 5), with the keys in rows. Each query has a row: query @ key^T.": by_key,
     }
     compare("scaled_scores", answer(query, key), products / 4, mistakes)
@@ -42,7 +41,7 @@ def check_attention(answer: Callable) -> None:
         "the weighted mean is divided by sqrt(d_k). Divide the scores instead, before the softmax.": (
             products.softmax(-1) @ value / 4
         ),
-        "the softmax runs over the queries, and its columns sum to 1. It must run over the keys, the last dimension.": (
+        "the softmax runs over the queries, so its columns sum to 1. It must run over the keys, the last one.": (
             scores.softmax(-2) @ value
         ),
         "the softmax runs over the heads. It must run over the keys, the last dimension.": scores.softmax(1) @ value,
