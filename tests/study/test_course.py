@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
+import torch
 from corpora import ROOT
 
 COURSE = ROOT / "scripts" / "study" / "course"
@@ -40,7 +41,10 @@ def course(monkeypatch):
     monkeypatch.syspath_prepend(COURSE)
     backend = matplotlib.get_backend()
     matplotlib.use("agg")
-    yield
+    # a lesson may switch gradients off
+    with torch.enable_grad():
+        yield
+    torch.set_printoptions(profile="default")
     plt.close("all")
     matplotlib.use(backend)
     for name in [name for name in sys.modules if name.split(".")[0] in ("checks", "broken_models")]:
