@@ -77,10 +77,10 @@ def train(model, batches):
     return losses
 
 
-def train_to_copy(attention, updates=400):
+def train_to_copy(attention, updates=300):
     """Return the losses of a training run on the copy task, and the share of new sentences copied exactly."""
     model = build(attention)
-    losses = train(model, ((rows, None, rows) for rows in (copy_batch(64) for _ in range(updates))))
+    losses = train(model, ((rows, None, rows) for rows in (copy_batch(32) for _ in range(updates))))
     rows = copy_batch(200)
     copied = model.eval().generate(rows, num_beams=1, min_new_tokens=6, max_new_tokens=6)
     return losses, (copied[:, 1:] == rows[:, :6]).all(1).float().mean().item()
@@ -122,7 +122,7 @@ implementations["yours"] = "course_student"
 #
 # ## Real sentences
 #
-# English-German phrases that are built into the package: 4000 pairs, 60 updates. That is far from a translator
+# English-German phrases that are built into the package: 4000 pairs, 40 updates. That is far from a translator
 # (`bash scripts/quickstart.sh` trains one in minutes); it shows that the function serves padding and all.
 
 # %%
@@ -140,7 +140,7 @@ def phrase_batches(updates):
 
 
 def train_on_phrases(attention):
-    return train(build(attention, len(tokenizer)), phrase_batches(60))
+    return train(build(attention, len(tokenizer)), phrase_batches(40))
 
 
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
@@ -182,7 +182,7 @@ model = build("eager")
 cross_attention = {layer.encoder_attn for layer in model.model.decoder.layers}
 AttentionInterface.register("course_local", local_attention)
 model.set_attn_implementation("course_local")
-losses = train(model, ((rows, None, rows) for rows in (copy_batch(64) for _ in range(400))))
+losses = train(model, ((rows, None, rows) for rows in (copy_batch(32) for _ in range(300))))
 print(f"copy task, every word sees only its neighbours in self-attention: last loss {losses[-1]:.3f}")
 
 # %% [markdown]
