@@ -114,3 +114,20 @@ def test_all_lessons_install_the_same_way_and_none_gives_pip_a_name():
     assert len(installs) == 1
     assert '".[plots]"' in installs.pop()
     assert all("install" in [kind for kind, _ in cells(lesson)] for lesson in LESSONS)
+
+
+def test_the_experiments_of_lesson_9_tell_all_faults_apart(course):
+    lesson = COURSE / "09_find_the_bug.py"
+    namespace = answers(lesson)
+    for kind, code in cells(lesson):
+        if not kind:
+            exec(compile(code, lesson.name, "exec"), namespace)
+    models = namespace["healthy"].__globals__
+    experiments = [*namespace["EXPERIMENTS"], *(namespace[name] for name in exercises(lesson)[:3])]
+
+    def signature(model) -> tuple[float, ...]:
+        return tuple(float(f"{experiment(model).item():.2g}") for experiment in experiments)
+
+    healthy = signature(models["healthy"]())
+    signatures = [signature(models["broken_by"](fault)) for fault in models["FAULTS"]]
+    assert len({healthy, *signatures}) == 13
