@@ -53,11 +53,11 @@ for query in (torch.tensor([0.0, 9.0, 0.0]), torch.tensor([0.0, 2.0, 2.0]), torc
 # |---|---|---|
 # | in the encoder | previous encoder layer | previous encoder layer |
 # | in the decoder | previous decoder layer | previous decoder layer, without later positions (lesson 3) |
-# | from decoder to encoder | previous decoder layer | the **output** of the encoder |
+# | from decoder to encoder | previous decoder layer | the **output** of the encoder, not its input as in one seed |
 #
 # Each is projected by a matrix of its own first: `Q = x W^Q`, `K = x W^K`, `V = x W^V`. They come from the same `x`,
-# but they are not the same. Key and query need the same width `d_k`; there are as many values as keys; the width `d_v`
-# of the values is free.
+# but they are not the same, as two seeds say. Key and query need the same width `d_k`; there are as many values as
+# keys; the width `d_v` of the values is free.
 #
 # ## Why divide by the square root of d_k?
 #

@@ -189,7 +189,8 @@ for axis, (title, mask) in zip(
 # %% [markdown]
 # ## Exercise 4: masked weights
 #
-# Hide a key by a score so low that its weight becomes exactly 0. Return the weights after the softmax. Two traps:
+# Hide a key by a score so low that its weight becomes exactly 0. (Section 3.2.3 of the paper says so: "masking out
+# (setting to -inf)". One seed did not find it there.) Return the weights after the softmax. Two traps:
 #
 # - `scores.masked_fill(...)` returns a new tensor; `masked_fill_` changes the old one.
 # - A row may have no allowed key at all, as in an empty sentence. It must not become NaN: use the lowest *finite*

@@ -34,7 +34,8 @@ torch.set_printoptions(precision=3, sci_mode=False)
 # ## Exercise 1: the feed-forward network
 #
 # Two linear layers with biases and a ReLU between them, applied to every position alone. All positions share the
-# weights; every layer of the stack has its own. No residual in here: the layer around it adds it.
+# weights; every layer of the stack has its own. No residual in here: the layer around it adds it. (One seed adds it in
+# both places.)
 
 
 # %% tags=["exercise"]
@@ -72,7 +73,8 @@ print("position 3 changed; the outputs change by", changes)
 #
 # Mean and variance are over the columns of one position. The variance is the mean of the squared differences (torch's
 # `var` divides by one less, unless `correction=0`). Weight and bias have one number per column, learned, the same at
-# all positions: 2 d_model parameters, not 2.
+# all positions: 2 d_model parameters, not 2. (One seed
+# applies them to each sentence as a whole.)
 #
 # The seeds have three variants that are not this: `std + eps`; the standard deviation that divides by n - 1; and, in
 # one, the bias inside the denominator. With bias 0 and many columns, none shows.
@@ -114,7 +116,8 @@ for name, norm in (("layer norm", nn.LayerNorm(32)), ("batch norm", nn.BatchNorm
 #
 # ## Exercise 3: the sub-layer
 #
-# The paper: dropout "to the output of each sub-layer, before it is added to the sub-layer input and normalized".
+# The paper: dropout "to the output of each sub-layer, before it is added to the sub-layer input and normalized". One
+# seed drops out after the norm, another normalises before the sub-layer.
 
 
 # %% tags=["exercise"]
@@ -150,6 +153,7 @@ def gradient_at_the_input(kind, depth=12):
         else:
             states = states + block(norm(states))
     (states * torch.randn(8, 32)).mean().backward()
+    assert x.grad is not None
     return x.grad.norm().item(), states.var().item()
 
 

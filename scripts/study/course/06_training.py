@@ -63,7 +63,7 @@ axis.legend()
 # ## Cross-entropy
 #
 # `F.cross_entropy(prediction, label)` takes logits first, and the index of the label second. It applies the softmax
-# itself: a softmax in the model is one too many. Right, wrong, and two of three right:
+# itself: a softmax in the model, as in one seed, is one too many. Right, wrong, and two of three right:
 
 # %%
 logits = torch.tensor([[0.1, 0.3, 7.3], [33, 5, 1], [4, 10, 0.1]])
@@ -177,9 +177,9 @@ print(f"the lowest loss is at the rate {rates[min(range(150), key=losses.__getit
 # nothing.
 
 # %%
-generator = random.Random(0)
+chance = random.Random(0)
 grid = [(rate, other) for rate in (1e-4, 1e-3, 1e-2) for other in (1, 2, 3)]
-trials = [(10 ** generator.uniform(-4, -1.5), generator.uniform(1, 3)) for _ in range(9)]
+trials = [(10 ** chance.uniform(-4, -1.5), chance.uniform(1, 3)) for _ in range(9)]
 for name, settings in (("grid", grid), ("random", trials)):
     found = {rate: train([rate] * 60)[-1] for rate in {rate for rate, _ in settings}}
     best = min(found, key=found.__getitem__)

@@ -157,13 +157,12 @@ axis.set(xscale="log", xlabel="training FLOPs", ylabel="BLEU, WMT 2014 English-G
 
 # %% [markdown]
 # That is the claim of Table 2: the base model beats all earlier ones at a fraction of their cost. Another estimate
-# comes from the model: about 6 operations per parameter and token, forwards and backwards. 100,000 updates of 25,000
-# tokens with 65 million parameters are:
+# comes from the model: about 6 operations per parameter and token, forwards and backwards. A source token passes
+# the encoder and a target token the decoder, so a pair of tokens passes about all 65 million parameters once. There
+# were 100,000 updates of about 25,000 pairs:
 
 # %%
-print(
-    f"6 * 65e6 * 100,000 * 25,000 = {6 * 65e6 * 1e5 * 25e3:.1e} operations, of {12 * 3600 * 8 * 9.5e12:.1e} available"
-)
+print(f"needed: {6 * 65e6 * 100_000 * 25_000:.1e} operations; available: {12 * 3600 * 8 * 9.5e12:.1e}")
 
 # %% [markdown]
 # So about a third of what the GPUs could do was the model's arithmetic.

@@ -76,8 +76,8 @@ def check_beam_search(answer: Callable) -> None:
             words = torch.as_tensor(words)
             require(
                 words.shape == (LENGTH,),
-                f"beam_search returns the shape {tuple(words.shape)}, expected ({LENGTH},): the best beam, without the "
-                "start token.",
+                f"beam_search returns the shape {tuple(words.shape)}, expected ({LENGTH},): the best beam, without "
+                "the start token.",
             )
             expected = _generate(model, source, beams)
             if torch.equal(words, expected):

@@ -13,9 +13,8 @@ KINDS = ("self-attention", "recurrent", "convolution")
 def check_operations(answer: Callable) -> None:
     sizes = [(30, 512, 3), (100, 64, 5)]
     result = [answer(kind, *size) for size in sizes for kind in KINDS]
-    require(
-        all(value is not None for value in result), "operations returns nothing yet: replace its dots by your code."
-    )
+    for value in result:
+        require_result("operations", value)
 
     def table(attention: Callable, recurrent: Callable, convolution: Callable) -> list[float]:
         return [count(*size) for size in sizes for count in (attention, recurrent, convolution)]

@@ -1,5 +1,7 @@
 """Answers to lesson 1, and wrong answers that its checks reject."""
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -45,7 +47,7 @@ def sines_first(length, d_model):
 
 
 # for each exercise, wrong answers by words of the message that rejects them
-WRONG_ANSWERS = {
+WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "embed": {
         "not scaled": lambda tokens, matrix: matrix[tokens],
         "divided by": lambda tokens, matrix: matrix[tokens] / matrix.shape[1] ** 0.5,

@@ -1,5 +1,7 @@
 """Answers to lesson 2, and wrong answers that its checks reject."""
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -34,7 +36,7 @@ def previous_word_queries(keys):
 
 
 # for each exercise, wrong answers by words of the message that rejects them
-WRONG_ANSWERS = {
+WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "scaled_scores": {
         "not scaled": lambda query, key: query @ key.transpose(-2, -1),
         "divided by d_k": lambda query, key: query @ key.transpose(-2, -1) / query.shape[-1],

@@ -1,5 +1,7 @@
 """Answers to lesson 3, and wrong answers that its checks reject."""
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -45,7 +47,7 @@ def discarded_mask(scores, mask):
 
 
 # for each exercise, wrong answers by words of the message that rejects them
-WRONG_ANSWERS = {
+WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "head_scores": {
         "mixed words and heads": split_by_view_alone,
         "one head over all columns": lambda query, key, num_heads: query @ key.transpose(1, 2),

@@ -1,5 +1,7 @@
 """Answers to lesson 4, and wrong answers that its checks reject."""
 
+from collections.abc import Callable
+
 
 def feed_forward(x, w1, b1, w2, b2):
     """Return max(0, x W1 + b1) W2 + b2. *Shape:* x (B, T, d_model), w1 (d_model, d_ff), w2 (d_ff, d_model)."""
@@ -31,7 +33,7 @@ def unbiased_norm(x, weight, bias, eps):
 
 
 # for each exercise, wrong answers by words of the message that rejects them
-WRONG_ANSWERS = {
+WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "feed_forward": {
         "ReLU is missing": lambda x, w1, b1, w2, b2: (x @ w1 + b1) @ w2 + b2,
         "x is added": lambda x, w1, b1, w2, b2: (x @ w1 + b1).relu() @ w2 + b2 + x,

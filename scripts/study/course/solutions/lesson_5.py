@@ -1,5 +1,7 @@
 """Answers to lesson 5, and wrong answers that its checks reject."""
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -33,7 +35,7 @@ def additive(length, allowed):
 
 
 # for each exercise, wrong answers by words of the message that rejects them
-WRONG_ANSWERS = {
+WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "student_attention": {
         "has no effect": lambda m, q, k, v, mask, scaling, **rest: student_attention(m, q, k, v, None, scaling),
         "not multiplied": lambda m, q, k, v, mask, scaling, **rest: student_attention(m, q, k, v, mask, 1.0),

@@ -1,5 +1,7 @@
 """Answers to lesson 6, and wrong answers that its checks reject."""
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional as F
 
@@ -29,7 +31,7 @@ def accumulated_loss(sums, tokens):
 
 
 # for each exercise, wrong answers by words of the message that rejects them
-WRONG_ANSWERS = {
+WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "learning_rate": {
         "larger of the two": lambda step, d_model, warmup: d_model**-0.5 * max(step**-0.5, step * warmup**-1.5),
         "step + 1 is used": lambda step, d_model, warmup: learning_rate(step + 1, d_model, warmup),

@@ -1,5 +1,7 @@
 """Answers to lesson 7, and wrong answers that its checks reject."""
 
+from collections.abc import Callable
+
 import torch
 
 
@@ -57,7 +59,7 @@ def forgets_earlier_words(model, source, beams, length):
 
 
 # for each exercise, wrong answers by words of the message that rejects them
-WRONG_ANSWERS = {
+WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "greedy": {
         "only the last word": feeds_back_the_last_word,
         "one word too many": with_start_token,

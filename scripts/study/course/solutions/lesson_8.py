@@ -1,6 +1,7 @@
 """Answers to lesson 8, and wrong answers that its checks reject."""
 
 import math
+from collections.abc import Callable
 
 
 def operations(kind, n, d, k):
@@ -31,20 +32,16 @@ def rounded_down(kind, n, k):
 
 
 # for each exercise, wrong answers by words of the message that rejects them
-WRONG_ANSWERS = {
+WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "operations": {
         "exchanged": exchanged,
         "lacks its width": lambda kind, n, d, k: operations(kind, n, d, 1),
-        "as one multiplication": lambda kind, n, d, k: (
-            n * n if kind == "self-attention" else operations(kind, n, d, k)
-        ),
+        "as one multiplication": lambda kind, n, d, k: operations(kind, n, 1 if kind[0] == "s" else d, k),
     },
     "steps_and_path": {
         "needs the state before it": lambda kind, n, k: (1, steps_and_path(kind, n, k)[1]),
         "in one layer": lambda kind, n, k: (steps_and_path(kind, n, k)[0], n),
-        "round up": lambda kind, n, k: (
-            (n, n) if kind == "recurrent" else (1, (n - 1) // (k - 1) if kind[0] == "c" else 1)
-        ),
+        "round up": rounded_down,
     },
     "training_flops": {
         "not converted": lambda hours, gpus, tflops: hours * gpus * tflops * 1e12,

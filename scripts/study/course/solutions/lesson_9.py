@@ -1,5 +1,7 @@
 """Answers to lesson 9, and wrong answers that its checks reject."""
 
+from collections.abc import Callable
+
 import torch
 
 SOURCE = torch.tensor([[5, 9, 23, 7, 31, 12]])
@@ -95,7 +97,7 @@ def two_swapped():
 
 
 # for each exercise, wrong answers by words of the message that rejects them
-WRONG_ANSWERS = {
+WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "future_leaks": {
         "only the positions before": compares_all_positions,
         "Change a word of the target": changes_nothing_later,
