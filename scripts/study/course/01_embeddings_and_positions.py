@@ -33,9 +33,10 @@ torch.set_printoptions(precision=3, sci_mode=False)
 # %% [markdown]
 # ## From numbers to vectors
 #
-# A token is a number. As a one-hot vector, it is as wide as the vocabulary and equally far from every other:
-# one seed calls that the word's meaning, but there is none in it. The embedding matrix E (vocabulary, d_model) makes it short and dense. Multiplying a one-hot vector by E
-# selects a row, so nobody builds the one-hot vector: `E[token]` is the same, and `nn.Embedding` does just that.
+# A token is a number. As a one-hot vector, it is as wide as the vocabulary and equally far from every other: one seed
+# calls that the word's meaning, but there is none in it. The embedding matrix E (vocabulary, d_model) makes it short
+# and dense. Multiplying a one-hot vector by E selects a row, so nobody builds the one-hot vector: `E[token]` is the
+# same, and `nn.Embedding` does just that.
 
 # %%
 matrix = torch.randn(100, 8)

@@ -194,13 +194,12 @@ for name, settings in (("grid", grid), ("random", trials)):
 # %%
 print("the last loss of three seeds:", [round(train([3e-3] * 100, seed)[-1], 2) for seed in range(3)])
 generator = torch.Generator().manual_seed(0)
-labels = torch.randint(0, 5, (400,), generator=generator)
-votes = [F.one_hot(labels, 5) + torch.randn(400, 5, generator=generator) for _ in range(3)]
-errors = [F.cross_entropy(vote, labels).item() for vote in votes]
+classes = torch.randint(0, 5, (400,), generator=generator)
+votes = [F.one_hot(classes, 5) + torch.randn(400, 5, generator=generator) for _ in range(3)]
+errors = [F.cross_entropy(vote, classes).item() for vote in votes]
 mean = torch.stack([vote.softmax(-1) for vote in votes]).mean(0)
-print(
-    "losses of three noisy models:", [round(e, 2) for e in errors], f"ensemble: {F.nll_loss(mean.log(), labels):.2f}"
-)
+print("losses of three noisy models:", [round(error, 2) for error in errors])
+print(f"loss of their ensemble: {F.nll_loss(mean.log(), classes):.2f}")
 
 # %% [markdown]
 # ## What to remember
