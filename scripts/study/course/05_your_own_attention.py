@@ -1,0 +1,196 @@
+# %% [markdown]
+# # Lesson 5: your own attention inside the real model
+#
+# transformers lets you plug a function into a model by name: `AttentionInterface.register`. You will write one, train
+# the package's model with it, on the copy task and on English-German phrases, and compare with the package's own.
+# Then you will change it. About 60 minutes; the cells themselves need about half a minute on two cores.
+
+# %% tags=["install"]
+# Only on Colab: put a clone of the project into /content first. Elsewhere, install it as its README says.
+import os
+import subprocess
+import sys
+
+if "google.colab" in sys.modules:
+    os.chdir("/content/hf_vanilla_transformer")
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
+    os.chdir("scripts/study/course")
+
+# %%
+import matplotlib.pyplot as plt
+import torch
+from checks import lesson_5
+from transformers import AttentionInterface
+
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    train_tokenizer,
+)
+from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.training.schedule import get_noam_schedule
+
+torch.manual_seed(0)
+PAD, START, END = 0, 1, 2
+
+# %% [markdown]
+# ## A task: copy a sentence of 6 integers
+#
+# The decoder must find word t of the source when it writes word t: attention by position is all that it takes.
+
+
+# %%
+def copy_batch(size):
+    """Return random sentences of 6 integers and the end token (size, 7), which are the source and the target."""
+    return torch.cat((torch.randint(3, 11, (size, 6)), torch.full((size, 1), END)), 1)
+
+
+def build(attention, vocab_size=11):
+    """Return a small model that uses the attention function registered as `attention`."""
+    torch.manual_seed(0)
+    config = VanillaTransformerConfig(
+        vocab_size=vocab_size,
+        d_model=32,
+        num_heads=2,
+        d_ff=64,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        dropout=0.0,
+    )
+    model = VanillaTransformerForConditionalGeneration(config)
+    model.set_attn_implementation(attention)
+    return model.train()
+
+
+def train(model, batches):
+    """Train on (source, attention mask, labels), one update each, and return the losses."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
+    schedule = get_noam_schedule(optimizer, model.config.d_model, warmup_steps=100)
+    losses = []
+    for source, mask, labels in batches:
+        loss = model(input_ids=source, attention_mask=mask, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def train_to_copy(attention, updates=300):
+    """Return the losses of a training run on the copy task, and the share of new sentences copied exactly."""
+    model = build(attention)
+    losses = train(model, ((rows, None, rows) for rows in (copy_batch(32) for _ in range(updates))))
+    rows = copy_batch(200)
+    copied = model.eval().generate(rows, num_beams=1, min_new_tokens=6, max_new_tokens=6)
+    return losses, (copied[:, 1:] == rows[:, :6]).all(1).float().mean().item()
+
+
+package_losses, package_share = train_to_copy("eager")
+implementations = {"the package's": "eager"}
+print(f"the package's attention: last loss {package_losses[-1]:.3f}, {package_share:.0%} copied exactly")
+
+# %% [markdown]
+# ## Exercise 1: an attention function
+#
+# The model has projected, split and transposed for you, and projects the output of the heads afterwards. Note the
+# shape of the output: heads *after* words again, so that they can be put side by side. `attention_mask` is added to
+# the scores: it is 0 where attention is allowed, and the lowest finite number elsewhere; or it is None.
+
+
+# %% tags=["exercise"]
+def student_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    """Return the output of the heads and the weights.
+
+    *Shape:* query (B, h, T, d_k), key (B, h, S, d_k), value (B, h, S, d_v), mask (B, 1, T, S) to output (B, T, h, d_v)
+    and weights (B, h, T, S).
+    """
+    ...
+
+
+# %% tags=["check"]
+lesson_5.check_student_attention(student_attention)
+AttentionInterface.register("course_student", student_attention)
+losses, share = train_to_copy("course_student")
+print(f"your attention: last loss {losses[-1]:.3f}, {share:.0%} copied exactly")
+differences = [abs(loss - other) for loss, other in zip(losses, package_losses, strict=True)]
+print("largest difference of a loss to the package's:", max(differences))
+implementations["yours"] = "course_student"
+
+# %% [markdown]
+# The curves are equal but for rounding, since the seed, the data and the computation are.
+#
+# ## Real sentences
+#
+# English-German phrases that are built into the package: 4000 pairs, 40 updates. That is far from a translator
+# (`bash scripts/quickstart.sh` trains one in minutes); it shows that the function serves padding and all.
+
+# %%
+phrases = splits()["train"][:4000]
+tokenizer = train_tokenizer([text for phrase in phrases for text in (phrase.en, phrase.de)], vocab_size=600)
+
+
+def phrase_batches(updates):
+    for i in range(updates):
+        rows = phrases[64 * i % 4000 :][:64]
+        source = tokenizer([row.en for row in rows], return_tensors="pt", padding=True)
+        target = tokenizer([row.de for row in rows], return_tensors="pt", padding=True)
+        labels = target["input_ids"].masked_fill(target["attention_mask"] == 0, -100)
+        yield source["input_ids"], source["attention_mask"], labels
+
+
+def train_on_phrases(attention):
+    return train(build(attention, len(tokenizer)), phrase_batches(40))
+
+
+figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
+for (name, implementation), style in zip(implementations.items(), ("-", "--"), strict=False):
+    axis.plot(train_on_phrases(implementation), style, label=name)
+axis.set(xlabel="update", ylabel="loss", title="phrases")
+axis.legend()
+
+# %% [markdown]
+# ## Exercise 2: change it
+#
+# A *local* attention looks only at nearby words. Write the mask that makes it so; it is added to the scores like the
+# other mask. Which distances do words need to copy? Which to translate?
+
+
+# %% tags=["exercise"]
+def window_mask(length, width):
+    """Return 0 where query and key are at most `width` apart, else the lowest finite float32. *Shape:* (T, T)."""
+    ...
+
+
+# %% tags=["check"]
+lesson_5.check_window_mask(window_mask)
+
+
+def local_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    """Attend to neighbours in self-attention, and to everything from decoder to encoder."""
+    scores = query @ key.transpose(2, 3) * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    if module not in cross_attention:
+        # not added: the sum of two lowest numbers is -inf
+        scores = scores.masked_fill(window_mask(query.shape[2], 1) < 0, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1)
+    return (weights @ value).transpose(1, 2), weights
+
+
+model = build("eager")
+cross_attention = {layer.encoder_attn for layer in model.model.decoder.layers}
+AttentionInterface.register("course_local", local_attention)
+model.set_attn_implementation("course_local")
+losses = train(model, ((rows, None, rows) for rows in (copy_batch(32) for _ in range(300))))
+print(f"copy task, every word sees only its neighbours in self-attention: last loss {losses[-1]:.3f}")
+
+# %% [markdown]
+# Copying needs the attention from decoder to encoder, and hardly any other.
+#
+# ## What to remember
+#
+# - A function of (query, key, value, mask, scaling) is all that you need to replace; `register`, then
+#   `set_attn_implementation`.
+# - The output has the heads after the words; the mask is added before the softmax.
+# - Same seed, same data, same computation: the same loss. That is the strongest test of a re-implementation.
