@@ -321,6 +321,7 @@ class ModelArguments(VocabularyFlags):
     license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.", None, _PRIVATE)
 
     def __post_init__(self):
+        super().__post_init__()
         check_values(self)
 
     def overrides(self, part: Part) -> dict[str, object]:

@@ -214,8 +214,8 @@ def tokenize_text(
         report: called with each message for the user.
     """
     tags = all_tags(config, data)
-    if data.bpe_dropout and model.tokenizer_model != "bpe":
-        raise ValueError("--bpe_dropout needs --tokenizer_model bpe.")
+    if data.bpe_dropout and model.tokenizer_model not in ("bpe", "subword-nmt"):
+        raise ValueError("--bpe_dropout needs --tokenizer_model bpe or subword-nmt.")
     # The main process first, which caches what it reads: the others then find it instead of doing the same work
     with args.main_process_first(desc="reading the text"):
         training = Source(training_sources(data), data.sampling_temperature)
@@ -309,11 +309,12 @@ def _learn_tokenizer(
     batches = (batch for source in sources for batch in source.pairs().iter(1000))
     columns = (batch[column] for batch in batches for column in ("source", "target"))
     sentences = (sentence for column in columns for sentence in column if sentence)
-    learned = train_tokenizer(sentences, size - len(tags), model.tokenizer_model, model.normalization)
+    kind = (model.tokenizer_model, model.normalization, model.bpe_codes)
+    learned = train_tokenizer(sentences, size - len(tags), *kind)
     add_tags(learned, tags)
     # Saved now: if a resumed run loaded another limit, `datasets` would not find the text that it cached
     learned.model_max_length = config.max_position_embeddings
-    if len(learned) < size:
+    if len(learned) < size and not model.bpe_codes:
         message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"
         if model.vocab_size is not None:
             raise ValueError(f"{message}; set --vocab_size to at most {len(learned)}.")
