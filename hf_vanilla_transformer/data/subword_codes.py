@@ -51,43 +51,36 @@ def learn_codes(words: Counter[str], size: int) -> list[_Pair]:
     Args:
         words: how often each word occurs.
     """
-    symbols = list(map(_characters, words))
-    counts = list(words.values())
-    vocabulary = {symbol for word in symbols for symbol in word}
+    symbols = {word: _characters(word) for word in words}
+    vocabulary = {symbol for split in symbols.values() for symbol in split}
     frequencies: Counter[_Pair] = Counter()
     # the words in which a pair occurs, or occurred
-    places: defaultdict[_Pair, set[int]] = defaultdict(set)
-    for i, word in enumerate(symbols):
-        for pair in pairwise(word):
-            frequencies[pair] += counts[i]
-            places[pair].add(i)
-
-    heap = [_priority(frequency, pair) for pair, frequency in frequencies.items()]
-    heapq.heapify(heap)
+    places: defaultdict[_Pair, set[str]] = defaultdict(set)
+    heap: list[tuple] = []
     merges: list[_Pair] = []
-    while heap and len(vocabulary) < size:
-        negative, *_, best = heapq.heappop(heap)
-        # Its frequency has changed since
-        if frequencies[best] != -negative:
-            continue
-        if -negative < MIN_FREQUENCY:
+    changed = {word: split[:1] for word, split in symbols.items()}  # what the pairs of each word were counted for
+    while len(vocabulary) < size:
+        changes: Counter[_Pair] = Counter()
+        for word, before in changed.items():
+            for pair in pairwise(before):
+                changes[pair] -= words[word]
+            for pair in pairwise(symbols[word]):
+                changes[pair] += words[word]
+                places[pair].add(word)
+        for pair in filter(changes.get, changes):
+            frequencies[pair] += changes[pair]
+            heapq.heappush(heap, _priority(frequencies[pair], pair))
+
+        # Entries of pairs whose frequency has changed since are out of date
+        while heap and frequencies[heap[0][-1]] != -heap[0][0]:
+            heapq.heappop(heap)
+        if not heap or -heap[0][0] < MIN_FREQUENCY:
             break
+        best = heapq.heappop(heap)[-1]
         merges.append(best)
         vocabulary.add("".join(best))
-
-        changes: Counter[_Pair] = Counter()
-        for i in places.pop(best):
-            merged = _merge(symbols[i], best)
-            for pair in pairwise(symbols[i]):
-                changes[pair] -= counts[i]
-            for pair in pairwise(merged):
-                changes[pair] += counts[i]
-                places[pair].add(i)
-            symbols[i] = merged
-        for pair, change in changes.items():
-            if change:
-                frequencies[pair] += change
-                heapq.heappush(heap, _priority(frequencies[pair], pair))
+        changed = {word: symbols[word] for word in places.pop(best)}
+        symbols |= {word: _merge(split, best) for word, split in changed.items()}
     return merges
 
 
@@ -102,11 +95,10 @@ def read_codes(path: str) -> list[_Pair]:
         raise DataError(f"{path} is not a file of BPE codes: its first line must be {_VERSION!r}.")
     merges: dict[_Pair, None] = {}
     for number, line in enumerate(lines, start=2):
-        match line.strip(" ").split(" "):
-            case [left, right]:
-                merges[left, right] = None
-            case _:
-                raise DataError(f"{path}, line {number}: expected two symbols separated by a space, got {line!r}.")
+        left, _, right = line.strip(" ").partition(" ")
+        if not right or " " in right:
+            raise DataError(f"{path}, line {number}: expected two symbols separated by a space, got {line!r}.")
+        merges[left, right] = None
     return list(merges)
 
 
