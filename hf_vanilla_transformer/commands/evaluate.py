@@ -27,6 +27,12 @@ class EvaluateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, Bl
         None,
         metavar="P",
     )
+    error_rates: str | None = option(
+        "also compute exact match, symbol error rate and word error rate of words, one per line, whose symbols are "
+        "separated by spaces (word) or are its characters (char); the references of equal sources are alternatives",
+        None,
+        choices=("word", "char"),
+    )
     output: str | None = option(
         "also write a table of all sentences, with the chrF of each, to this file, which ends in .tsv or .csv",
         None,
@@ -55,6 +61,8 @@ class _Row(NamedTuple):
 
 def run(args: EvaluateArguments) -> None:
     """Print the scores to stdout: one JSON object, or for several texts one object per line."""
+    from ..inference.metrics import error_rates
+
     # Now, not after the slow translation
     if args.output and not Path(args.output).absolute().parent.is_dir():
         raise FileNotFoundError(f"Cannot write {args.output}: there is no such folder.")
@@ -74,6 +82,9 @@ def run(args: EvaluateArguments) -> None:
 
         about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
         result = {**_score(pairs, args), **about}
+        if args.error_rates:
+            translations = [each.text for each in found]
+            result |= error_rates(text.sources, translations, text.references, args.error_rates)
         if text.dataset:
             result["dataset"] = text.dataset
         if untranslated := report_problems(found, text.name):

@@ -40,7 +40,8 @@ class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):
     shard_pairs: int = option("Pairs read per shard and task.", 100_000, parse=positive)
 
     def __post_init__(self):
-        super().__post_init__()
+        VocabularyFlags.__post_init__(self)
+        CleaningFlags.__post_init__(self)
         if bool(self.files) == bool(self.dataset_name):
             raise ValueError("Give either files or --dataset_name.")
         defaults = {flag.name: flag.default for flag in fields(self)}
@@ -73,6 +74,7 @@ def run(args: PrepareArguments) -> None:
         args.tokenizer_model,
         args.normalization,
         tuple(map(os.path.abspath, args.exclude)),
+        args.bpe_codes and os.path.abspath(args.bpe_codes),
     )
     source: Source = Source([TextFile(languages, os.path.abspath(file)) for file in args.files])
     if args.dataset_name:

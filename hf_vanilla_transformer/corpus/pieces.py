@@ -41,6 +41,7 @@ class Preparation:
         shard_pairs: number of pairs read per shard.
         tokenizer_model, normalization: kind of tokenizer, as for `train_tokenizer`.
         exclude: paths as for `text_to_exclude`; a pair with one of their sentences on either side is dropped.
+        bpe_codes: file of merges, as `codes` for `train_tokenizer`.
     """
 
     languages: tuple[str, str]
@@ -51,6 +52,7 @@ class Preparation:
     tokenizer_model: str = "bpe"
     normalization: str = "none"
     exclude: tuple[str, ...] = ()
+    bpe_codes: str | None = None
 
 
 class Piece(NamedTuple):

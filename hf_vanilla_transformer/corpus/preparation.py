@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from ..data import cleaning
 from ..data.cleaning import all_dropped
 from ..data.formats import DataError, check_languages
+from ..data.identity import identify
 from ..data.shards import MANIFEST, read_manifest
 from ..data.source import VERSION as SOURCE_VERSION
 from ..data.source import Source, Text, text_to_exclude
@@ -166,7 +167,7 @@ class _Steps:
             self._check_first()
             if tokenizer is None:
                 sample = filter(None, islice(self.tasks.text(pieces), 2 * SAMPLE_PAIRS))
-                kind = (preparation.tokenizer_model, preparation.normalization)
+                kind = (preparation.tokenizer_model, preparation.normalization, preparation.bpe_codes)
                 tokenizer = train_tokenizer(sample, preparation.vocab_size, *kind)
             save_tokenizer(tokenizer, self.tasks.folder, shared=True)
             # last, because the tokenizer has several files
@@ -220,6 +221,7 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
         "vocab_size": None if tokenizer else preparation.vocab_size,
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
         "normalization": None if tokenizer else preparation.normalization,
+        "bpe_codes": preparation.bpe_codes and identify(preparation.bpe_codes),
         "max_tokens": preparation.max_tokens,
         # only what is set, so that a new setting does not invalidate earlier folders
         "cleaning": {name: value for name, value in cleaning if value is not None} or None,
@@ -247,7 +249,7 @@ def _recorded_settings(settings: JsonObject, manifest: JsonObject) -> JsonObject
     if not manifest["whole"]:
         return recorded
     # remains valid if the code changes or records additional settings, whose defaults did the same as before
-    earlier_defaults: JsonObject = {"exclude": []}
+    earlier_defaults: JsonObject = {"exclude": [], "bpe_codes": None}
     if recorded.get("vocab_size"):
         earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
     return {**settings, **earlier_defaults, **recorded, "version": settings["version"]}

@@ -44,7 +44,7 @@ class BpeDropout:
     (algorithm 1 of the paper). Special tokens, and the bytes of unknown characters, stay as they are.
 
     Args:
-        tokenizer: a byte-pair encoding whose words begin with a mark for the space.
+        tokenizer: a byte-pair encoding whose words begin with a mark for the space, or end with a mark.
         probability: the paper's p, 0.1 for most languages.
         seed: seed of the segmentations.
 
@@ -59,11 +59,12 @@ class BpeDropout:
         # Only its JSON contains the merges; `Tokenizer.model` has no attribute for them.
         model = json.loads(tokenizer.backend_tokenizer.to_str())["model"] if tokenizer.is_fast else {}
         kind = model.get("type", type(tokenizer).__name__)
-        if kind != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        if kind != "BPE" or model.get("continuing_subword_prefix"):
             raise ValueError(
-                "BPE dropout needs a byte-pair encoding that marks where words start, such as the one that `train` "
-                f"learns by default, but this tokenizer is {kind}."
+                "BPE dropout needs a byte-pair encoding that marks where words start or end, such as the one that "
+                f"`train` learns by default, but this tokenizer is {kind}."
             )
+        self.end = model.get("end_of_word_suffix") or ""
         self.probability = probability
         self.seed = seed
         self.vocabulary: dict[str, int] = model["vocab"]
@@ -77,11 +78,12 @@ class BpeDropout:
             self.tokens[number] = token
         special = np.array([_BYTE.fullmatch(token) is not None for token in self.tokens])
         special[list(tokenizer.added_tokens_decoder)] = True
-        starts = np.array([token.startswith(WORD_STARTS) for token in self.tokens])
-        if not starts.any():
+        starts = np.array([token.startswith(WORD_STARTS) and not self.end for token in self.tokens])
+        ends = np.array([token.endswith(self.end) and self.end != "" for token in self.tokens])
+        if not (starts | ends).any():
             raise ValueError("BPE dropout needs a tokenizer that marks where words start, and this one does not.")
-        self._is_fixed = special
         self._is_start = starts | special
+        self._is_end = ends | special
         self._fixed = set(np.flatnonzero(special).tolist())
 
     @cached_property
@@ -96,16 +98,20 @@ class BpeDropout:
     def segment(self, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
         """Return the token ids of segmentation number `variant` of a word, given by any of its segmentations."""
         text = "".join(self.tokens[token] for token in word)
+        symbols = list(text.removesuffix(self.end))
+        # not at the end of an incomplete word, such as one before an unknown character
+        if self.end and text.endswith(self.end):
+            symbols[-1] += self.end
         # A special token, or a character that is no symbol of its own, cannot be put together by merges.
-        if not (self._fixed.isdisjoint(word) and all(map(self.vocabulary.__contains__, text))):
+        if not (self._fixed.isdisjoint(word) and all(map(self.vocabulary.__contains__, symbols))):
             return word
 
         # By the text and not by the ids: equal words draw equally however they were segmented before.
         generator = random.Random(f"{self.seed} {variant} {text}")
         # A ring linked in both directions, closed by an empty symbol. A symbol that was merged is empty.
-        symbols = [*text, ""]
+        preceding = [len(symbols), *range(len(symbols))]
+        symbols.append("")
         following = [*range(1, len(symbols)), 0]
-        preceding = [len(text), *range(len(text))]
         ranks = [self.ranks.get((symbols[i], symbols[following[i]]), NO_MERGE) for i in range(len(symbols))]
 
         # A heap, because the time to search a list at each step would grow with the square of a word's length.
@@ -144,9 +150,9 @@ class BpeDropout:
         ids = np.concatenate(rows)
         row_starts = np.cumsum([0, *map(len, rows[:-1])])
 
-        # A word starts at a mark, at a special token, after one, and at the start of a text.
+        # A word starts at or after a mark, at a special token, after one, and at the start of a text.
         starts = self._is_start[ids]
-        starts[1:] |= self._is_fixed[ids[:-1]]
+        starts[1:] |= self._is_end[ids[:-1]]
         starts[row_starts] = True
         places = np.flatnonzero(starts)
         first_words = np.searchsorted(places, row_starts)

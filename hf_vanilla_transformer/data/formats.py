@@ -1,7 +1,7 @@
 """Find the files of parallel text and read them row by row.
 
-Formats: Moses pairs, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; .parquet; and the folders of JSON lines
-that `translate --output_dir` writes.
+Formats: pairs named as for Moses or OpenNMT, .jsonl, .tsv and .csv, uncompressed or as .gz or .zst; .parquet; and the
+folders of JSON lines that `translate --output_dir` writes.
 """
 
 import csv
@@ -357,21 +357,24 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
     if Path(path, CORPUS_MANIFEST).is_file():
         return ".jsonl", _translated_files(path)
 
-    # Without a known suffix, `path` is the prefix of a Moses pair.
+    # Without a known suffix, `path` is the prefix of a Moses pair, or the source of a pair named as OpenNMT does.
     format = ending_of(path)
+    name = Path(path).name
     if format in READERS:
         files: tuple[str, ...] = (path,)
     else:
         format = "moses"
         plain = [f"{path}.{language}" for language in languages]
+        if name.startswith("src-") and Path(path).is_file():
+            plain = [path, str(Path(path).with_name(name.replace("src-", "tgt-", 1)))]
         files = tuple(map(_existing, plain))
 
     for file in files:
         if not Path(file).is_file():
             if format != "moses":
                 raise DataError(f"There is no file {file}.")
-            meaning = f"the prefix {path} stands for {' and '.join(plain)}"
-            hint = _advice(path, languages) if Path(path).exists() else meaning
+            meaning = f"{path} stands for {' and '.join(plain)}"
+            hint = _advice(path, languages) if Path(path).exists() and path not in files else meaning
             raise DataError(f"There is no file {file}; {hint}.")
         if Path(file).stat().st_size == 0:
             raise DataError(f"{file} is empty.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..flags import Decides, Meaning, Part, option
 
+TOKENIZER_MODELS = ("bpe", "unigram", "word", "char", "subword-nmt")  # what they are: `train_tokenizer`
 _VOCABULARY = Meaning(Decides.LEARNING)  # a checkpoint's own vocabulary is compared with that of the run
 _TEXT = Meaning(Decides.BATCHES)
 
@@ -16,10 +17,19 @@ class VocabularyFlags:
     """The vocabulary to learn, unless a tokenizer is given."""
 
     vocab_size: int | None = option("Size of the joint vocabulary.", None, Meaning(Decides.SIZES, Part.CONFIG))
-    tokenizer_model: str = option("Kind of vocabulary to learn.", "bpe", _VOCABULARY, choices=("bpe", "unigram"))
+    tokenizer_model: str = option("Kind of vocabulary to learn.", "bpe", _VOCABULARY, choices=TOKENIZER_MODELS)
+    bpe_codes: str | None = option(
+        "File of merges by `subword-nmt learn-bpe`, to use instead of learning them (--tokenizer_model subword-nmt).",
+        None,
+        Meaning(Decides.LEARNING, private=True),
+    )
     normalization: str = option(
         "Unicode normalisation of the text before it is tokenised.", "none", _VOCABULARY, choices=("none", "nfkc")
     )
+
+    def __post_init__(self):
+        if self.bpe_codes and self.tokenizer_model != "subword-nmt":
+            raise ValueError("--bpe_codes needs --tokenizer_model subword-nmt.")
 
 
 @dataclass

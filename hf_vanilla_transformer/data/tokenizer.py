@@ -1,7 +1,9 @@
 """Learn a joint vocabulary for source and target (section 5.1), as a plain transformers tokenizer, or adapt one."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from ..files import digest, replacing_files
+from .subword_codes import count_words, train_subword_nmt
+from .text_flags import TOKENIZER_MODELS
 
 if TYPE_CHECKING:  # they import torch
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
@@ -27,34 +31,66 @@ _WORDS = (
 
 
 def train_tokenizer(
-    texts: Iterable[str], vocab_size: int, model: str = "bpe", normalization: str = "none"
+    texts: Iterable[str], vocab_size: int, model: str = "bpe", normalization: str = "none", codes: str | None = None
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level vocabulary of `vocab_size` tokens on `texts` (both languages together).
+    """Train a vocabulary of `vocab_size` tokens on `texts` (both languages together).
 
-    Decoding restores every text exactly, or as normalised, and encodings end in `</s>`. The result is a plain
-    `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without this package. Special tokens that occur literally in
-    a text are treated as ordinary text. If the texts do not yield enough tokens, the vocabulary is smaller than
-    `vocab_size`.
+    The result is a plain `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without this package, and its
+    encodings end in `</s>`. "bpe" and "unigram" are byte-level: decoding restores every text exactly, or as
+    normalised. The other kinds restore text of known symbols, with single spaces between words. Special tokens that
+    occur literally in a text are treated as ordinary text, or as an unknown word. If the texts do not yield enough
+    tokens, the vocabulary is smaller than `vocab_size`.
 
     Args:
-        model: "bpe" (Sennrich et al. 2016) or "unigram" (Kudo 2018).
+        model: "bpe" (Sennrich et al. 2016) or "unigram" (Kudo 2018); "subword-nmt", the BPE of that package, for text
+            tokenised by Moses; or symbols that are never divided: "word", separated by spaces, or "char", characters.
         normalization: "nfkc" to unify equivalent Unicode characters, or "none".
+        codes: a file of merges by `subword-nmt learn-bpe`, which "subword-nmt" reads instead of learning any.
 
     Raises:
-        ValueError: if `vocab_size` is too small for the special tokens and the 256 bytes, or an option is unknown.
+        ValueError: if `vocab_size` is too small for what every vocabulary contains, an option is unknown, or `codes`
+            cannot be read.
     """
+    if model not in TOKENIZER_MODELS or normalization not in ("nfkc", "none"):
+        raise ValueError(f"Unknown kind of vocabulary ({model!r}) or normalisation ({normalization!r}).")
+    nfkc = normalizers.NFKC()
+    if normalization == "nfkc":
+        texts = map(nfkc.normalize_str, texts)
+
+    if model == "subword-nmt":
+        tokenizer = train_subword_nmt(texts, vocab_size, SPECIAL_TOKENS, codes)
+    elif model in ("word", "char"):
+        tokenizer = _train_symbols(texts, vocab_size, model)
+    else:
+        tokenizer = _train_byte_level(texts, vocab_size, model)
+
+    if normalization == "nfkc":
+        own = [tokenizer.normalizer] if tokenizer.normalizer else []
+        tokenizer.normalizer = normalizers.Sequence([nfkc, *own])
+    end = SPECIAL_TOKENS.index("</s>")
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _train_byte_level(texts: Iterable[str], vocab_size: int, model: str) -> Tokenizer:
+    """Train tokens of bytes, as `train_tokenizer`."""
     if vocab_size < MIN_VOCAB_SIZE:
         least = f"{MIN_VOCAB_SIZE} (4 special tokens, 256 bytes)"
         raise ValueError(f"vocab_size must be at least {least}, got {vocab_size}.")
-    if model not in ("bpe", "unigram") or normalization not in ("nfkc", "none"):
-        raise ValueError(f"Unknown kind of vocabulary ({model!r}) or normalisation ({normalization!r}).")
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>") if model == "bpe" else models.Unigram())
     # One space is prepended to every text and removed again when decoding, so that a word is the same token at the
     # start of a sentence as inside it.
-    prepend = normalizers.Prepend(" ")
-    nfkc = normalization == "nfkc"
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), prepend]) if nfkc else prepend
+    tokenizer.normalizer = normalizers.Prepend(" ")
     words = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
     bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_of_words])
@@ -70,19 +106,28 @@ def train_tokenizer(
         **({"min_frequency": 2} if model == "bpe" else {"unk_token": "<unk>"}),
     )
     tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
 
-    end = SPECIAL_TOKENS.index("</s>")
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", end)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        split_special_tokens=True,
-        clean_up_tokenization_spaces=False,
-        model_input_names=["input_ids", "attention_mask"],
-    )
+
+def _train_symbols(texts: Iterable[str], vocab_size: int, model: str) -> Tokenizer:
+    """Collect the most frequent words or characters, as `train_tokenizer`."""
+    counts = count_words(texts) if model == "word" else Counter(chain.from_iterable(texts))
+    frequent = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
+    tokens = dict.fromkeys([*SPECIAL_TOKENS, *frequent])
+    vocabulary = {token: number for number, token in enumerate(islice(tokens, vocab_size))}
+
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.add_special_tokens(SPECIAL_TOKENS)
+    if model == "word":
+        # Without a decoder, tokens are joined with spaces
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="removed")
+        # A word that looks like a special token must not get its id
+        special = Regex(rf"(?<![^ ])({'|'.join(SPECIAL_TOKENS)})(?![^ ])")
+        tokenizer.normalizer = normalizers.Replace(special, "<unk>")
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+        tokenizer.decoder = decoders.Fuse()
+    return tokenizer
 
 
 def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: str | Path, shared: bool = False) -> None:

@@ -1,7 +1,8 @@
-"""BLEU, chrF, chrF++ and TER by sacreBLEU, the paper's BLEU, and BLEU as a metric of `evaluate` that works offline."""
+"""BLEU, chrF, chrF++ and TER by sacreBLEU, the paper's BLEU, error rates, and BLEU as a metric of `evaluate`."""
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 
 import datasets
@@ -119,6 +120,49 @@ def evaluate_translations(
     # Signatures name the number of references, which is known only after scoring
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     return {**scores, "signatures": signatures}
+
+
+def error_rates(
+    sources: Sequence[str], predictions: Sequence[str], references: Sequence[str], symbols: str
+) -> dict[str, float]:
+    """Return `{"exact_match": ..., "symbol_error_rate": ..., "word_error_rate": ...}` of words, in percent.
+
+    A line is a word, such as one to pronounce. References of equal sources are alternatives: a word is correct if it
+    equals any of them, and its errors are the insertions, deletions and substitutions that lead to the closest.
+
+    Args:
+        symbols: what a line consists of: "word", symbols separated by spaces, or "char", characters.
+    """
+    split = str.split if symbols == "word" else list
+    alternatives = defaultdict(list)
+    for source, reference in zip(sources, references, strict=True):
+        alternatives[source].append(split(reference))
+
+    wrong = errors = length = 0
+    for source, prediction in dict(zip(sources, predictions, strict=True)).items():
+        distances = [(_edit_distance(split(prediction), each), len(each)) for each in alternatives[source]]
+        fewest, length_of_closest = min(distances)
+        wrong += fewest > 0
+        errors += fewest
+        length += length_of_closest
+    rate = 100 * wrong / len(alternatives)
+    return {
+        "exact_match": 100 - rate,
+        "symbol_error_rate": 100 * errors / max(length, 1),
+        "word_error_rate": rate,
+    }
+
+
+def _edit_distance(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return the smallest number of insertions, deletions and substitutions (Levenshtein 1966)."""
+    # the distances of the symbols of `first` so far to each beginning of `second`
+    distances = list(range(len(second) + 1))
+    for symbol in first:
+        previous = distances
+        distances = [previous[0] + 1]
+        for j, other in enumerate(second):
+            distances.append(min(previous[j] + (symbol != other), previous[j + 1] + 1, distances[j] + 1))
+    return distances[-1]
 
 
 def sentence_chrf(translations: Sequence[str], references: Sequence[str]) -> list[float]:

@@ -317,6 +317,7 @@ class ModelArguments(VocabularyFlags):
     license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.", None, _PRIVATE)
 
     def __post_init__(self):
+        super().__post_init__()
         check_values(self)
         # As when the model is loaded
         check_search(self.overrides(Part.GENERATION_CONFIG), VanillaTransformerConfig())

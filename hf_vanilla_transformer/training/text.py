@@ -207,8 +207,8 @@ def tokenize_text(flags: ResolvedFlags, tokenizer_path: str | None, report: Call
     data = flags.data
     args = flags.args
     tags = all_tags(flags.config, data)
-    if data.bpe_dropout and flags.model.tokenizer_model != "bpe":
-        raise ValueError("--bpe_dropout needs --tokenizer_model bpe.")
+    if data.bpe_dropout and flags.model.tokenizer_model not in ("bpe", "subword-nmt"):
+        raise ValueError("--bpe_dropout needs --tokenizer_model bpe or subword-nmt.")
     # The main process first, which caches what it reads: the others then find it instead of doing the same work
     with args.main_process_first(desc="reading the text"):
         training = Source(training_sources(data), data.sampling_temperature)
@@ -298,11 +298,12 @@ def _learn_tokenizer(
     batches = (batch for source in sources for batch in source.pairs().iter(1000))
     columns = (batch[column] for batch in batches for column in ("source", "target"))
     sentences = (sentence for column in columns for sentence in column if sentence)
-    learned = train_tokenizer(sentences, size - len(tags), flags.model.tokenizer_model, flags.model.normalization)
+    kind = (flags.model.tokenizer_model, flags.model.normalization, flags.model.bpe_codes)
+    learned = train_tokenizer(sentences, size - len(tags), *kind)
     add_tags(learned, tags)
     # Saved now: if a resumed run loaded another limit, `datasets` would not find the text that it cached
     learned.model_max_length = flags.config.max_position_embeddings
-    if len(learned) < size:
+    if len(learned) < size and not flags.model.bpe_codes:
         message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"
         if flags.model.vocab_size is not None:
             raise ValueError(f"{message}; set --vocab_size to at most {len(learned)}.")

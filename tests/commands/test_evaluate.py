@@ -6,6 +6,7 @@ import pandas
 import pytest
 import sacrebleu
 import torch
+from small import write_moses
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
@@ -33,6 +34,19 @@ def test_evaluate_prints_sacrebleu_scores_as_one_json_object(saved, capsys):
     assert result["chrf"] == pytest.approx(sacrebleu.corpus_chrf(translations, [saved.references]).score)
     assert result["ter"] == pytest.approx(sacrebleu.corpus_ter(translations, [saved.references]).score)
     assert "tok:none" in result["signatures"]["bleu"]
+
+
+def test_error_rates_are_of_sources_and_not_of_lines(wordy_models, tmp_path, capsys):
+    write_moses(tmp_path / "words", en=["a dog", "two men", "a dog"], de=["x", "y", "z"])
+    command = ["evaluate", wordy_models.paths[1], "--error_rates", "char", "--test_file"]
+    assert main([*command, str(tmp_path / "words")]) == 0
+    assert json.loads(capsys.readouterr().out)["exact_match"] == 0
+    dog, men = translate(wordy_models.two, wordy_models.tokenizer, ["a dog", "two men"])
+    write_moses(tmp_path / "words", en=["a dog", "two men", "a dog"], de=["x", f"{men}!", dog])
+    assert main([*command, str(tmp_path / "words")]) == 0
+    rates = json.loads(capsys.readouterr().out)
+    assert (rates["exact_match"], rates["word_error_rate"]) == (50, 50)
+    assert rates["symbol_error_rate"] == pytest.approx(100 / (len(men) + 1 + len(dog)))
 
 
 def test_running_out_of_memory_prints_one_line(saved, capsys, monkeypatch):

@@ -319,7 +319,7 @@ def test_every_kind_of_text_can_be_excluded(kind, sample_folder, sample_tokenize
         ("test.jsonl", '{"en": "a", "fr": "b"}\n', "test.jsonl, line 1: no 'de' among the keys (en, fr)"),
         ("test.en", " \n\n", "test.en contains no sentences to exclude"),
         ("test.txt", "", "test.txt contains no sentences to exclude"),
-        ("nowhere", None, "the prefix"),
+        ("nowhere", None, "nowhere stands for"),
     ],
 )
 def test_what_cannot_be_excluded_is_an_error_before_anything_is_written(name, content, message, sample_folder, capsys):

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_dropout_changes_the_tokens_but_not_the_text(tokenizer):
     assert changed > 150
 
 
-def reference_length(word: str, ranks: dict, p: float, generator: np.random.Generator) -> int:
+def reference_length(word: Sequence[str], ranks: dict, p: float, generator: np.random.Generator) -> int:
     """Algorithm 1 of Provilkov et al. 2020: drop each possible merge with probability p, then apply the best left."""
     symbols = list(word)
     while True:
@@ -197,3 +198,19 @@ def test_bytes_of_unknown_characters_stay_as_they_are():
     assert len(seen) > 1
     assert all("".join(tokens) == "\u2581ab<0xC3><0xA9>\u2581ab</s>" for tokens in seen)
     assert all("<0xC3>" in tokens and "<" not in tokens for tokens in seen)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.7])
+def test_words_that_end_with_a_mark_are_segmented_alike(probability):
+    tokenizer = train_tokenizer(TEXTS, 600, "subword-nmt")
+    dropout, generator = BpeDropout(tokenizer, probability, seed=0), np.random.default_rng(0)
+    for number, text in enumerate([*TEXTS[:50], "Hund漢e Hund"]):
+        [ids] = dropout([ids_of(tokenizer, text)], number)
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text.replace("漢", "")
+    ours = reference = 0
+    for word in sorted({word for text in TEXTS for word in text.split()})[:300]:
+        ids = tuple(ids_of(tokenizer, word)[:-1].tolist())
+        ours += sum(len(dropout.segment(ids, variant)) for variant in range(VARIANTS))
+        symbols = [*word[:-1], f"{word[-1]}</w>"]
+        reference += sum(reference_length(symbols, dropout.ranks, probability, generator) for _ in range(VARIANTS))
+    assert ours / reference == pytest.approx(1.0, abs=0.02)

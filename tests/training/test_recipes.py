@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import yaml
 from corpora import ROOT
@@ -144,7 +146,8 @@ def test_recipes_match_their_presets_and_name_no_paths(file, tmp_path):
     recipe = yaml.safe_load(file.read_text())
     model, data, args = parse_arguments([str(file), "--output_dir", str(tmp_path), "--use_cpu"])
     assert (data.train_file, data.validation_file, data.dataset_name) == (None, None, None)
-    preset_values = {**preset(recipe["preset"]).model, **preset(recipe["preset"]).training}
+    like = preset(recipe.get("preset", "base"))
+    preset_values = {**like.model, **like.training}
     exceptions = {
         "multi30k_en_de_tiny": {"max_steps": 12_000, "learning_rate": 1.0},
         "wmt14_en_fr_big": {"dropout": 0.1},
@@ -180,3 +183,27 @@ def test_decoding_settings_that_no_saved_model_may_have_are_wrong_use(flag, tmp_
         parse_arguments([f"--{flag}", "2000", "--output_dir", str(tmp_path), "--use_cpu"])
     assert stop.value.code == 2
     assert f"{flag} must be " in capsys.readouterr().err
+
+
+WMT_RECIPES = [recipe for recipe in RECIPES if recipe.name.startswith("wmt14")]
+PEAK = {"24 GB": 70e12, "80 GB": 989e12}  # operations per second in bfloat16
+
+
+@pytest.mark.parametrize("recipe", WMT_RECIPES, ids=lambda recipe: recipe.stem)
+def test_a_recipe_of_the_paper_lists_flags_for_three_machines(recipe):
+    text = recipe.read_text(encoding="utf-8")
+    parameters = 1e6 * float(re.search(r"\((\d+) M parameters\)", text)[1])
+    settings = yaml.safe_load(text)
+    rows = re.findall(r"^#   (\d) of (\d+ GB)   (--.*?) +([\d.]+) GB +([\d.]+)$", text, re.MULTILINE)
+    assert [row[:2] for row in rows] == [("1", "24 GB"), ("1", "80 GB"), ("8", "80 GB")]
+    for gpus, gpu, flags, gigabytes, hours in rows:
+        _, _, args = parse_arguments([str(recipe), *flags.split(), "--output_dir", "out", "--use_cpu"])
+        assert int(gpus) * args.max_tokens * args.gradient_accumulation_steps == 25_000
+        per_token = settings["d_model"] * (34 * settings["num_encoder_layers"] + 47 * settings["num_decoder_layers"])
+        assert float(gigabytes) == round((16 * parameters + per_token * args.max_tokens) / 1e9, 1)
+        seconds = 6 * parameters * 25_000 * args.max_steps / (0.4 * PEAK[gpu] * int(gpus))
+        assert float(hours) == round(seconds / 3600, 1)
+    # the header ends with the commands, as far as the score
+    header = text[: text.index("source_lang:")]
+    verbs = re.findall(r"^#   (?:accelerate launch scripts/|vanilla-transformer )(\w+)", header, re.MULTILINE)
+    assert verbs == ["train", "average", "evaluate", "push"]

@@ -3,7 +3,14 @@ import io
 import numpy as np
 import pytest
 import torch
+from small import SIZES
 
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+)
 from hf_vanilla_transformer.training.schedule import get_noam_schedule, noam
 
 
@@ -80,3 +87,15 @@ def test_a_resumed_schedule_continues_where_it_stopped():
     for part, state in zip((optimizer, schedule), torch.load(file, weights_only=True), strict=True):
         part.load_state_dict(state)
     np.testing.assert_allclose(train(optimizer, schedule, 4), formula(np.arange(9, 13), 64, 5), rtol=1e-12)
+
+
+def test_inverse_sqrt_rises_to_the_learning_rate_and_falls_with_the_root_of_the_updates(tmp_path):
+    """fairseq's schedule from 0, and without its 1e-7; transformers counts updates from 0."""
+    flags = {"lr_scheduler_type": "inverse_sqrt", "learning_rate": 5e-4, "warmup_steps": 4000}
+    args = VanillaTransformerTrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=100_000, **flags)
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=20, **SIZES))
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.learning_rate)
+    schedule = VanillaTransformerTrainer(model, args).create_scheduler(args.max_steps, optimizer)
+    rates = {update: 5e-4 * schedule.lr_lambdas[0](update) for update in (0, 1000, 4000, 16_000, 99_999)}
+    expected = {0: 0.0, 1000: 1.25e-4, 4000: 5e-4, 16_000: 2.5e-4, 99_999: 5e-4 * (4000 / 99_999) ** 0.5}
+    assert rates == pytest.approx(expected)

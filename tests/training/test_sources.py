@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, pipeline
 
 from hf_vanilla_transformer import (
     MaxTokensBatchSampler,
+    Translator,
     VanillaTransformerForConditionalGeneration,
     train_tokenizer,
     translate,
@@ -25,6 +26,7 @@ from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.data.tags import special_tokens
+from hf_vanilla_transformer.export.registry import export_model
 from hf_vanilla_transformer.training.recipes import parse_arguments
 
 PHRASES = splits()["train"]
@@ -273,6 +275,7 @@ def test_flags_that_do_not_fit_the_sources_are_refused(train, run_flags, texts, 
         (["--filter_language", "--no_clean"], "part of cleaning"),
         (["--tokenizer_model", "wordpiece"], "must be one of bpe, unigram"),
         (["--normalization", "nfd"], "must be one of none, nfkc"),
+        (["--bpe_codes", "codes"], "--bpe_codes needs --tokenizer_model subword-nmt"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(run_flags, tmp_path, capsys, flags, message):
@@ -328,3 +331,39 @@ def test_a_unigram_vocabulary_trains(train, run_flags, texts, tmp_path, normaliz
     text = "Ein ﬁnger, naïve Wörter 漢字!"
     expected = text if normalization == "none" else text.replace("ﬁ", "fi")
     assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == expected
+
+
+@pytest.mark.parametrize("model", ["word", "char"])
+def test_a_vocabulary_of_symbols_trains_and_its_export_translates_alike(train, run_flags, tmp_path, model):
+    pairs = {"letters": ["a b c", "b c", "c a"], "sounds": ["AH B K", "B K", "K AH"]}
+    prefix = write_moses(tmp_path / "words", **{side: 30 * lines for side, lines in pairs.items()})
+    languages = ["--source_lang", "letters", "--target_lang", "sounds", "--no_clean"]
+    train(*run_flags(tmp_path / "run", "--train_file", str(prefix), *languages, "--tokenizer_model", model))
+    lines = [*pairs["letters"], *pairs["sounds"]]
+    vocabulary = {symbol for line in lines for symbol in (line.split() if model == "word" else line)}
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens) == vocabulary
+    export_model(tmp_path / "run", tmp_path / "export", "ctranslate2")
+    exported = Translator.load([str(tmp_path / "export")], "ctranslate2").translate(pairs["letters"])
+    ours = Translator.load([str(tmp_path / "run")]).translate(pairs["letters"])
+    assert [each.text for each in exported] == [each.text for each in ours]
+
+
+def test_given_codes_are_those_of_training_and_of_prepared_text(train, run_flags, texts, tmp_path, capsys):
+    codes = tmp_path / "codes"
+    codes.write_text("#version: 0.2\ne n</w>\nT h\nTh e</w>\n")
+    flags = ["--tokenizer_model", "subword-nmt", "--bpe_codes", str(codes)]
+    train(*run_flags(tmp_path / "run", "--train_file", texts["moses"], *flags, "--bpe_dropout", "0.1"))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert tokenizer.tokenize("The men") == ["The</w>", "m", "en</w>"]
+    prepared = ["prepare", texts["moses"], "--source_lang", "en", "--target_lang", "de", "--workers", "1"]
+    assert main([*prepared, *flags, "--output_dir", str(tmp_path / "shards")]) == 0
+    assert AutoTokenizer.from_pretrained(tmp_path / "shards").get_vocab() == tokenizer.get_vocab()
+    # the content counts, and a finished folder stays finished
+    assert main([*prepared, *flags, "--output_dir", str(tmp_path / "shards")]) == 0
+    codes.write_text("#version: 0.2\ne n</w>\n")
+    capsys.readouterr()
+    assert main([*prepared, *flags, "--output_dir", str(tmp_path / "shards")]) == 1
+    assert "bpe_codes" in capsys.readouterr().err
+    assert main([*prepared, "--bpe_codes", str(codes), "--output_dir", str(tmp_path / "other")]) == 2
+    assert "--bpe_codes needs --tokenizer_model subword-nmt." in capsys.readouterr().err
