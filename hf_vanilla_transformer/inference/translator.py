@@ -8,10 +8,11 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, overload
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
 from ..data.tags import prefix_ids
@@ -21,6 +22,7 @@ from ..export.registry import load_export, recognise
 from ..model.loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
+from .alignment import Links, align
 from .ensemble import Ensemble
 from .precision import avoid_cudnn_attention, default_device, resolve_dtype
 from .segments import Document
@@ -275,12 +277,9 @@ class Translator:
         """
         if split_sentences:
             language, _ = self.directions.resolve(source_lang, target_lang)
+            languages = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
             documents = [Document(text, language) for text in sentences]
-            # The sentences of all texts at once, because one text alone seldom fills a batch
-            pieces = [sentence for document in documents for sentence in document.sentences]
-            settings = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag, "nbest": nbest, **search}
-            found = iter(self.translate(pieces, progress=progress, **settings))
-            return [_join(document, [next(found) for _ in document.sentences], nbest) for document in documents]
+            return self._translate_documents(documents, languages, nbest=nbest, progress=progress, **search)
 
         encoded = self.encode(sentences, source_lang, target_lang, tag)
         # A blank text has no tokens, not the `</s>` that a tokenizer makes of it: the model would invent a translation
@@ -291,6 +290,51 @@ class Translator:
             hypotheses = map(Hypothesis, texts, output.scores or [0.0] * len(texts))
             translations.append(Translation(list(hypotheses), output.problem))
         return translations
+
+    def align(
+        self,
+        sources: Sequence[str],
+        translations: Sequence[str],
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        tag: str | None = None,
+    ) -> list[Links | None]:
+        """Return the alignment of each sentence with its translation, None if the runtime returns no attention.
+
+        Args:
+            source_lang, target_lang, tag: as for `translate`.
+        """
+        # The first model of an ensemble
+        model = getattr(self.model, "models", [self.model])[0]
+        if not isinstance(model, PreTrainedModel) or not sources:
+            return [None] * len(sources)
+        prefix = prefix_ids(self.model.config, self.tokenizer, source_lang, target_lang, tag)
+        was_training = model.training
+        found = align(model.eval(), self.tokenizer, prefix, sources, translations, MAX_TOKENS)
+        model.train(was_training)
+        return [*found]
+
+    def _translate_documents(
+        self, documents: Sequence[Document], languages: dict[str, str | None], nbest: int, **settings: Any
+    ) -> list[Translation]:
+        """Return the translation of each document."""
+        # The sentences of all documents at once, because those of one alone seldom fill a batch
+        sentences = [sentence for document in documents for sentence in document.sentences]
+        translations = self.translate(sentences, nbest=nbest, **languages, **settings)
+        starts = list(accumulate((len(document.sentences) for document in documents), initial=0))
+        places = [start + i for start, document in zip(starts, documents, strict=False) for i in document.aligned]
+        sources = [sentences[i] for i in places]
+        # for each rank of hypotheses
+        links: list[dict[int, Links | None]] = []
+        for rank in range(nbest):
+            texts = [_hypothesis(translations[i], rank).text for i in places]
+            links.append(dict(zip(places, self.align(sources, texts, **languages), strict=True)))
+        return [
+            _join(
+                document, translations[start:end], [{i: each[start + i] for i in document.aligned} for each in links]
+            )
+            for document, (start, end) in zip(documents, pairwise(starts), strict=True)
+        ]
 
 
 def _load_in_torch(
@@ -323,16 +367,26 @@ def check_same_directions(directions: Mapping[str, Directions]) -> None:
         raise ValueError(f"The models have different directions: {found}.")
 
 
-def _join(document: Document, translations: Sequence[Translation], nbest: int) -> Translation:
-    """Return the translation of a text from those of its sentences; a sentence that has none is left out."""
-    if not document.sentences:
-        return Translation([_EMPTY] * nbest)  # not its white space, which `translate` does not return either
+def _hypothesis(translation: Translation, rank: int) -> Hypothesis:
+    return translation.hypotheses[rank] if translation.hypotheses else _EMPTY
+
+
+def _join(
+    document: Document, translations: Sequence[Translation], links: Sequence[Mapping[int, Links | None]]
+) -> Translation:
+    """Return the translation of a text from those of its sentences; a sentence that has none is left out.
+
+    Args:
+        links: for each rank of hypotheses, the alignments of the sentences that need one.
+    """
     hypotheses = []
-    for rank in range(nbest):
+    for rank, its_links in enumerate(links):
         # Hypotheses of equal rank are joined: the best text of all is that of the best sentences, and searching for
         # the next best combinations would be another search
-        chosen = [each.hypotheses[rank] if each.hypotheses else _EMPTY for each in translations]
-        hypotheses.append(Hypothesis(document.join([text for text, _ in chosen]), sum(score for _, score in chosen)))
+        chosen = [_hypothesis(each, rank) for each in translations]
+        text = document.join([text for text, _ in chosen], its_links)
+        # As `translate` returns nothing for white space
+        hypotheses.append(Hypothesis("" if is_blank(text) else text, sum(score for _, score in chosen)))
     problems = [f"sentence {i}: {each.problem}" for i, each in enumerate(translations, 1) if each.problem]
     return Translation(hypotheses, "; ".join(problems) or None)
 

@@ -1,13 +1,15 @@
 """Translate texts of any length with several models: what the HTTP server does, without HTTP."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ..data.language_filter import probabilities
 from ..files import import_extra
 from ..flags import Settings
+from ..inference.alignment import Links
 from ..inference.segments import Document
 from ..inference.translator import Translator
 from ..model.text_rules_vanilla_transformer import is_blank
@@ -94,24 +96,29 @@ class _Job:
 
     Args:
         document: the text.
+        align: returns the alignment of sentences with their translations; only the model thread may call it.
         queued: the sentences to translate, by their place among those of the document.
     """
 
     document: Document
+    align: Callable[[list[str], list[str]], list[Links | None]] | None = None
     queued: dict[int, Sentence] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     detected: Detection | None = None
 
     def join(self, hypotheses: Sequence[Sequence[str]]) -> Translation:
         """Put the hypotheses of the queued sentences into the text, whose other sentences stay as they are."""
+        found = dict(zip(self.queued, hypotheses, strict=True))
+        aligned = [place for place in self.document.aligned if place in found]
         texts = []
         # With no sentence there is still the text itself, of white space or already in the target language.
         for rank in range(max(map(len, hypotheses), default=1)):
-            sentences = list(self.document.sentences)
-            for place, found in zip(self.queued, hypotheses, strict=True):
-                # A sentence may have fewer hypotheses than others: its worst one stands in for the rest.
-                sentences[place] = found[min(rank, len(found) - 1)]
-            texts.append(self.document.join(sentences))
+            # A sentence may have fewer hypotheses than others: its worst one stands in for the rest.
+            chosen = {place: each[min(rank, len(each) - 1)] for place, each in found.items()}
+            sources = [self.document.sentences[place] for place in aligned]
+            links = self.align(sources, [chosen[place] for place in aligned]) if self.align else []
+            sentences = [chosen.get(place) for place in range(len(self.document.sentences))]
+            texts.append(self.document.join(sentences, dict(zip(aligned, links, strict=True))))
 
         # Without duplicates, which arise where hypotheses differ only in special tokens or white space.
         best, *others = dict.fromkeys(texts)
@@ -187,7 +194,12 @@ class TranslationService:
             for answer in answers:
                 answer.cancel()
         remaining = iter(hypotheses)
-        return [job.join([next(remaining) for _ in job.queued]) for job in jobs]
+        joins = [partial(job.join, [next(remaining) for _ in job.queued]) for job in jobs]
+        if any(job.document.aligned for job in jobs):
+            # The alignments need the model.
+            (translations,) = await asyncio.wrap_future(self._batcher.call(lambda: [join() for join in joins]))
+            return translations
+        return [join() for join in joins]
 
     def _job(self, text: str, source: str, target: str, nbest: int) -> _Job:
         """Cut a text into sentences for the model of its direction."""
@@ -204,6 +216,7 @@ class TranslationService:
             known = ", ".join(f"{source} to {target}" for source, target in self.directions)
             raise UnsupportedError(f"{source} to {target} is not supported. Supported directions: {known}.")
 
+        job = replace(job, align=partial(model.translator.align, source_lang=source, target_lang=target))
         ids = model.translator.encode(job.document.sentences, source, target)
         for place, sentence in enumerate(ids):
             if problem := model.translator.problem(len(sentence)):
