@@ -52,6 +52,7 @@ class TranslateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, F
     top_k: int | None = option("sample only from this many tokens (default: all)", None, parse=positive)
     seed: int = option("seed of the sampling", 42, parse=numpy_seed)
     split_sentences: bool = option("cut each line into sentences, for paragraphs and long lines", False)
+    format: str = option("html for a page on stdin, whose tags are kept", "text", choices=("text", "html"))
 
 
 def run(args: TranslateArguments) -> None:
@@ -62,6 +63,8 @@ def run(args: TranslateArguments) -> None:
     from ..data.formats import decode_lines
 
     sampling = _sampling(args)
+    if args.format == "html" and args.input_files:
+        raise UsageError("--format html is for standard input.")
     if args.input_files:
         _translate_files(args, sampling)
         return
@@ -76,6 +79,12 @@ def run(args: TranslateArguments) -> None:
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
     print_in_utf8()
+    if args.format == "html":
+        page = "\n".join(decode_lines(_standard_input(), "standard input"))
+        (translation,) = translator.translate_html([page], **translate_settings(args), **sampling)
+        print(translation.text)
+        report_problems([translation], "standard input")
+        return
 
     lines_read = 0
     untranslated = 0

@@ -4,11 +4,10 @@ A word of a translation comes from the source word to which the decoder attends 
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
-from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -56,84 +55,69 @@ def words(text: str) -> list[Span]:
     return [match.span() for match in _WORD.finditer(text)]
 
 
-class _Tokens(NamedTuple):
-    """The token ids of a text, and the place of each one in the text, empty for those that are not from there."""
-
-    ids: list[int]
-    places: list[Span]
-
-
+@torch.inference_mode()
 def align(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     prefix: list[int],
-    sources: Sequence[str],
-    translations: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    limit: int,
     max_tokens: int,
 ) -> list[Links]:
-    """Return the alignment of each sentence with its translation.
+    """Return the alignment of each pair of a sentence and its translation.
 
     Args:
         model: the model, in evaluation mode.
         prefix: the token ids with which every source starts.
+        limit: the number of tokens after which a translation is cut off.
         max_tokens: the maximum number of tokens per batch and side, padding included.
     """
-    source = [_tokenize(tokenizer, text, "text", prefix) for text in sources]
-    target = [_tokenize(tokenizer, text, "text_target", []) for text in translations]
-    found: list[Links] = [()] * len(source)
+    pad_token_id = model.config.pad_token_id
+    assert isinstance(pad_token_id, int)  # every model has one
+    source_tokens = [_tokenize(tokenizer, text, "text") for text, _ in pairs]
+    target_tokens = [_tokenize(tokenizer, text, "text_target") for _, text in pairs]
+    source_ids = [[*prefix, *ids] for ids, _ in source_tokens]
+    target_ids = [[model.config.decoder_start_token_id, *ids][:limit] for ids, _ in target_tokens]
+    found: list[Links] = [()] * len(pairs)
     implementation = model.config._attn_implementation
     # The only implementation that returns its weights
     model.set_attn_implementation("eager")
-    lengths = [[len(tokens.ids) for tokens in side] for side in (source, target)]
-    for batch in batches_by_length(*lengths, max_tokens):
-        attention = _cross_attention(model, [source[i].ids for i in batch], [target[i].ids for i in batch])
+    for batch in batches_by_length(list(map(len, source_ids)), list(map(len, target_ids)), max_tokens):
+        inputs = [source_ids[i] for i in batch]
+        outputs = model(
+            input_ids=pad(inputs, pad_token_id).to(model.device),
+            attention_mask=pad([[1] * len(source) for source in inputs], 0).to(model.device),
+            decoder_input_ids=pad([target_ids[i] for i in batch], pad_token_id).to(model.device),
+            output_attentions=True,
+        )
+        # The mean of all heads: (B, T, S)
+        attention = outputs.cross_attentions[_LAYER].float().mean(1).cpu()
         for weights, i in zip(attention, batch, strict=True):
-            # Each pair without its padding
-            weights = weights[: len(target[i].ids), : len(source[i].ids)]
-            from_words = _overlaps(words(sources[i]), source[i].places)
-            to_words = _overlaps(words(translations[i]), target[i].places)
-            found[i] = (to_words.T @ weights @ from_words).argmax(1).tolist()
+            from_words = _overlaps(words(pairs[i][0]), source_tokens[i][1])
+            to_words = _overlaps(words(pairs[i][1]), target_tokens[i][1])
+            # Without padding and prefix, at the steps at which the decoder has read the token
+            weights = weights[_SHIFT:, len(prefix) :][: len(to_words), : len(from_words)]
+            found[i] = (to_words[: len(weights)].T @ weights @ from_words).argmax(1).tolist()
     model.set_attn_implementation(implementation)
     return found
 
 
-@torch.inference_mode()
-def _cross_attention(
-    model: PreTrainedModel, sources: Sequence[list[int]], targets: Sequence[list[int]]
-) -> torch.Tensor:
-    """Return the mean attention of the heads of `_LAYER`, when each target token has been read. *Shape:* (B, T, S)."""
-    start = model.config.decoder_start_token_id
-    pad_token_id = model.config.pad_token_id
-    assert isinstance(pad_token_id, int)  # every model has one
-    outputs = model(
-        input_ids=pad(sources, pad_token_id).to(model.device),
-        attention_mask=pad([[1] * len(source) for source in sources], 0).to(model.device),
-        decoder_input_ids=pad([[start, *target] for target in targets], pad_token_id).to(model.device),
-        output_attentions=True,
-    )
-    return outputs.cross_attentions[_LAYER].float().mean(1)[:, _SHIFT:].cpu()
-
-
-def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, side: str, prefix: list[int]) -> _Tokens:
-    """Return the tokens of a text.
+def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[list[int], list[Span]]:
+    """Return the ids of the tokens of a text, and the place of each one in the text, empty for special tokens.
 
     Args:
         side: "text" for a source, "text_target" for a translation, as the tokenizer calls them.
-        prefix: token ids with which it starts.
     """
     encoded = tokenizer(**{side: text}, return_offsets_mapping=tokenizer.is_fast, verbose=False)
     ids: list[int] = encoded["input_ids"]
     if tokenizer.is_fast:
-        places = encoded["offset_mapping"]
-    else:
-        # SentencePiece: the tokens are the characters of the text, with "▁" for a space
-        characters = [i for i, character in enumerate(text) if not character.isspace()]
-        tokens = tokenizer.convert_ids_to_tokens(ids, skip_special_tokens=True)
-        sizes = [len(token.replace("▁", "")) for token in tokens]
-        owned = [characters[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-        places = [(own[0], own[-1] + 1) if own else (0, 0) for own in owned]
-        places += [(0, 0)] * (len(ids) - len(places))
-    return _Tokens([*prefix, *ids], [(0, 0)] * len(prefix) + places)
+        return ids, encoded["offset_mapping"]
+    # SentencePiece: the tokens are the characters of the text, with "▁" for a space
+    characters = [i for i, character in enumerate(text) if not character.isspace()]
+    tokens = [token.replace("▁", "") for token in tokenizer.convert_ids_to_tokens(ids, skip_special_tokens=True)]
+    own = [characters[end - len(token) : end] for token, end in zip(tokens, accumulate(map(len, tokens)), strict=True)]
+    places = [(each[0], each[-1] + 1) if each else (0, 0) for each in own]
+    return ids, places + [(0, 0)] * (len(ids) - len(places))
 
 
 def _overlaps(words: Sequence[Span], tokens: Sequence[Span]) -> torch.Tensor:
@@ -143,13 +127,13 @@ def _overlaps(words: Sequence[Span], tokens: Sequence[Span]) -> torch.Tensor:
     return ((token[..., 0] < word[1]) & (token[..., 1] > word[0])).float()
 
 
-def splice(text: str, insertions: Iterable[tuple[int, str]], escape: Callable[[str], str]) -> str:
-    """Return an escaped text with insertions at places that never decrease, or else at the place of the last one."""
+def splice(text: str, marks: Iterable[Mark], escape: Callable[[str], str]) -> str:
+    """Return an escaped text with marks at their places; a place before that of the last mark is moved to it."""
     written = []
     last = 0
-    for place, insertion in insertions:
-        place = max(place, last)
-        written += [escape(text[last:place]), insertion]
+    for mark in marks:
+        place = max(mark.place, last)
+        written += [escape(text[last:place]), mark.source]
         last = place
     return "".join([*written, escape(text[last:])])
 
@@ -157,7 +141,7 @@ def splice(text: str, insertions: Iterable[tuple[int, str]], escape: Callable[[s
 def insert(
     translation: str, source: str, marks: Sequence[Mark], links: Links | None, escape: Callable[[str], str]
 ) -> str:
-    """Return an escaped translation with the marks of its source, each once; nested elements stay nested.
+    """Return an escaped translation with the marks of its source, each once; elements stay nested.
 
     Args:
         links: the alignment; by default, words are taken to be in the same order.
@@ -166,13 +150,53 @@ def insert(
     target_words = words(translation)
     if links is None:
         links = [i * len(source_words) // len(target_words) for i in range(len(target_words))]
-    # A tag inside a word moves to the border of the word
+    # The number of source words before each mark; a tag inside a word moves to the border of the word
     places = [
         sum(start < mark.place if mark.follows else end <= mark.place for start, end in source_words) for mark in marks
     ]
-    placement = _Placement(marks, places, _closing(marks), links, target_words)
-    whole = placement.walk((0, len(marks)), (0, len(target_words)), (0, len(source_words)))
-    return splice(translation, whole, escape)
+    closing = _closing(marks)
+
+    def find(first: int, last: int, among: Span, around: Span) -> Span:
+        """Return the words of the element between two marks, or none at the place of a single mark.
+
+        Args:
+            among: the words of the element around it.
+            around: the places in the source where that starts and ends.
+        """
+        start, end = places[first], places[last]
+        low, high = _best_run([start <= links[i] < end for i in range(*among)])
+        if low < high:
+            return among[0] + low, among[0] + high
+        if start in around:
+            place = among[around.index(start)]
+        elif marks[first].follows:
+            place = max(((links[i], i + 1) for i in range(*among) if links[i] < start), default=among)[1]
+        else:
+            place = min(((links[i], i) for i in range(*among) if links[i] >= start), default=among)[1]
+        return place, place
+
+    def walk(first: int, stop: int, among: Span, around: Span) -> Iterator[Mark]:
+        """Yield the marks from `first` to before `stop`, at their places in the translation."""
+        elements = []
+        while first < stop:
+            last = closing.get(first, first)
+            elements.append((*find(first, last, among, around), first, last))
+            first = last + 1
+        low, high = among
+        for start, end, first, last in sorted(elements, key=itemgetter(0)):
+            # Neighbours that share words in the alignment are kept apart: tags must not cross
+            start = max(start, low)
+            low = end = max(end, start)
+            follows = start == end and (start == high or marks[first].follows)
+            yield replace(marks[first], place=ends[start] if follows else starts[start])
+            if last > first:
+                yield from walk(first + 1, last, (start, end), (places[first], places[last]))
+                yield replace(marks[last], place=ends[end])
+
+    # By the number of words before it, where a word starts and where the one before it ends
+    starts = [start for start, _ in target_words]
+    ends = [0, *(end for _, end in target_words)]
+    return splice(translation, walk(0, len(marks), (0, len(starts)), (0, len(source_words))), escape)
 
 
 def _closing(marks: Sequence[Mark]) -> dict[int, int]:
@@ -187,65 +211,6 @@ def _closing(marks: Sequence[Mark]) -> dict[int, int]:
                 pass
             found[opening] = i
     return found
-
-
-@dataclass(frozen=True)
-class _Placement:
-    """Where the marks of a sentence go in its translation.
-
-    Args:
-        places: for each mark, the number of source words before it.
-        closing: for each mark that opens an element, the one that closes it.
-        links: the alignment.
-        words: the words of the translation.
-    """
-
-    marks: Sequence[Mark]
-    places: Sequence[int]
-    closing: Mapping[int, int]
-    links: Links
-    words: Sequence[Span]
-
-    def walk(self, among: Span, target: Span, source: Span) -> Iterator[tuple[int, str]]:
-        """Yield the marks `among` with their places, inside an element of these words of the target and the source."""
-        low, high = target
-        for start, end, first, last in sorted(self._elements(among, target, source), key=itemgetter(0)):
-            # Neighbours that share words in the alignment are kept apart: tags must not cross
-            start = max(start, low)
-            low = end = max(end, start)
-            is_before_word = start < end or (start < high and not self.marks[first].follows)
-            yield self._border(start, is_before_word), self.marks[first].source
-            if last > first:
-                yield from self.walk((first + 1, last), (start, end), (self.places[first], self.places[last]))
-                yield self._border(end, False), self.marks[last].source
-
-    def _elements(self, among: Span, target: Span, source: Span) -> Iterator[tuple[int, int, int, int]]:
-        """Yield each element or single mark: its words in the target, none if it is empty, its first and last mark."""
-        first, stop = among
-        while first < stop:
-            last = self.closing.get(first, first)
-            yield *self._target(first, last, target, source), first, last
-            first = last + 1
-
-    def _target(self, first: int, last: int, target: Span, source: Span) -> Span:
-        start, end = self.places[first], self.places[last]
-        low, high = _best_run([start <= self.links[i] < end for i in range(*target)])
-        if low < high:
-            return target[0] + low, target[0] + high
-        if start in source:
-            # At the start or end of the source, and so of the target
-            place = target[source.index(start)]
-        elif self.marks[first].follows:
-            place = max(((self.links[i], i + 1) for i in range(*target) if self.links[i] < start), default=target)[1]
-        else:
-            place = min(((self.links[i], i) for i in range(*target) if self.links[i] >= start), default=target)[1]
-        return place, place
-
-    def _border(self, word: int, is_before_word: bool) -> int:
-        """Return the place between two words: the start of the word behind it, or the end of the one before."""
-        if is_before_word:
-            return self.words[word][0]
-        return self.words[word - 1][1] if word else 0
 
 
 def _best_run(inside: Sequence[bool]) -> Span:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ _MARKER = re.compile(
 
 _EMOJI = r"\u2190-\u21ff\u2600-\u27bf\U0001f000-\U0001faff"
 # What stays as it is inside a sentence. Lookbehinds and limits keep the time linear in the length of a text.
-_PLACEHOLDER = re.compile(
+PLACEHOLDER = re.compile(
     rf"""
     (?<!`)``[^\n]+?`` | `[^`\n]+`  # inline code
     | \{{\{{[^{{}}\n]*\}}\}} | \$?\{{[^\s{{}}]*\}}  # templates, and formats of Python and JavaScript
@@ -63,19 +64,26 @@ class Passage:
         text, marks = _take_out_placeholders(text, marks, escape)
         # sentencex uses general rules, those of English, for languages that it does not know
         parts = list(_cut(text, language or "en"))
-        self.pieces: list[_Piece] = []
+        self.pieces = []
+        # Between two pieces, a mark belongs to the first one if it follows its word, or else to the second; in order
+        places = list(accumulate((mark.place - mark.follows / 2 for mark in marks), max))
         start = 0
-        place = 0
+        low = -1.0
         for i, (part, is_sentence) in enumerate(parts, 1):
-            first = start
-            end = place + len(part)
-            while start < len(marks) and (
-                marks[start].place < end or i == len(parts) or (marks[start].place == end and marks[start].follows)
-            ):
-                start += 1
-            own = [replace(mark, place=mark.place - place) for mark in marks[first:start]]
+            end = start + len(part)
+            high = end if i < len(parts) else end + 1
+            own = [
+                replace(mark, place=mark.place - start)
+                for mark, place in zip(marks, places, strict=True)
+                if low <= place < high
+            ]
             self.pieces.append(_Piece(part, is_sentence, own))
-            place = end
+            start = end
+            low = high
+
+    @property
+    def has_sentences(self) -> bool:
+        return any(piece.is_sentence for piece in self.pieces)
 
     def join(self, translations: Iterator[tuple[str | None, Links | None]]) -> str:
         """Return the text with the next translations in place of its sentences; None keeps a sentence."""
@@ -83,7 +91,7 @@ class Passage:
         for text, is_sentence, marks in self.pieces:
             translation, links = next(translations) if is_sentence else (None, None)
             if translation is None:
-                written.append(splice(text, [(mark.place, mark.source) for mark in marks], self._escape))
+                written.append(splice(text, marks, self._escape))
             else:
                 written.append(insert(translation, text, marks, links, self._escape))
         return "".join(written)
@@ -146,7 +154,7 @@ def _take_out_placeholders(text: str, marks: Sequence[Mark], escape: Callable[[s
     """Return a text without its placeholders, which become marks with one of the spaces around them."""
     tag_places = {mark.place for mark in marks if mark.is_tag}
     items = [(mark.place, mark.place, mark) for mark in marks]
-    for match in _PLACEHOLDER.finditer(text):
+    for match in PLACEHOLDER.finditer(text):
         start, end = match.span()
         if not any(start < mark.place < end for mark in marks):
             items.append((start, end, Mark(start, escape(match[0]))))

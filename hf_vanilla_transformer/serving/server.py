@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
 
+from ..inference.html import FORMATS
 from ..version import __version__
 from .batcher import QueueFullError, RequestTooLargeError
 from .guard import Guard, JsonCors
@@ -45,7 +46,7 @@ class TranslateRequest(BaseModel):
     q: str | list[str] = Field(description="a text, or several")
     source: str = Field(description='language of the text, or "auto"')
     target: str = Field(description="language to translate into")
-    format: str | None = Field("text", description="format of the text, always text")
+    format: str | None = Field("text", description=f"format of the text, {' or '.join(FORMATS)}")
     alternatives: int = Field(0, ge=0, le=100, description="number of other translations, fewer than beams")
     api_key: str | None = None
 
@@ -135,12 +136,13 @@ class Server:
         deadline = time.monotonic() + self.timeout
         wanted = await self._read(request, TranslateRequest)
         # Clients of LibreTranslate send null, too.
-        if wanted.format not in ("text", None):
-            raise HTTPException(400, "Invalid request: format: only text is supported")
+        document = FORMATS.get(wanted.format or "text")
+        if document is None:
+            raise HTTPException(400, f"Invalid request: format: expected {' or '.join(FORMATS)}")
         texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
         self._check_size(texts)
 
-        work = self.service.translate(texts, wanted.source, wanted.target, wanted.alternatives)
+        work = self.service.translate(texts, wanted.source, wanted.target, wanted.alternatives, document)
         translations = await self._wait(request, work, deadline)
 
         # For several texts, each field is a list with one item per text; for a single text, it is that item.

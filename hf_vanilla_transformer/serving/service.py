@@ -101,7 +101,7 @@ class _Job:
     """
 
     document: Document
-    align: Callable[[list[str], list[str]], list[Links | None]] | None = None
+    align: Callable[[list[tuple[str, str]]], list[Links | None]] | None = None
     queued: dict[int, Sentence] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     detected: Detection | None = None
@@ -115,8 +115,8 @@ class _Job:
         for rank in range(max(map(len, hypotheses), default=1)):
             # A sentence may have fewer hypotheses than others: its worst one stands in for the rest.
             chosen = {place: each[min(rank, len(each) - 1)] for place, each in found.items()}
-            sources = [self.document.sentences[place] for place in aligned]
-            links = self.align(sources, [chosen[place] for place in aligned]) if self.align else []
+            pairs = [(self.document.sentences[place], chosen[place]) for place in aligned]
+            links = self.align(pairs) if self.align else []
             sentences = [chosen.get(place) for place in range(len(self.document.sentences))]
             texts.append(self.document.join(sentences, dict(zip(aligned, links, strict=True))))
 
@@ -165,7 +165,12 @@ class TranslationService:
         return [_detection(found, each) for each in sorted(found, key=found.__getitem__, reverse=True)]
 
     async def translate(
-        self, texts: Sequence[str], source: str, target: str, alternatives: int = 0
+        self,
+        texts: Sequence[str],
+        source: str,
+        target: str,
+        alternatives: int = 0,
+        document: type[Document] = Document,
     ) -> list[Translation]:
         """Return the translation of each text; one that is already in `target` is returned as it is.
 
@@ -173,6 +178,7 @@ class TranslationService:
             source: the language of the texts, or "auto".
             alternatives: number of other translations of each text; there are at most as many as beams, less one, and
                 none with ONNX Runtime.
+            document: what the texts are, such as `HtmlDocument`.
 
         Raises:
             QueueFullError: if too many sentences wait already.
@@ -183,7 +189,7 @@ class TranslationService:
         self._batcher.check_room(max(1, sum(not is_blank(text) for text in texts)))
 
         def cut() -> list[_Job]:
-            return [self._job(text, source, target, 1 + alternatives) for text in texts]
+            return [self._job(document, text, source, target, 1 + alternatives) for text in texts]
 
         jobs = await asyncio.get_running_loop().run_in_executor(self._cutting, cut)
         answers = self._batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
@@ -201,14 +207,16 @@ class TranslationService:
             return translations
         return [join() for join in joins]
 
-    def _job(self, text: str, source: str, target: str, nbest: int) -> _Job:
+    def _job(self, document: type[Document], text: str, source: str, target: str, nbest: int) -> _Job:
         """Cut a text into sentences for the model of its direction."""
         detected = None
         if source == AUTO:
-            detected = self._detect_source(text, target)
+            # Tags are in no language
+            sample = text if document is Document else " ".join(document(text, None).sentences)
+            detected = self._detect_source(sample, target)
             source = detected.language
 
-        job = _Job(Document(text, source), detected=detected)
+        job = _Job(document(text, source), detected=detected)
         if source == target and source in self._codes():
             return job
         model = self.directions.get((source, target))
