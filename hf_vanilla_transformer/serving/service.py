@@ -155,6 +155,10 @@ class TranslationService:
         # Babel writes pt_BR and zh_Hans.
         return [Language(code, names.get(code.replace("-", "_"), code), into) for code, into in targets.items()]
 
+    def _code(self, language: str) -> str:
+        """Return the code of a language as the models write it; clients of LibreTranslate need not know its case."""
+        return next((code for code in self._codes() if code.lower() == language.lower()), language)
+
     def _codes(self) -> list[str]:
         """Return the languages of all directions, in the order of the models."""
         return list(dict.fromkeys(language for direction in self.directions for language in direction))
@@ -185,6 +189,8 @@ class TranslationService:
             RequestTooLargeError: if the texts have more sentences than the queue holds.
             UnsupportedError: if no model has the direction, or the language of a text cannot be detected.
         """
+        source = self._code(source)
+        target = self._code(target)
         # Before the texts are cut and encoded, which takes time that a busy server does not have.
         self._batcher.check_room(max(1, sum(not is_blank(text) for text in texts)))
 
@@ -206,6 +212,16 @@ class TranslationService:
             (translations,) = await asyncio.wrap_future(self._batcher.call(lambda: [join() for join in joins]))
             return translations
         return [join() for join in joins]
+
+    async def translate_parts(
+        self, texts: Sequence[str], source: str, target: str, document: type[Document]
+    ) -> list[Translation]:
+        """Translate the texts of one file, which are in one language, as `translate` does."""
+        target = self._code(target)
+        if source == AUTO:
+            sentences = (sentence for text in texts for sentence in document(text, None).sentences)
+            source = (await asyncio.to_thread(lambda: self._detect_source(" ".join(sentences), target))).language
+        return await self.translate(texts, source, target, document=document)
 
     def _job(self, document: type[Document], text: str, source: str, target: str, nbest: int) -> _Job:
         """Cut a text into sentences for the model of its direction."""

@@ -10,6 +10,7 @@ from live_server import metric, text
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.data.document_files import ENDINGS
 from hf_vanilla_transformer.data.tags import add_tags
 
 
@@ -179,12 +180,12 @@ def test_frontend_settings_are_those_of_libretranslate(serve, model, save_model)
     expected = {
         "apiKeys": False,
         "charLimit": 10_000,
-        "filesTranslation": False,
+        "filesTranslation": True,
         "frontendTimeout": 500,
         "keyRequired": False,
         "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
         "suggestions": False,
-        "supportedFilesFormat": [],
+        "supportedFilesFormat": list(ENDINGS),
     }
     assert serve()("GET", "/frontend/settings").body == expected
     other, _ = save_model(source_lang="de", target_lang="en")
