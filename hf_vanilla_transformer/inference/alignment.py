@@ -90,8 +90,9 @@ def align(
             decoder_input_ids=pad([target_ids[i] for i in batch], pad_token_id).to(model.device),
             output_attentions=True,
         )
-        # The mean of all heads: (B, T, S)
-        attention = outputs.cross_attentions[_LAYER].float().mean(1).cpu()
+        layers = outputs.cross_attentions
+        # The mean of all heads: (B, T, S). A decoder may have a single layer
+        attention = layers[max(_LAYER, -len(layers))].float().mean(1).cpu()
         for weights, i in zip(attention, batch, strict=True):
             from_words = _overlaps(words(pairs[i][0]), source_tokens[i][1])
             to_words = _overlaps(words(pairs[i][1]), target_tokens[i][1])
