@@ -1,16 +1,17 @@
-"""`vanilla-transformer translate`: translate stdin to stdout line by line, or files into a folder."""
+"""`vanilla-transformer translate`: translate stdin to stdout line by line, or documents or large files."""
 
 import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from queue import Queue
 from threading import Thread
 from typing import BinaryIO, ClassVar
 
-from ..files import JsonObject
+from ..data.document_files import ENDINGS, PLAIN, ending_of, texts_of, with_texts
+from ..files import JsonObject, check_folder, replacing
 from ..flags import Settings, numpy_seed, option, positive
 from .console import UsageError, print_in_utf8, say
 from .models import load_translator, report_problems, resolve_languages, translate_settings
@@ -35,10 +36,18 @@ class FileFlags(RunnerFlags):
     nbest: int = option("write this many translations of each line", 1, parse=positive)
     shard_lines: int = option("lines per task", 10_000, parse=positive)
 
+    documents: list[str] = field(default_factory=list, init=False)
+
     def __post_init__(self):
-        changed = [f"--{flag.name}" for flag in fields(FileFlags) if getattr(self, flag.name) != flag.default]
+        changed = [flag.name for flag in fields(FileFlags) if flag.init and getattr(self, flag.name) != flag.default]
+        if self.documents:
+            if [getattr(self, name) for name in changed] != [self.output_dir]:
+                raise ValueError("Documents need --output_dir, and none of the other flags for files.")
+            return
         if changed and not self.input_files and not self.output_dir:
-            raise ValueError(f"{', '.join(sorted(changed))} can only be used with --input_files.")
+            raise ValueError(
+                f"{', '.join(f'--{name}' for name in sorted(changed))} can only be used with --input_files."
+            )
         if bool(self.input_files) != bool(self.output_dir):
             raise ValueError("--input_files and --output_dir belong together; without them, stdin is translated.")
 
@@ -47,10 +56,25 @@ class FileFlags(RunnerFlags):
 class TranslateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, FileFlags):
     """The flags of `translate`."""
 
+    model: list[str] = option(
+        "folder of a trained model or its name on the Hub, several for an ensemble; then documents that become ones "
+        f"in --output_dir: {' '.join(ENDINGS)}",
+        metavar="MODEL_OR_DOCUMENT",
+        positional=True,
+    )
     do_sample: bool = option("sample tokens instead of searching for the best", False)
     top_k: int | None = option("sample only from this many tokens (default: all)", None, parse=positive)
     seed: int = option("seed of the sampling", 42, parse=numpy_seed)
     split_sentences: bool = option("cut each line into sentences, for paragraphs and long lines", False)
+    format: str = option("html for a page on stdin, whose tags are kept", "text", choices=("text", "html"))
+
+    def __post_init__(self):
+        # No name of a model ends like that of a document, but a folder may
+        self.documents = [name for name in self.model if ending_of(name) in ENDINGS and not Path(name).is_dir()]
+        self.model = [name for name in self.model if name not in self.documents]
+        if not self.model:
+            raise ValueError("Name the model before the documents.")
+        super().__post_init__()
 
 
 def run(args: TranslateArguments) -> None:
@@ -61,8 +85,13 @@ def run(args: TranslateArguments) -> None:
     from ..data.formats import decode_lines
 
     sampling = _sampling(args)
+    if args.format == "html" and args.output_dir:
+        raise UsageError("--format html is for standard input.")
     if args.input_files:
         _translate_files(args, sampling)
+        return
+    if args.documents:
+        _translate_documents(args, sampling)
         return
     # Python has no stdin if it was closed, as by a service manager
     if sys.stdin is None:
@@ -75,6 +104,12 @@ def run(args: TranslateArguments) -> None:
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
     print_in_utf8()
+    if args.format == "html":
+        page = "\n".join(decode_lines(_standard_input(), "standard input"))
+        (translation,) = translator.translate_html([page], **translate_settings(args), **sampling)
+        print(translation.text)
+        report_problems([translation], "standard input")
+        return
 
     lines_read = 0
     untranslated = 0
@@ -148,6 +183,39 @@ def _standard_input() -> BinaryIO:
     except io.UnsupportedOperation:
         # Tests replace stdin with one that has no file descriptor
         return sys.stdin.buffer
+
+
+def _translate_documents(args: TranslateArguments, sampling: Settings) -> None:
+    """Translate documents into a folder, and print the path of each translation."""
+    from tqdm import tqdm
+    from transformers import set_seed
+
+    assert args.output_dir  # checked by the flags
+    check_folder(args.output_dir)
+    outputs = [Path(args.output_dir, Path(name).name) for name in args.documents]
+    if len({path.resolve() for path in [*map(Path, args.documents), *outputs]}) < 2 * len(outputs):
+        raise UsageError("Documents need different names, and an --output_dir that is not their own folder.")
+    # All of them, so that a damaged one is reported before the model is loaded
+    contents = [Path(name).read_bytes() for name in args.documents]
+    texts = list(map(texts_of, contents, args.documents))
+    translator = load_translator(args.model, args.backend, args.dtype)
+    resolve_languages(translator, args)
+    settings = {**translate_settings(args), **sampling}
+    if args.do_sample:
+        set_seed(args.seed)
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    with tqdm(desc="Translating", unit=" sentences", file=sys.stderr) as bar:
+        settings |= {"progress": bar.update}
+        for name, output, content, parts in zip(args.documents, outputs, contents, texts, strict=True):
+            if ending_of(name) == PLAIN:
+                translations = translator.translate(parts, split_sentences=True, **settings)
+            else:
+                translations = translator.translate_html(parts, **settings)
+            with replacing(output) as unfinished:
+                unfinished.write_bytes(with_texts(content, name, [each.text for each in translations]))
+            for problem in filter(None, (each.problem for each in translations)):
+                say(f"{name}: not translated: {problem}")
+            print(output)
 
 
 def _translate_files(args: TranslateArguments, sampling: Settings) -> None:

@@ -78,7 +78,7 @@ class ExchangeError(ValueError):
     """A file that cannot be used; the message says why, without its name."""
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Return what a parser says of a damaged file, on one line and without long quotations from it."""
     return " ".join(str(error)[:300].split()) or type(error).__name__
 
@@ -105,7 +105,7 @@ def _unpack(path: str) -> bytes:
         with gzip.open(path) if path.lower().endswith(".gz") else open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ExchangeError(f"truncated or not a .gz file ({_reason(error)}); download it again") from None
+        raise ExchangeError(f"truncated or not a .gz file ({reason(error)}); download it again") from None
     if len(content) > MAX_BYTES:
         raise ExchangeError(f"larger than {MAX_BYTES >> 20} MiB; split it")
     return content
@@ -163,7 +163,7 @@ def _unpacked_size(content: bytes) -> int:
                     while size <= MAX_BYTES and (block := file.read(1 << 20)):
                         size += len(block)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error, OSError) as error:
-        raise ExchangeError(f"damaged or encrypted ({_reason(error)})") from None
+        raise ExchangeError(f"damaged or encrypted ({reason(error)})") from None
     if size > MAX_BYTES:
         raise ExchangeError(f"larger than {MAX_BYTES >> 20} MiB when unpacked; split it")
     return size
@@ -185,7 +185,7 @@ def _check_xml(content: bytes) -> None:
     except import_extra("defusedxml", "import").DefusedXmlException:
         raise ExchangeError("declares XML entities, which are not read") from None
     except (SAXException, ValueError, LookupError) as error:
-        raise ExchangeError(f"damaged XML ({_reason(error)})") from None
+        raise ExchangeError(f"damaged XML ({reason(error)})") from None
 
 
 def _sheet_rows(content: bytes) -> Iterator[Line]:
@@ -255,7 +255,7 @@ def _json_rows(text: str, lines: bool) -> Iterator[Line]:
         try:
             rows = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise ExchangeError(f"{where}not valid JSON ({_reason(error)})") from None
+            raise ExchangeError(f"{where}not valid JSON ({reason(error)})") from None
         if lines:
             rows = [rows]
         elif isinstance(rows, dict):
@@ -510,7 +510,7 @@ def lines(
         problem = "needs too much memory: it is damaged or must be split"
     except Exception as error:
         # a damaged file makes each parser raise errors of its own, of any class
-        problem = f"damaged or not {format_of(paths[0])} ({_reason(error)})"
+        problem = f"damaged or not {format_of(paths[0])} ({reason(error)})"
     yield ["error", problem]
 
 

@@ -6,12 +6,12 @@ scores. Its callers add only their own input and output.
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
 from ..data.tags import prefix_ids
@@ -21,7 +21,9 @@ from ..export.registry import load_export, recognise
 from ..model.loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
+from .alignment import Links, align
 from .ensemble import Ensemble
+from .html import HtmlDocument
 from .precision import avoid_cudnn_attention, default_device, resolve_dtype
 from .segments import Document
 
@@ -277,11 +279,8 @@ class Translator:
         if split_sentences:
             language, _ = self.directions.resolve(source_lang, target_lang)
             documents = [Document(text, language) for text in sentences]
-            # The sentences of all texts at once, because one text alone seldom fills a batch
-            pieces = [sentence for document in documents for sentence in document.sentences]
-            settings = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag, "nbest": nbest, **search}
-            found = iter(self.translate(pieces, progress=progress, **settings))
-            return [_join(document, [next(found) for _ in document.sentences], nbest) for document in documents]
+            languages = (source_lang, target_lang, tag)
+            return self._translate_documents(documents, languages, nbest, progress=progress, **search)
 
         encoded = self.encode(sentences, source_lang, target_lang, tag)
         # A blank text has no tokens, not the `</s>` that a tokenizer makes of it: the model would invent a translation
@@ -292,6 +291,76 @@ class Translator:
             hypotheses = map(Hypothesis, texts, output.scores or [0.0] * len(texts))
             translations.append(Translation(list(hypotheses), output.problem))
         return translations
+
+    def translate_html(
+        self,
+        texts: Sequence[str],
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        tag: str | None = None,
+        **settings: Any,
+    ) -> list[Translation]:
+        """Return the translation of each text in HTML, sentence by sentence.
+
+        All tags are copied, and inline ones go to the translations of the words in them. Comments, code, and elements
+        with translate="no" stay as they are; the attributes alt and title are translated.
+
+        Args:
+            texts: pages or parts of pages.
+            source_lang, target_lang, tag, settings: as for `translate`.
+        """
+        language, _ = self.directions.resolve(source_lang, target_lang)
+        documents = [HtmlDocument(text, language) for text in texts]
+        return self._translate_documents(documents, (source_lang, target_lang, tag), **settings)
+
+    def align(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        tag: str | None = None,
+    ) -> list[Links | None]:
+        """Return the alignment of each sentence with its translation, None if the runtime returns no attention.
+
+        Args:
+            pairs: the sentences and their translations.
+            source_lang, target_lang, tag: as for `translate`.
+        """
+        # The first model of an ensemble
+        model = getattr(self.model, "models", [self.model])[0]
+        if not isinstance(model, PreTrainedModel):
+            return [None] * len(pairs)
+        prefix = prefix_ids(self.model.config, self.tokenizer, source_lang, target_lang, tag)
+        was_training = model.training
+        model.eval()
+        found = align(model, self.tokenizer, prefix, pairs, self.max_source_tokens, MAX_TOKENS)
+        model.train(was_training)
+        return [*found]
+
+    def _translate_documents(
+        self,
+        documents: Sequence[Document],
+        languages: tuple[str | None, str | None, str | None],
+        nbest: int = 1,
+        **settings: Any,
+    ) -> list[Translation]:
+        """Return the translation of each document, in a direction and with a tag."""
+        source_lang, target_lang, tag = languages
+        # The sentences of all documents at once, because those of one alone seldom fill a batch
+        sentences = [sentence for document in documents for sentence in document.sentences]
+        found = self.translate(
+            sentences, source_lang=source_lang, target_lang=target_lang, tag=tag, nbest=nbest, **settings
+        )
+        remaining = iter(found)
+        chosen = [(document, [next(remaining) for _ in document.sentences]) for document in documents]
+        aligned = [
+            (document.sentences[i], hypothesis.text)
+            for document, translations in chosen
+            for i in document.aligned
+            for hypothesis in translations[i].hypotheses
+        ]
+        links = iter(self.align(aligned, *languages))
+        return [_join(document, translations, links, nbest) for document, translations in chosen]
 
 
 def _load_in_torch(
@@ -324,16 +393,23 @@ def check_same_directions(directions: Mapping[str, Directions]) -> None:
         raise ValueError(f"The models have different directions: {found}.")
 
 
-def _join(document: Document, translations: Sequence[Translation], nbest: int) -> Translation:
-    """Return the translation of a text from those of its sentences; a sentence that has none is left out."""
-    if not document.sentences:
-        return Translation([_EMPTY] * nbest)  # not its white space, which `translate` does not return either
+def _join(
+    document: Document, translations: Sequence[Translation], links: Iterator[Links | None], nbest: int
+) -> Translation:
+    """Return the translation of a text from those of its sentences; a sentence that has none is left out.
+
+    Args:
+        links: the next ones are the alignments of all hypotheses of those sentences that need one.
+    """
+    its_links = {i: [next(links) for _ in translations[i].hypotheses] for i in document.aligned}
     hypotheses = []
     for rank in range(nbest):
         # Hypotheses of equal rank are joined: the best text of all is that of the best sentences, and searching for
         # the next best combinations would be another search
         chosen = [each.hypotheses[rank] if each.hypotheses else _EMPTY for each in translations]
-        hypotheses.append(Hypothesis(document.join([text for text, _ in chosen]), sum(score for _, score in chosen)))
+        text = document.join([text for text, _ in chosen], {i: each[rank] for i, each in its_links.items() if each})
+        # As `translate` returns nothing for white space
+        hypotheses.append(Hypothesis("" if is_blank(text) else text, sum(score for _, score in chosen)))
     problems = [f"sentence {i}: {each.problem}" for i, each in enumerate(translations, 1) if each.problem]
     return Translation(hypotheses, "; ".join(problems) or None)
 

@@ -118,9 +118,14 @@ class Batcher:
             RuntimeError: if the batcher is closed.
         """
         with self._changed:
+            self.check_room(len(sentences))
+            self._queue(sentences)
+        return [sentence.answer for sentence in sentences]
+
+    def _queue(self, sentences: Sequence[Sentence]) -> None:
+        with self._changed:
             if self._closed:
                 raise RuntimeError("The batcher is closed.")
-            self.check_room(len(sentences))
             for turn, sentence in enumerate(sentences, start=self._turn + 1):
                 # Functions, which have no ids, do not wait for others to be run with them.
                 sentence.deadline = time.monotonic() + (self._max_delay if sentence.ids else 0.0)
@@ -128,16 +133,19 @@ class Batcher:
             # Both parts are sorted, so that this takes one pass over them.
             self._waiting = sorted([*self._waiting, *sentences], key=_TURN)
             self._changed.notify()
-        return [sentence.answer for sentence in sentences]
+
+    def call(self, function: Callable[[], _Result]) -> "Future[list[_Result]]":
+        """Queue a function for the model thread, and return a future for a list of its result.
+
+        There is always room for it: it belongs to a request that has been accepted.
+        """
+        work = Sentence(lambda *_: [[function()]], [])
+        self._queue([work])
+        return work.answer
 
     def run(self, function: Callable[[], _Result]) -> _Result:
-        """Call a function on the model thread, queued with the sentences, and return its result.
-
-        Raises:
-            QueueFullError: if too many sentences wait.
-        """
-        (answer,) = self.submit([Sentence(lambda *_: [[function()]], [])])
-        return answer.result()[0]  # type: ignore[return-value]
+        """Call a function on the model thread, queued with the sentences, and return its result."""
+        return self.call(function).result()[0]
 
     def close(self) -> None:
         """Translate what waits, then stop."""

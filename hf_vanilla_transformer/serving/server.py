@@ -3,22 +3,27 @@
 import asyncio
 import hmac
 import re
+import secrets
 import sys
 import time
 import traceback
 from collections.abc import Awaitable, Collection, Sequence
-from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from dataclasses import dataclass, field
+from typing import Annotated, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, WithJsonSchema
+from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
 
+from ..data.document_files import ENDINGS, PLAIN, ending_of, texts_of, with_texts
+from ..data.exchange import ExchangeError
+from ..inference.html import FORMATS
 from ..version import __version__
 from .batcher import QueueFullError, RequestTooLargeError
 from .guard import Guard, JsonCors
@@ -30,6 +35,17 @@ logger = logging.get_logger(__name__)
 
 # The longest forms of a character in a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form.
 BYTES_PER_CHARACTER = 12
+
+# bytes of XML that Word writes for a character of text
+MARKUP_PER_CHARACTER = 100
+
+# of a file to translate, and of all translated files together
+MAX_FILE_BYTES = 10 << 20
+MAX_KEPT_BYTES = 100 << 20
+SECONDS_KEPT = 600.0
+_DOWNLOADS = "/download_file/"
+_WITH_FILE = "multipart/form-data"
+_BODIES = ("application/json", "application/x-www-form-urlencoded", _WITH_FILE)
 
 # As nginx calls it. Only the log and the metrics see it, since nobody is left to read an answer.
 CLIENT_CLOSED_REQUEST = 499
@@ -45,8 +61,17 @@ class TranslateRequest(BaseModel):
     q: str | list[str] = Field(description="a text, or several")
     source: str = Field(description='language of the text, or "auto"')
     target: str = Field(description="language to translate into")
-    format: str | None = Field("text", description="format of the text, always text")
+    format: str | None = Field("text", description=f"format of the text, {' or '.join(FORMATS)}")
     alternatives: int = Field(0, ge=0, le=100, description="number of other translations, fewer than beams")
+    api_key: str | None = None
+
+
+class TranslateFileRequest(BaseModel):
+    """A file to translate."""
+
+    file: Annotated[tuple[str, bytes], WithJsonSchema({"type": "string", "format": "binary"})]
+    source: str
+    target: str
     api_key: str | None = None
 
 
@@ -90,6 +115,7 @@ class Server:
     api_keys: Sequence[str] = ()
     max_characters: int = 10_000
     timeout: float = 30.0
+    _translated: dict[str, bytes] = field(default_factory=dict, init=False)
 
     def app(
         self, cors_origins: Sequence[str] = (), page: bool = True, allowed_hosts: Collection[str] | None = None
@@ -108,9 +134,17 @@ class Server:
         # `translate` and `detect` read their parameters themselves, from JSON or a form, which FastAPI cannot declare
         # for one address; only the documentation is told about them.
         app.post(
-            "/translate", response_model_exclude_none=True, responses=errors, openapi_extra=_body(TranslateRequest)
+            "/translate",
+            response_model_exclude_none=True,
+            responses=errors,
+            openapi_extra=_body(TranslateRequest, *_BODIES),
         )(self.translate)
-        app.post("/detect", responses=errors, openapi_extra=_body(DetectRequest))(self.detect)
+        app.post("/detect", responses=errors, openapi_extra=_body(DetectRequest, *_BODIES))(self.detect)
+        app.post("/translate_file", responses=errors, openapi_extra=_body(TranslateFileRequest, _WITH_FILE))(
+            self.translate_file
+        )
+        app.get(f"{_DOWNLOADS}{{name}}", response_class=Response)(self.download_file)
+        app.post("/suggest", responses=errors)(self.suggest)
         app.get("/languages")(self.service.languages)
         app.get("/frontend/settings")(self.frontend_settings)
         app.get("/health")(self.health)
@@ -132,12 +166,13 @@ class Server:
         deadline = time.monotonic() + self.timeout
         wanted = await self._read(request, TranslateRequest)
         # Clients of LibreTranslate send null, too.
-        if wanted.format not in ("text", None):
-            raise HTTPException(400, "Invalid request: format: only text is supported")
+        document = FORMATS.get(wanted.format or "text")
+        if document is None:
+            raise HTTPException(400, f"Invalid request: format: expected {' or '.join(FORMATS)}")
         texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
         self._check_size(texts)
 
-        work = self.service.translate(texts, wanted.source, wanted.target, wanted.alternatives)
+        work = self.service.translate(texts, wanted.source, wanted.target, wanted.alternatives, document)
         translations = await self._wait(request, work, deadline)
 
         # For several texts, each field is a list with one item per text; for a single text, it is that item.
@@ -150,6 +185,49 @@ class Server:
             answer["warnings"] = [each.warnings for each in translations]
         fields = {name: items[0] if isinstance(wanted.q, str) else items for name, items in answer.items()}
         return TranslateResponse.model_validate(fields)
+
+    async def translate_file(self, request: Request) -> dict[str, object]:
+        """Translate a file, and return where its translation can be downloaded for a while."""
+        deadline = time.monotonic() + self.timeout
+        wanted = await self._read(request, TranslateFileRequest, max_files=1)
+        name, content = wanted.file
+        if ending_of(name) not in ENDINGS:
+            raise HTTPException(400, f"Invalid request: file: expected one of {' '.join(ENDINGS)}")
+        try:
+            max_bytes = MARKUP_PER_CHARACTER * self.max_characters + 10_000
+            texts = await asyncio.to_thread(texts_of, content, name, max_bytes)
+        except ExchangeError as error:
+            raise HTTPException(400, f"Invalid request: {error}") from None
+        self._check_size(texts)
+
+        document = FORMATS["text" if ending_of(name) == PLAIN else "html"]
+        work = self.service.translate_parts(texts, wanted.source, wanted.target, document)
+        translations = await self._wait(request, work, deadline)
+        translated = await asyncio.to_thread(with_texts, content, name, [each.text for each in translations])
+
+        # Whoever knows its first part may download the file.
+        name = f"{secrets.token_urlsafe(16)}.{re.sub('[^A-Za-z0-9.]+', '-', name)[-100:]}"
+        self._translated[name] = translated
+        asyncio.get_running_loop().call_later(SECONDS_KEPT, self._translated.pop, name, None)
+        while sum(map(len, self._translated.values())) > MAX_KEPT_BYTES:
+            # the oldest
+            del self._translated[next(iter(self._translated))]
+        answer: dict[str, object] = {"translatedFileUrl": str(request.url_for("download_file", name=name))}
+        warnings = [warning for each in translations for warning in each.warnings]
+        return answer | ({"warnings": warnings} if warnings else {})
+
+    async def download_file(self, name: str) -> Response:
+        """Return a translated file."""
+        content = self._translated.get(name)
+        if content is None:
+            raise HTTPException(404, "There is no such file any more: translate it again")
+        # never shown as a page of this server
+        headers = {"Content-Disposition": f'attachment; filename="{name.partition(".")[2]}"'}
+        return Response(content, media_type="application/octet-stream", headers=headers)
+
+    async def suggest(self) -> None:
+        """Refuse suggestions of better translations, as LibreTranslate does where they are turned off."""
+        raise HTTPException(403, "Suggestions are disabled on this server.")
 
     async def detect(self, request: Request) -> list[Detection]:
         """Return the languages in which a text may be, the most probable first."""
@@ -169,27 +247,27 @@ class Server:
         return {
             "apiKeys": bool(self.api_keys),
             "charLimit": self.max_characters,
-            "filesTranslation": False,
+            "filesTranslation": True,
             # milliseconds after a key, for pages that translate while somebody types
             "frontendTimeout": 500,
             "keyRequired": bool(self.api_keys),
             "language": {"source": source, "target": named[first.targets[0]]},
             "suggestions": False,
-            "supportedFilesFormat": [],
+            "supportedFilesFormat": list(ENDINGS),
         }
 
     async def health(self) -> dict[str, str]:
         """Return 200 while the server is running."""
         return {"status": "ok"}
 
-    async def _read(self, request: Request, kind: type[_Parameters]) -> _Parameters:
+    async def _read(self, request: Request, kind: type[_Parameters], max_files: int = 0) -> _Parameters:
         """Return the parameters of a request and check its key.
 
         Raises:
             HTTPException: if they are wrong, or take too long to arrive.
         """
         try:
-            given = await asyncio.wait_for(_parameters(request), self.timeout)
+            given = await asyncio.wait_for(_parameters(request, max_files), self.timeout)
         except asyncio.TimeoutError:
             raise HTTPException(408, f"The request took longer than {self.timeout:g} s to arrive.") from None
         except ClientDisconnect:
@@ -242,14 +320,13 @@ class Server:
             disconnect.cancel()
 
 
-def _body(kind: type[BaseModel]) -> dict[str, object]:
-    """Return the description of a request whose body is read by `_parameters`."""
+def _body(kind: type[BaseModel], *kinds: str) -> dict[str, object]:
+    """Return the description of a request whose body, of one of these kinds, is read by `_parameters`."""
     schema = kind.model_json_schema()
-    kinds = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
-async def _parameters(request: Request) -> dict[str, object]:
+async def _parameters(request: Request, max_files: int) -> dict[str, object]:
     """Return the parameters in the address and the body of a request, a JSON object or a form.
 
     Raises:
@@ -268,19 +345,21 @@ async def _parameters(request: Request) -> dict[str, object]:
             expected = "JSON in UTF-8" if errors.errors()[0]["type"] == "json_invalid" else "a JSON object"
             raise HTTPException(400, f"Invalid request: the body is not {expected}") from None
 
-    # Starlette would replace what is not UTF-8, or take it for Latin-1.
-    body = await request.body()
-    _check_utf8(body if media_type == "multipart/form-data" else unquote_to_bytes(body), "form")
+    # Starlette would replace what is not UTF-8, or take it for Latin-1. Of a file, only its format knows what it is.
+    body = b"" if max_files else await request.body()
+    _check_utf8(body if media_type == _WITH_FILE else unquote_to_bytes(body), "form")
     # Starlette would decode the form with any codec of Python that a client names.
     charset = re.search(r"charset\s*=\s*\"?([^\s;\"]*)", request.headers.get("content-type", ""), re.IGNORECASE)
     if charset and charset[1].lower() not in ("utf-8", "utf8"):
         raise HTTPException(400, "Invalid request: the form is not UTF-8")
     # The size of the whole body is limited already, and Starlette's own limits would refuse long texts and lists.
-    async with request.form(max_files=0, max_fields=sys.maxsize, max_part_size=sys.maxsize) as form:
+    max_fields = 100 if max_files else sys.maxsize
+    async with request.form(max_files=max_files, max_fields=max_fields, max_part_size=sys.maxsize) as form:
         fields: dict[str, list[object]] = {}
         # in one pass: `getlist` goes through all fields for each name
         for name, value in form.multi_items():
-            fields.setdefault(name, []).append(value)
+            item = (value.filename or "", await value.read()) if isinstance(value, UploadFile) else value
+            fields.setdefault(name, []).append(item)
     # a repeated field is a list, as several texts are in JSON
     return given | {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
 
@@ -326,6 +405,10 @@ class _Watch:
         # Unless an answer begins, the client has gone.
         status = CLIENT_CLOSED_REQUEST
         size = 0
+        path = scope["path"].removeprefix(scope["root_path"])
+        # Not other forms, whose fields could be too many to read.
+        has_file = path == "/translate_file" and Headers(scope=scope).get("content-type", "").startswith(_WITH_FILE)
+        max_bytes = self.max_bytes + (MAX_FILE_BYTES if has_file else 0)
         start = time.perf_counter()
 
         # The size is counted as the body arrives: Content-Length may be absent or wrong.
@@ -333,8 +416,8 @@ class _Watch:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            if size > self.max_bytes:
-                raise HTTPException(413, f"Invalid request: it is larger than {self.max_bytes:,} bytes")
+            if size > max_bytes:
+                raise HTTPException(413, f"Invalid request: it is larger than {max_bytes:,} bytes")
             return message
 
         async def send_watched(message: Message) -> None:
@@ -357,7 +440,7 @@ class _Watch:
         finally:
             seconds = time.perf_counter() - start
             # Clients write what they like into addresses, so only those of the API are logged and counted.
-            path = scope["path"].removeprefix(scope["root_path"])
+            path = f"{_DOWNLOADS}{{name}}" if path.startswith(_DOWNLOADS) else path
             if path not in {route.path for route in scope["app"].routes}:
                 path = "other"
             self.metrics.requests.labels(path, status).inc()

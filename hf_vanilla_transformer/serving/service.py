@@ -1,13 +1,15 @@
 """Translate texts of any length with several models: what the HTTP server does, without HTTP."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ..data.language_filter import probabilities
 from ..files import import_extra
 from ..flags import Settings
+from ..inference.alignment import Links
 from ..inference.segments import Document
 from ..inference.translator import Translator
 from ..model.text_rules_vanilla_transformer import is_blank
@@ -94,24 +96,29 @@ class _Job:
 
     Args:
         document: the text.
+        align: returns the alignment of sentences with their translations; only the model thread may call it.
         queued: the sentences to translate, by their place among those of the document.
     """
 
     document: Document
+    align: Callable[[list[tuple[str, str]]], list[Links | None]] | None = None
     queued: dict[int, Sentence] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     detected: Detection | None = None
 
     def join(self, hypotheses: Sequence[Sequence[str]]) -> Translation:
         """Put the hypotheses of the queued sentences into the text, whose other sentences stay as they are."""
+        found = dict(zip(self.queued, hypotheses, strict=True))
+        aligned = [place for place in self.document.aligned if place in found]
         texts = []
         # With no sentence there is still the text itself, of white space or already in the target language.
         for rank in range(max(map(len, hypotheses), default=1)):
-            sentences = list(self.document.sentences)
-            for place, found in zip(self.queued, hypotheses, strict=True):
-                # A sentence may have fewer hypotheses than others: its worst one stands in for the rest.
-                sentences[place] = found[min(rank, len(found) - 1)]
-            texts.append(self.document.join(sentences))
+            # A sentence may have fewer hypotheses than others: its worst one stands in for the rest.
+            chosen = {place: each[min(rank, len(each) - 1)] for place, each in found.items()}
+            pairs = [(self.document.sentences[place], chosen[place]) for place in aligned]
+            links = self.align(pairs) if self.align else []
+            sentences = [chosen.get(place) for place in range(len(self.document.sentences))]
+            texts.append(self.document.join(sentences, dict(zip(aligned, links, strict=True))))
 
         # Without duplicates, which arise where hypotheses differ only in special tokens or white space.
         best, *others = dict.fromkeys(texts)
@@ -148,6 +155,10 @@ class TranslationService:
         # Babel writes pt_BR and zh_Hans.
         return [Language(code, names.get(code.replace("-", "_"), code), into) for code, into in targets.items()]
 
+    def _code(self, language: str) -> str:
+        """Return the code of a language as the models write it; clients of LibreTranslate need not know its case."""
+        return next((code for code in self._codes() if code.lower() == language.lower()), language)
+
     def _codes(self) -> list[str]:
         """Return the languages of all directions, in the order of the models."""
         return list(dict.fromkeys(language for direction in self.directions for language in direction))
@@ -158,7 +169,12 @@ class TranslationService:
         return [_detection(found, each) for each in sorted(found, key=found.__getitem__, reverse=True)]
 
     async def translate(
-        self, texts: Sequence[str], source: str, target: str, alternatives: int = 0
+        self,
+        texts: Sequence[str],
+        source: str,
+        target: str,
+        alternatives: int = 0,
+        document: type[Document] = Document,
     ) -> list[Translation]:
         """Return the translation of each text; one that is already in `target` is returned as it is.
 
@@ -166,17 +182,20 @@ class TranslationService:
             source: the language of the texts, or "auto".
             alternatives: number of other translations of each text; there are at most as many as beams, less one, and
                 none with ONNX Runtime.
+            document: what the texts are, such as `HtmlDocument`.
 
         Raises:
             QueueFullError: if too many sentences wait already.
             RequestTooLargeError: if the texts have more sentences than the queue holds.
             UnsupportedError: if no model has the direction, or the language of a text cannot be detected.
         """
+        source = self._code(source)
+        target = self._code(target)
         # Before the texts are cut and encoded, which takes time that a busy server does not have.
         self._batcher.check_room(max(1, sum(not is_blank(text) for text in texts)))
 
         def cut() -> list[_Job]:
-            return [self._job(text, source, target, 1 + alternatives) for text in texts]
+            return [self._job(document, text, source, target, 1 + alternatives) for text in texts]
 
         jobs = await asyncio.get_running_loop().run_in_executor(self._cutting, cut)
         answers = self._batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
@@ -187,16 +206,33 @@ class TranslationService:
             for answer in answers:
                 answer.cancel()
         remaining = iter(hypotheses)
-        return [job.join([next(remaining) for _ in job.queued]) for job in jobs]
+        joins = [partial(job.join, [next(remaining) for _ in job.queued]) for job in jobs]
+        if any(job.document.aligned for job in jobs):
+            # The alignments need the model.
+            (translations,) = await asyncio.wrap_future(self._batcher.call(lambda: [join() for join in joins]))
+            return translations
+        return [join() for join in joins]
 
-    def _job(self, text: str, source: str, target: str, nbest: int) -> _Job:
+    async def translate_parts(
+        self, texts: Sequence[str], source: str, target: str, document: type[Document]
+    ) -> list[Translation]:
+        """Translate the texts of one file, which are in one language, as `translate` does."""
+        target = self._code(target)
+        if source == AUTO:
+            sentences = (sentence for text in texts for sentence in document(text, None).sentences)
+            source = (await asyncio.to_thread(lambda: self._detect_source(" ".join(sentences), target))).language
+        return await self.translate(texts, source, target, document=document)
+
+    def _job(self, document: type[Document], text: str, source: str, target: str, nbest: int) -> _Job:
         """Cut a text into sentences for the model of its direction."""
         detected = None
         if source == AUTO:
-            detected = self._detect_source(text, target)
+            # Tags are in no language
+            sample = text if document is Document else " ".join(document(text, None).sentences)
+            detected = self._detect_source(sample, target)
             source = detected.language
 
-        job = _Job(Document(text, source), detected=detected)
+        job = _Job(document(text, source), detected=detected)
         if source == target and source in self._codes():
             return job
         model = self.directions.get((source, target))
@@ -204,6 +240,7 @@ class TranslationService:
             known = ", ".join(f"{source} to {target}" for source, target in self.directions)
             raise UnsupportedError(f"{source} to {target} is not supported. Supported directions: {known}.")
 
+        job = replace(job, align=partial(model.translator.align, source_lang=source, target_lang=target))
         ids = model.translator.encode(job.document.sentences, source, target)
         for place, sentence in enumerate(ids):
             if problem := model.translator.problem(len(sentence)):

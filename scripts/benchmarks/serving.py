@@ -30,7 +30,7 @@ def expected_answers(model: str, dtype: str, text: str, sentences: int) -> dict[
     translator = Translator.load(model, dtype=dtype)
     source, target = translator.directions.pairs[0]
     lines = Path(f"{text}.{source}").read_text("utf-8").splitlines()
-    single = [line.strip() for line in lines if len(Document(line.strip(), source).pieces) == 1]
+    single = [line.strip() for line in lines if Document(line.strip(), source).sentences == [line.strip()]]
     pairs = [(line, translator.translate([line])[0].text) for line in single[:sentences]]
     return {"source": source, "target": target, "pairs": pairs}
 

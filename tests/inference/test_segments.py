@@ -1,5 +1,6 @@
 """Cutting texts into sentences loses nothing."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,20 +25,104 @@ def test_sentences_of_several_languages():
     assert sentences("Saluton. Kiel vi fartas?", "language-of-nobody") == ["Saluton.", "Kiel vi fartas?"]
 
 
-def test_a_line_break_ends_a_sentence_and_blank_lines_are_kept():
+def test_a_line_break_ends_a_sentence_and_white_space_is_kept_between_them():
     document = Document("  A title\n\nOne\ttwo. Three\r\n", "en")
-    assert document.pieces == ["  ", "A title", "\n", "\n", "One\ttwo.", " ", "Three", "\r\n"]
-    assert document.sentences == ["A title", "One\ttwo.", "Three"]
+    assert document.sentences == ["A title", "One two.", "Three"]
+    assert document.join(["1", "2", "3"]) == "  1\n\n2 3\r\n"
 
 
 @given(_TEXTS, st.sampled_from(["en", "de", "zh", "ar", "xx"]))
-def test_the_parts_are_the_text_and_white_space_is_never_translated(text, language):
+def test_a_text_whose_sentences_are_kept_is_itself(text, language):
     document = Document(text, language)
-    assert "".join(document.pieces) == text
-    assert document.sentences == [piece for piece in document.pieces if not piece.isspace()]
-    assert all(piece and (piece.isspace() or piece == piece.strip()) for piece in document.pieces)
-    assert document.join(document.sentences) == text
+    assert document.join([None] * len(document.sentences)) == text
+    assert all(any(map(str.isalpha, sentence)) for sentence in document.sentences)
+    assert all(sentence == " ".join(sentence.split()) for sentence in document.sentences)
 
 
-def test_translations_take_the_places_of_the_sentences():
-    assert Document("One. Two!\n\n Three", "en").join(["Eins.", "Zwei!", "Drei"]) == "Eins. Zwei!\n\n Drei"
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12345",
+        "---",
+        "| --- | :-: |",
+        "00:01:02,500 --> 00:01:04,000",
+        "\u200b",
+        "\U0001f436\ufe0f!",
+        "1.",
+        "3,5 %",
+        "* * *",
+    ],
+)
+def test_what_has_no_letter_is_not_translated(text):
+    assert Document(text, "en").sentences == []
+    assert Document(text, "en").join([]) == text
+
+
+@pytest.mark.parametrize("marker", ["- ", "  * ", "1. ", "12) ", "a) ", "## ", "> ", "| ", "\u2022 ", "\U0001f436 "])
+def test_what_a_line_starts_with_is_not_translated(marker):
+    document = Document(f"{marker}A dog.", "en")
+    assert document.sentences == ["A dog."]
+    assert document.join(["Ein Hund."]) == f"{marker}Ein Hund."
+
+
+@pytest.mark.parametrize("text", ["'A dog.'", "\u00bfQui\u00e9n?", "(A dog)", "\u201eA dog\u201c", "3 dogs", "a dog"])
+def test_the_start_of_a_sentence_is_part_of_it(text):
+    assert Document(text, "en").sentences == [text]
+
+
+PLACEHOLDERS = [
+    *(
+        "https://x.org/a?b=c&d=(e)#f",
+        "http://localhost:80",
+        "www.x.org",
+        "mailto:a@x.org",
+        "a.b+c@x-y.org",
+        "@me@x.org",
+    ),
+    *("/usr/lib/x.so", "~/x", "./a/b", "../x.txt", "src/a_b.py", r"C:\Users\me\x.txt"),
+    *("{{ user.name }}", "{{n}}", "{0}", "{}", "{name!r:>10}", "${name}", "%s", "%d", "%(name)s", "%1$s", "%.2f"),
+    *("`ls -l`", "``a`b``", "\U0001f436", "\u2764\ufe0f", "\u200b"),
+]
+
+
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("A dog {} runs.", "A dog runs."),
+        ("A dog {}.", "A dog."),
+        ("{} is a dog", "is a dog"),
+        ("A dog ({}) runs.", "A dog () runs."),
+        ("A dog: {}", "A dog:"),
+    ],
+)
+def test_a_placeholder_is_not_translated_and_appears_once(text, sentence, placeholder):
+    text = text.replace("{}", placeholder, 1)
+    document = Document(text, "en")
+    assert document.sentences == [sentence]
+    assert document.join([sentence]) == text
+    assert document.join(["Der Hund."]).count(placeholder) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["and/or", "50% discount", "100 %", "his/her/their", "1/2", "he said: yes", "a @-@ b", "5 x"]
+)
+def test_other_text_is_no_placeholder(text):
+    assert Document(f"A dog {text} runs", "en").sentences == [f"A dog {text} runs"]
+
+
+def test_a_placeholder_follows_the_words_around_it():
+    document = Document("The dog {name} eats.", "en")
+    assert document.aligned == [0]
+    assert document.join(["Es frisst der Hund."], {0: [2, 2, 0, 1, 3]}) == "Es frisst der Hund {name}."
+    assert Document("{0} dogs in `x`", "en").join(["Hunde in"], {0: [0, 1]}) == "{0} Hunde in `x`"
+    assert Document("See {a} {b}.", "en").join(["Siehe."]) == "Siehe {a} {b}."
+
+
+@pytest.mark.parametrize(
+    "text", ["`" * 3000, "{" * 3000, "a/" * 3000, "a." * 3000, "%1" * 3000, "@a" * 3000, "- " * 3000]
+)
+def test_texts_made_to_slow_down_the_search_for_placeholders_are_cut(text):
+    # in seconds, not minutes: the time limit of every test
+    document = Document(text, "en")
+    assert document.join([None] * len(document.sentences)) == text

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 from corpora import ROOT
-from guide_pages import PAGES, blocks, commands, prose, split_commands
+from guide_pages import PAGES, blocks, commands, prose, split_commands, write_documents
 from import_files import write_xlsx
 from opus_models import opus_model, write_opus_tokenizer
 from small import SIZES, as_flags, write_moses
@@ -111,6 +111,7 @@ def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_texts(folder: Path) -> None:
     """Write the texts that the pages name."""
+    write_documents(folder)
     (folder / "data" / "multi30k").mkdir(parents=True)
     for name in ("train", "val", "test", "medical", "europarl", "newstest2013", "multi30k/train", "multi30k/val"):
         write_moses(folder / "data" / name, en=EN, de=DE)

@@ -10,6 +10,7 @@ from live_server import metric, text
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.data.document_files import ENDINGS
 from hf_vanilla_transformer.data.tags import add_tags
 
 
@@ -84,7 +85,7 @@ def test_languages_health_and_detection(serve, model, save_model):
         ({"q": 5, "source": "en", "target": "de"}, "Invalid request: q: Input should be a valid string"),
         (text("a", target="fr"), "en to fr is not supported. Supported directions: en to de."),
         (text("a", source="auto", target="fr"), "The target language fr is not supported. Supported languages: de."),
-        (text("a", format="html"), "Invalid request: format: only text is supported"),
+        (text("a", format="xml"), "Invalid request: format: expected text or html"),
         (text("a", alternatives=-1), "Invalid request: alternatives: Input should be greater than or equal to 0"),
         (text("a" * 101), "Invalid request: the text has 101 characters, more than 100"),
         (text(["a" * 60, "b" * 60]), "Invalid request: the text has 120 characters, more than 100"),
@@ -179,12 +180,12 @@ def test_frontend_settings_are_those_of_libretranslate(serve, model, save_model)
     expected = {
         "apiKeys": False,
         "charLimit": 10_000,
-        "filesTranslation": False,
+        "filesTranslation": True,
         "frontendTimeout": 500,
         "keyRequired": False,
         "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
         "suggestions": False,
-        "supportedFilesFormat": [],
+        "supportedFilesFormat": list(ENDINGS),
     }
     assert serve()("GET", "/frontend/settings").body == expected
     other, _ = save_model(source_lang="de", target_lang="en")

@@ -1,0 +1,231 @@
+"""Align the words of translations with those of their sources, and put tags and placeholders back among them.
+
+A word of a translation comes from the source word to which the decoder attends most in `_LAYER`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import itemgetter
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.batching import batches_by_length, pad
+
+# A number, a word, a punctuation mark, or a character of a script without spaces
+_PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
+_WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d{_PUNCTUATION}]+|\S")
+
+Links = Sequence[int]  # for each word of a translation, the index of the source word that it translates
+Span = tuple[int, int]  # start and end
+_LAYER = -2  # of the decoder
+_SHIFT = 1
+_MAX_DEPTH = 50  # of elements whose alignment counts; deeper tags are placed one by one
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something in a text that is not translated: a tag, a comment, or a placeholder with the space beside it.
+
+    Args:
+        place: the number of characters before it in the text, which does not contain it.
+        source: what to write.
+        opens, closes: the name of the element that it starts or ends, if it is a tag around text.
+    """
+
+    place: int
+    source: str
+    opens: str = ""
+    closes: str = ""
+
+    @property
+    def is_tag(self) -> bool:
+        return bool(self.opens or self.closes)
+
+    @property
+    def follows(self) -> bool:
+        """Return whether it belongs to the word before it, not to the next one."""
+        return bool(self.closes) or self.source[:1].isspace()
+
+
+def words(text: str) -> list[Span]:
+    """Return the place of each word of a text."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+@torch.inference_mode()
+def align(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prefix: list[int],
+    pairs: Sequence[tuple[str, str]],
+    limit: int,
+    max_tokens: int,
+) -> list[Links]:
+    """Return the alignment of each pair of a sentence and its translation.
+
+    Args:
+        model: the model, in evaluation mode.
+        prefix: the token ids with which every source starts.
+        limit: the number of tokens after which a translation is cut off.
+        max_tokens: the maximum number of tokens per batch and side, padding included.
+    """
+    pad_token_id = model.config.pad_token_id
+    assert isinstance(pad_token_id, int)  # every model has one
+    source_tokens = [_tokenize(tokenizer, text, "text") for text, _ in pairs]
+    target_tokens = [_tokenize(tokenizer, text, "text_target") for _, text in pairs]
+    source_ids = [[*prefix, *ids] for ids, _ in source_tokens]
+    target_ids = [[model.config.decoder_start_token_id, *ids][:limit] for ids, _ in target_tokens]
+    found: list[Links] = [()] * len(pairs)
+    implementation = model.config._attn_implementation
+    # The only implementation that returns its weights
+    model.set_attn_implementation("eager")
+    for batch in batches_by_length(list(map(len, source_ids)), list(map(len, target_ids)), max_tokens):
+        inputs = [source_ids[i] for i in batch]
+        outputs = model(
+            input_ids=pad(inputs, pad_token_id).to(model.device),
+            attention_mask=pad([[1] * len(source) for source in inputs], 0).to(model.device),
+            decoder_input_ids=pad([target_ids[i] for i in batch], pad_token_id).to(model.device),
+            output_attentions=True,
+        )
+        layers = outputs.cross_attentions
+        # The mean of all heads: (B, T, S). A decoder may have a single layer
+        attention = layers[max(_LAYER, -len(layers))].float().mean(1).cpu()
+        for weights, i in zip(attention, batch, strict=True):
+            from_words = _overlaps(words(pairs[i][0]), source_tokens[i][1])
+            to_words = _overlaps(words(pairs[i][1]), target_tokens[i][1])
+            # Without padding and prefix, at the steps at which the decoder has read the token
+            weights = weights[_SHIFT:, len(prefix) :][: len(to_words), : len(from_words)]
+            found[i] = (to_words[: len(weights)].T @ weights @ from_words).argmax(1).tolist()
+    model.set_attn_implementation(implementation)
+    return found
+
+
+def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[list[int], list[Span]]:
+    """Return the ids of the tokens of a text, and the place of each one in the text, empty for special tokens.
+
+    Args:
+        side: "text" for a source, "text_target" for a translation, as the tokenizer calls them.
+    """
+    encoded = tokenizer(**{side: text}, return_offsets_mapping=tokenizer.is_fast, verbose=False)
+    ids: list[int] = encoded["input_ids"]
+    if tokenizer.is_fast:
+        return ids, encoded["offset_mapping"]
+    # SentencePiece: the tokens are the characters of the text, with "▁" for a space
+    characters = [i for i, character in enumerate(text) if not character.isspace()]
+    tokens = [token.replace("▁", "") for token in tokenizer.convert_ids_to_tokens(ids, skip_special_tokens=True)]
+    own = [characters[end - len(token) : end] for token, end in zip(tokens, accumulate(map(len, tokens)), strict=True)]
+    places = [(each[0], each[-1] + 1) if each else (0, 0) for each in own]
+    return ids, places + [(0, 0)] * (len(ids) - len(places))
+
+
+def _overlaps(words: Sequence[Span], tokens: Sequence[Span]) -> torch.Tensor:
+    """Return 1.0 where a token has characters of a word, else 0.0. *Shape:* (tokens, words)."""
+    word = torch.tensor(words).view(-1, 2).T
+    token = torch.tensor(tokens).view(-1, 1, 2)
+    return ((token[..., 0] < word[1]) & (token[..., 1] > word[0])).float()
+
+
+def splice(text: str, marks: Iterable[Mark], escape: Callable[[str], str]) -> str:
+    """Return an escaped text with marks at their places; a place before that of the last mark is moved to it."""
+    written = []
+    last = 0
+    for mark in marks:
+        place = max(mark.place, last)
+        written += [escape(text[last:place]), mark.source]
+        last = place
+    return "".join([*written, escape(text[last:])])
+
+
+def insert(
+    translation: str, source: str, marks: Sequence[Mark], links: Links | None, escape: Callable[[str], str]
+) -> str:
+    """Return an escaped translation with the marks of its source, each once; elements stay nested.
+
+    Args:
+        links: the alignment; by default, words are taken to be in the same order.
+    """
+    source_words = words(source)
+    target_words = words(translation)
+    if links is None:
+        links = [i * len(source_words) // len(target_words) for i in range(len(target_words))]
+    # The number of source words before each mark; a tag inside a word moves to the border of the word
+    places = [
+        sum(start < mark.place if mark.follows else end <= mark.place for start, end in source_words) for mark in marks
+    ]
+    closing = _closing(marks)
+
+    def find(first: int, last: int, among: Span, around: Span) -> Span:
+        """Return the words of the element between two marks, or none at the place of a single mark.
+
+        Args:
+            among: the words of the element around it.
+            around: the places in the source where that starts and ends.
+        """
+        start, end = places[first], places[last]
+        low, high = _best_run([start <= links[i] < end for i in range(*among)])
+        if low < high:
+            return among[0] + low, among[0] + high
+        if start in around:
+            place = among[around.index(start)]
+        elif marks[first].follows:
+            place = max(((links[i], i + 1) for i in range(*among) if links[i] < start), default=among)[1]
+        else:
+            place = min(((links[i], i) for i in range(*among) if links[i] >= start), default=among)[1]
+        return place, place
+
+    def walk(first: int, stop: int, among: Span, around: Span) -> Iterator[Mark]:
+        """Yield the marks from `first` to before `stop`, at their places in the translation."""
+        elements = []
+        while first < stop:
+            last = closing.get(first, first)
+            elements.append((*find(first, last, among, around), first, last))
+            first = last + 1
+        low, high = among
+        for start, end, first, last in sorted(elements, key=itemgetter(0)):
+            # Neighbours that share words in the alignment are kept apart: tags must not cross
+            start = max(start, low)
+            low = end = max(end, start)
+            follows = start == end and (start == high or marks[first].follows)
+            yield replace(marks[first], place=ends[start] if follows else starts[start])
+            if last > first:
+                yield from walk(first + 1, last, (start, end), (places[first], places[last]))
+                yield replace(marks[last], place=ends[end])
+
+    # By the number of words before it, where a word starts and where the one before it ends
+    starts = [start for start, _ in target_words]
+    ends = [0, *(end for _, end in target_words)]
+    return splice(translation, walk(0, len(marks), (0, len(starts)), (0, len(source_words))), escape)
+
+
+def _closing(marks: Sequence[Mark]) -> dict[int, int]:
+    """Return the closing mark of each opening one that has one. Of tags that cross, the inner one has none."""
+    found = {}
+    unclosed: list[int] = []
+    for i, mark in enumerate(marks):
+        if mark.opens and len(unclosed) < _MAX_DEPTH:
+            unclosed.append(i)
+        elif mark.closes in [marks[opening].opens for opening in unclosed]:
+            while marks[opening := unclosed.pop()].opens != mark.closes:
+                pass
+            found[opening] = i
+    return found
+
+
+def _best_run(inside: Sequence[bool]) -> Span:
+    """Return the run with the most true values less its false ones: a stray link should not widen an element."""
+    best = 0
+    found = (0, 0)
+    start = 0
+    total = 0
+    for i, is_inside in enumerate(inside):
+        if total <= 0:
+            start = i
+            total = 0
+        total += 1 if is_inside else -1
+        if total > best:
+            best = total
+            found = (start, i + 1)
+    return found

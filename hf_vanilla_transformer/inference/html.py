@@ -1,0 +1,237 @@
+"""Cut HTML into sentences, and put their translations between the same tags.
+
+The tokenizer is Python's own: it tells where each tag is in the source, so that all of them are copied as they were
+written. The parsers that build a tree write tags, entities and missing elements in their own way.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape, unescape
+from html.parser import HTMLParser
+
+from .alignment import Links, Mark, splice
+from .segments import PLACEHOLDER, Document, Passage
+
+# Elements inside sentences; every other tag ends a sentence
+_INLINE = re.compile(
+    "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|ins|kbd|label|mark|math|q|rp|rt|ruby|s|samp|"
+    "small|span|strike|strong|sub|sup|time|tt|u|var|wbr"
+)
+# Elements that are not translated
+_KEPT = re.compile("code|kbd|math|pre|samp|script|style|textarea|tt|var")
+# Elements without content
+_VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")
+# Attributes with a value: those that are translated, and others, whose values may look like one
+_ATTRIBUTE = re.compile(r"""([^\s/>"'=]+)(\s*=\s*)("[^"]*"|'[^']*'|[^\s>"']+)""")
+_TRANSLATED = re.compile("alt|title", re.IGNORECASE)
+_TAG_START = re.compile("<[A-Za-z/!?]")
+_WHOLE_TAG = re.compile(r"""[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>""")
+_UNTRANSLATED = ("translate", "no")
+_TO_SPACE = dict.fromkeys(map(ord, "\t\n\r\f"), " ")
+
+
+def escape_text(text: str) -> str:
+    """Return text as HTML, as browsers write it."""
+    return escape(text, quote=False).replace("\xa0", "&nbsp;")
+
+
+class HtmlDocument(Document):
+    """HTML, cut into sentences and what is not translated: tags, comments, code, and elements with translate="no".
+
+    Args:
+        text: a page or a part of one, well-formed or not.
+        language: as for `Document`.
+    """
+
+    def __init__(self, text: str, language: str | None):
+        self._language = language
+        self._passages = []
+        # The HTML with references to passages, which are numbers between characters that are not in the text
+        self._template = ""
+        self._sign = next(sign for sign in map(chr, range(0xE000, 0x110000)) if sign not in text)
+        self._start_block()
+        tokens = iter(_Tokenizer(text))
+        for token in tokens:
+            place = len(self._text)
+            if token.kind == "text":
+                self._raw += token.source
+                # A line break is a space in HTML
+                self._text += token.name.translate(_TO_SPACE)
+            elif token.kind == "start" and token.is_kept:
+                self._add(token.name, Mark(place, token.source + _rest(token, tokens)))
+            elif token.kind == "start":
+                self._add(token.name, Mark(place, self._with_references(token), opens=token.opens))
+            elif token.kind == "end":
+                self._add(token.name, Mark(place, token.source, closes=token.name))
+            else:
+                self._add("", Mark(place, token.source))
+        self._end_block()
+        self._set(self._passages)
+
+    def join(self, translations: Sequence[str | None], links: Mapping[int, Links | None] | None = None) -> str:
+        """Return the HTML with a translation in place of each sentence, as `Document.join`."""
+        passages = self._join(translations, links or {})
+        reference = re.compile(f"{self._sign}([0-9]+){self._sign}")
+
+        def write(match: re.Match[str]) -> str:
+            # A passage may contain tags, and these attributes
+            return reference.sub(write, passages[int(match[1])])
+
+        return reference.sub(write, self._template)
+
+    def _start_block(self) -> None:
+        self._raw = ""
+        self._text = ""
+        self._marks: list[Mark] = []
+        # The indices of marks that open elements without an end so far
+        self._unclosed: list[int] = []
+
+    def _end_block(self) -> None:
+        """Write the text since the last block, as it is if it has no sentence."""
+        passage = Passage(self._text, self._marks, self._language, escape_text)
+        self._template += self._refer(passage) if passage.has_sentences else self._raw
+        self._start_block()
+
+    def _refer(self, passage: Passage) -> str:
+        self._passages.append(passage)
+        return f"{self._sign}{len(self._passages) - 1}{self._sign}"
+
+    def _add(self, name: str, mark: Mark) -> None:
+        """Add a tag or an element that is not translated, or without a name, a comment or the like."""
+        if name and not _INLINE.fullmatch(name):
+            self._end_block()
+            self._template += mark.source
+            return
+        self._raw += mark.source
+        names = [self._marks[i].opens for i in self._unclosed]
+        if mark.opens:
+            self._unclosed.append(len(self._marks))
+        if mark.closes in names:
+            depth = len(names) - 1 - names[::-1].index(mark.closes)
+            first = self._unclosed[depth]
+            del self._unclosed[depth:]
+            start = self._marks[first].place
+            inside = self._text[start:]
+            if not inside or PLACEHOLDER.fullmatch(inside):
+                # An empty element, or one around a placeholder alone, is itself a placeholder
+                marks = [replace(each, place=each.place - start) for each in [*self._marks[first:], mark]]
+                mark = Mark(start, splice(inside, marks, escape_text))
+                del self._marks[first:]
+                self._text = self._text[:start]
+        self._marks.append(mark)
+
+    def _with_references(self, token: "_Token") -> str:
+        """Return a start tag with references in place of what is translated in it."""
+        if _UNTRANSLATED in token.attributes:
+            return token.source
+
+        def write(match: re.Match[str]) -> str:
+            name, equals, value = match.groups()
+            text = unescape(value.strip("\"'"))
+            if not _TRANSLATED.fullmatch(name) or (name.lower(), text) not in token.attributes:
+                return match[0]
+            passage = Passage(text, [], self._language, escape)
+            quote = value[0] if value[0] in "\"'" else '"'
+            return f"{name}{equals}{quote}{self._refer(passage)}{quote}" if passage.has_sentences else match[0]
+
+        return _ATTRIBUTE.sub(write, token.source)
+
+
+FORMATS: dict[str, type[Document]] = {"text": Document, "html": HtmlDocument}
+
+
+@dataclass
+class _Token:
+    """A tag, a text, or a comment and the like.
+
+    Args:
+        start: its place in the source.
+        kind: "start", "end", "text" or "other".
+        name: of the element, if it is a tag; the text without entities, if it is a text.
+        attributes: of a start tag.
+        source: as it was written.
+    """
+
+    start: int
+    kind: str
+    name: str = ""
+    attributes: Sequence[tuple[str, str | None]] = ()
+    source: str = ""
+
+    @property
+    def opens(self) -> str:
+        """Return the name of the element that this starts, or "" if it has no content."""
+        return "" if _VOID.fullmatch(self.name) or self.source.endswith("/>") else self.name
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether this starts an element that is not translated."""
+        return bool(self.opens) and bool(_KEPT.fullmatch(self.name) or _UNTRANSLATED in self.attributes)
+
+
+class _Tokenizer(HTMLParser):
+    """Cut HTML into `tokens`, whose sources are together the whole text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        # What the parser skips before the first token
+        self.tokens = [_Token(0, "other")]
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        # A tag cut off at the end, which the parser would take for text
+        unfinished = _TAG_START.search(text, text.rfind(">") + 1)
+        end = unfinished.start() if unfinished else len(text)
+        self.feed(text[:end])
+        self.close()
+        self.tokens.append(_Token(end, "other"))
+        ends = [token.start for token in self.tokens[1:]]
+        for token, end in zip(self.tokens, [*ends, len(text)], strict=True):
+            token.source = text[token.start : end]
+
+    def __iter__(self) -> Iterator[_Token]:
+        """Yield the tokens. What the parser takes for text although a tag starts there is of the kind "other"."""
+        tokens = iter(self.tokens)
+        for token in tokens:
+            # The parser skips "</>" behind text
+            if token.kind == "text" and (unescape(token.source) != token.name or _TAG_START.match(token.source)):
+                token.kind = "other"
+                # To browsers, such a tag goes on to the next ">" that is not in quotes
+                while not _WHOLE_TAG.match(token.source) and (more := next(tokens, None)):
+                    token.source += more.source
+            if token.source:
+                yield token
+
+    def _add(self, kind: str, name: str = "", attributes: Sequence[tuple[str, str | None]] = ()) -> None:
+        line, column = self.getpos()
+        self.tokens.append(_Token(self._line_starts[line - 1] + column, kind, name, attributes))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add("start", tag, attrs)
+
+    handle_startendtag = handle_starttag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._add("end", tag)
+
+    def handle_data(self, data: str) -> None:
+        self._add("text", data)
+
+    def handle_comment(self, data: str) -> None:
+        self._add("other")
+
+    handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
+
+    def parse_marked_section(self, i: int, report: int = 1) -> int:
+        # As HTML defines it; the parser would raise an AssertionError for some
+        return self.parse_bogus_comment(i)
+
+
+def _rest(start: _Token, tokens: Iterator[_Token]) -> str:
+    """Return the source of the rest of an element; without an end, that of the whole text."""
+    depth = 1
+    source = ""
+    while depth and (token := next(tokens, None)):
+        source += token.source
+        if token.name == start.name and token.kind in ("start", "end"):
+            depth += 1 if token.kind == "start" else -1
+    return source

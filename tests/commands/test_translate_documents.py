@@ -1,0 +1,101 @@
+"""`translate MODEL FILE ... --output_dir`: documents become documents."""
+
+import docx
+import pytest
+
+from hf_vanilla_transformer import Translator
+from hf_vanilla_transformer.cli import main
+
+SETTINGS = {"num_beams": 2, "max_tokens": 100}
+
+
+@pytest.fixture
+def run(saved, capsys):
+    """A function that translates documents, and returns the status, stdout and the last line of stderr."""
+
+    def translate(*names: str, out: str = "out", flags: tuple[str, ...] = ()):
+        paths = [str(saved.folder / name) for name in names]
+        decoding = ("--num_beams", "2", "--max_tokens", "100")
+        try:
+            status = main(
+                ["translate", saved.path, *paths, "--output_dir", str(saved.folder / out), *decoding, *flags]
+            )
+        except SystemExit as stop:
+            status = stop.code
+        output = capsys.readouterr()
+        return status, output.out, output.err.splitlines()[-1]
+
+    return translate
+
+
+def test_each_document_becomes_one_of_its_name(saved, run):
+    page = "<!DOCTYPE html>\n<p class=x>a dog <b>runs</b>. two men<br></p><!-- a dog -->"
+    subtitles = (
+        "1\n00:00:01,000 --> 00:00:02,000\na dog\nruns\n\n2\n00:00:03,000 --> 00:00:04,000\n- two men\n- 12:30\n"
+    )
+    notes = "a dog runs. two men sit\r\n\r\n- 12345\r\n"
+    (saved.folder / "page.html").write_text(page)
+    (saved.folder / "film.SRT").write_text(subtitles)
+    (saved.folder / "notes.txt").write_bytes(notes.encode())
+    document = docx.Document()
+    document.add_heading("two men")
+    paragraph = document.add_paragraph("a ")
+    paragraph.add_run("dog").bold = True
+    document.save(saved.folder / "report.docx")
+    names = ("page.html", "film.SRT", "notes.txt", "report.docx")
+
+    status, out, _ = run(*names)
+    assert status == 0
+    assert out.splitlines() == [str(saved.folder / "out" / name) for name in names]
+    translator = Translator(saved.model, saved.tokenizer)
+    assert (saved.folder / "out" / "page.html").read_text() == translator.translate_html([page], **SETTINGS)[0].text
+    (expected,) = translator.translate([notes], split_sentences=True, **SETTINGS)
+    assert (saved.folder / "out" / "notes.txt").read_bytes() == expected.text.encode()
+    first, second = [each.text for each in translator.translate(["a dog runs", "two men"], **SETTINGS)]
+    lines = (saved.folder / "out" / "film.SRT").read_text()
+    assert " ".join(lines.split()) == " ".join(
+        f"1 00:00:01,000 --> 00:00:02,000 {first} 2 00:00:03,000 --> 00:00:04,000 - {second} - 12:30".split()
+    )
+    translated = docx.Document(saved.folder / "out" / "report.docx")
+    assert translated.paragraphs[0].text == second
+    assert translated.paragraphs[0].style.name == "Heading 1"
+    assert {run.bold for run in translated.paragraphs[1].runs} == {None, True}
+
+
+@pytest.mark.parametrize(
+    ("names", "out", "flags", "status", "message"),
+    [
+        (("a.txt", "b/a.txt"), "out", (), 2, "Documents need different names, and an --output_dir that is not their"),
+        (
+            ("b/a.txt",),
+            "b",
+            (),
+            2,
+            "Documents need different names, and an --output_dir that is not their own folder.",
+        ),
+        (("a.txt",), "out", ("--scores",), 2, "Documents need --output_dir, and none of the other"),
+        (("a.txt",), "out", ("--input_files", "x"), 2, "Documents need --output_dir, and none of the other"),
+        (("a.docx",), "out", (), 1, "a.docx: damaged, encrypted or not .docx (File is not a zip file)."),
+        (("missing.html",), "out", (), 1, "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_translated_is_refused_before_a_file_is_written(saved, run, names, out, flags, status, message):
+    (saved.folder / "b").mkdir()
+    for name in ("a.txt", "a.docx", "b/a.txt"):
+        (saved.folder / name).write_text("a dog")
+    found, _, line = run(*names, out=out, flags=flags)
+    assert found == status
+    assert message in line
+    assert not (saved.folder / "out").exists()
+    assert (saved.folder / "b" / "a.txt").read_text() == "a dog"
+
+
+def test_documents_without_a_model_or_a_folder_are_wrong_use(saved, capsys):
+    (saved.folder / "a.txt").write_text("a dog")
+    for words in (["a.txt", "--output_dir", "out"], [saved.path, "a.txt"]):
+        assert main(["translate", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[2] for line in lines] == [
+        "Name the model before the documents.",
+        "Documents need --output_dir, and none of the other flags for files.",
+    ]

@@ -1,0 +1,230 @@
+"""Documents with other texts put into them, read by libraries for each format."""
+
+import contextlib
+import io
+import re
+import zipfile
+
+import docx
+import pysubs2
+import pytest
+from docx.oxml.ns import qn
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hf_vanilla_transformer.data import document_files
+from hf_vanilla_transformer.data.document_files import ENDINGS, texts_of, with_texts
+from hf_vanilla_transformer.data.exchange import ExchangeError
+
+SRT = """1
+00:00:01,000 --> 00:00:02,500 X1:100
+<font color="red">Hello</font> Tom & Jerry,
+how are you <3
+
+2
+00:00:03,000 --> 00:00:04,000
+- Good.
+- And you
+  two?
+"""
+VTT = """WEBVTT - A film
+
+STYLE
+::cue { color: white }
+
+NOTE nothing to translate
+
+intro
+00:01.000 --> 00:02.000 align:start position:10%
+<v Anna>R&amp;D <00:01.500>is <i>here</i>.
+"""
+
+
+def loud(text: str) -> str:
+    """Return HTML with its text in upper case."""
+    parts = re.split(r"(<[^>]*>|&\w+;)", text)
+    parts[::2] = map(str.upper, parts[::2])
+    return "".join(parts)
+
+
+def rewritten(content: bytes, name: str) -> bytes:
+    return with_texts(content, name, map(loud, texts_of(content, name)))
+
+
+def word_file(fill) -> bytes:
+    document = docx.Document()
+    fill(document)
+    output = io.BytesIO()
+    document.save(output)
+    return output.getvalue()
+
+
+def read_word(content: bytes):
+    return docx.Document(io.BytesIO(content))
+
+
+@pytest.mark.parametrize("ending", [".txt", ".html", ".htm"])
+def test_text_and_pages_are_one_text(ending):
+    assert texts_of("a\r\nö".encode(), f"a{ending}") == ["a\r\nö"]
+    assert with_texts(b"a", f"A{ending.upper()}", ["ö"]) == "ö".encode()
+
+
+def test_subtitles_keep_everything_but_their_words():
+    assert texts_of(SRT.encode(), "a.srt") == [
+        '<font color="red">Hello</font> Tom &amp; Jerry, how are you &lt;3',
+        "- Good.",
+        "- And you two?",
+    ]
+    output = rewritten(SRT.encode(), "a.srt").decode()
+    lines = SRT.replace("Tom & Jerry,\n", "Tom & Jerry, ").replace("you\n  two", "you two").splitlines(keepends=True)
+    assert output == "".join(line if "-->" in line else loud(line) for line in lines)
+    windows = SRT.replace("\n", "\r\n").encode()
+    assert rewritten(windows, "a.srt").decode() == output.replace("\n", "\r\n")
+    before, after = (pysubs2.SSAFile.from_string(text, "srt") for text in (SRT, output))
+    assert [(each.start, each.end) for each in before] == [(each.start, each.end) for each in after]
+
+
+def test_web_subtitles_keep_styles_notes_and_positions():
+    assert rewritten(VTT.encode(), "a.vtt").decode() == VTT.replace(
+        "R&amp;D <00:01.500>is <i>here</i>", "R&amp;D IS <i>HERE</i>"
+    )
+
+
+def test_long_subtitles_are_wrapped_outside_of_tags():
+    text = "1\n00:00 --> 00:01\nfirst\nsecond\n"
+    tag = '<font face="a b c d e f g h i j k l m">'
+    output = with_texts(text.encode(), "a.srt", [f"{'word ' * 8}{tag}ending</font>"]).decode()
+    *_, first, second, _ = output.split("\n")
+    assert (first, second) == (("word " * 8).strip(), f"{tag}ending</font>")
+
+
+def test_a_word_file_is_translated_everywhere():
+    def fill(document):
+        document.add_heading("title")
+        document.add_paragraph("one & two < three")
+        document.add_table(1, 1).cell(0, 0).text = "cell"
+        document.sections[0].header.paragraphs[0].text = "above"
+        document.sections[0].footer.paragraphs[0].text = "below"
+
+    document = read_word(rewritten(word_file(fill), "a.docx"))
+    assert [each.text for each in document.paragraphs] == ["TITLE", "ONE & TWO < THREE"]
+    assert document.tables[0].cell(0, 0).text == "CELL"
+    assert document.sections[0].header.paragraphs[0].text == "ABOVE"
+    assert document.sections[0].footer.paragraphs[0].text == "BELOW"
+    assert document.paragraphs[0].style.name == "Heading 1"
+
+
+def runs(document, number: int = 0) -> list[tuple[str, bool | None]]:
+    return [(run.text, run.bold) for run in document.paragraphs[number].runs if run.text]
+
+
+def test_runs_keep_their_format_and_move_with_their_words():
+    def fill(document):
+        paragraph = document.add_paragraph("the ")
+        paragraph.add_run("r").bold = True
+        paragraph.add_run("ed").bold = True
+        paragraph.add_run(" car\tis old")
+
+    content = word_file(fill)
+    assert texts_of(content, "a.docx") == [
+        '<span id="0">the </span><span id="1">red</span><span id="2"> car</span>',
+        "is old",
+    ]
+    moved = 'x<span id="1">rouge</span>, <span id="2">voiture</span> <span id="0">la &amp; </span>.'
+    document = read_word(with_texts(content, "a.docx", [moved, "est vieille"]))
+    assert runs(document) == [("xrouge, ", True), ("voiture \test vieille", None), ("la & .", None)]
+
+
+def test_a_translation_without_the_spans_loses_formats_but_no_words():
+    content = word_file(lambda document: document.add_paragraph("a ").add_run("b").__setattr__("bold", True))
+    document = read_word(with_texts(content, "a.docx", ['<span id="1">x</span> y']))
+    assert document.paragraphs[0].text == "x y"
+
+
+def test_two_runs_of_one_link_stay_in_it():
+    def fill(document):
+        paragraph = document.add_paragraph("see ")
+        link = paragraph._p.makeelement(qn("w:hyperlink"), {})
+        for text in ("this ", "page"):
+            link.append(paragraph.add_run(text)._r)
+        paragraph._p.append(link)
+        paragraph.runs[0].bold = True
+        link[1].get_or_add_rPr().append(link.makeelement(qn("w:b"), {}))
+
+    translation = '<span id="2">Seite</span> <span id="0">siehe</span> <span id="1">diese</span>'
+    document = read_word(with_texts(word_file(fill), "a.docx", [translation]))
+    assert document.paragraphs[0].text == "Seite siehe diese"
+    assert document.paragraphs[0].hyperlinks[0].text == "siehe diese"
+
+
+def test_the_text_of_a_field_stays_in_it():
+    def fill(document):
+        paragraph = document.add_paragraph("on page ")
+        for kind, text in (("begin", ""), ("separate", "five"), ("end", " or so")):
+            mark = paragraph._p.makeelement(qn("w:fldChar"), {qn("w:fldCharType"): kind})
+            paragraph.add_run()._r.append(mark)
+            paragraph.add_run(text)
+
+    content = word_file(fill)
+    assert texts_of(content, "a.docx") == ["on page ", "five", " or so"]
+    document = read_word(rewritten(content, "a.docx"))
+    assert [run.text for run in document.paragraphs[0].runs] == ["ON PAGE ", "", "", "", "FIVE", "", " OR SO"]
+
+
+def archive(members: dict[str, str]) -> bytes:
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, text in members.items():
+            file.writestr(name, text)
+    return output.getvalue()
+
+
+def test_slides_and_books():
+    space = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
+    runs = '<a:r><a:rPr lang="en" b="1"/><a:t>big</a:t></a:r><a:r><a:rPr lang="de" b="1"/><a:t> news</a:t></a:r>'
+    slide = f"<a:p {space}>{runs}</a:p>"
+    content = archive({"ppt/slides/slide1.xml": slide, "ppt/theme.xml": slide})
+    assert texts_of(content, "a.pptx") == ["big news"]
+    with zipfile.ZipFile(io.BytesIO(rewritten(content, "a.pptx"))) as file:
+        assert b"<a:t>BIG NEWS</a:t>" in file.read("ppt/slides/slide1.xml")
+        assert file.read("ppt/theme.xml").decode() == slide
+
+    page = "<html><body><p>Once upon<br/></p></body></html>"
+    book = archive({"mimetype": "application/epub+zip", "OEBPS/one.xhtml": page})
+    with zipfile.ZipFile(io.BytesIO(rewritten(book, "a.epub"))) as file:
+        assert file.namelist() == ["mimetype", "OEBPS/one.xhtml"]
+        assert file.read("OEBPS/one.xhtml").decode() == loud(page)
+
+
+XML_BOMB = """<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;">]><d>&b;</d>"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "problem"),
+    [
+        (".txt", b"M\xfcller", "not UTF-8"),
+        (".docx", b"PK nothing", "damaged, encrypted or not .docx"),
+        (".docx", archive({"word/document.xml": "<a>"}), "damaged, encrypted or not .docx"),
+        (".docx", archive({"word/document.xml": XML_BOMB}), "declares XML entities, which are not read"),
+        (".docx", archive({"word/document.xml": "<a>" * 600}), "damaged, encrypted or not .docx"),
+        (".epub", archive({"one": "0" * 3000, "two.html": "0" * 3000}), "larger than 5,000 bytes"),
+        (".epub", archive({"one.html": "0" * 3000}), "larger than 2,000 bytes"),
+        (".html", b"0" * 3000, "larger than 2,000 bytes"),
+    ],
+)
+def test_files_that_cannot_be_used_are_explained(ending, content, problem, monkeypatch):
+    monkeypatch.setattr(document_files, "MAX_BYTES", 5000)
+    with pytest.raises(ExchangeError, match=problem):
+        texts_of(content, f"a{ending}", max_bytes=2000)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@given(
+    st.binary()
+    | st.lists(st.sampled_from(["\n", "\n-", "-->", "<", "<i>", ">", "&", "&lt;", "a b", "\0"])).map("".join)
+)
+def test_any_content_is_rewritten_or_refused(ending, content):
+    content = content if isinstance(content, bytes) else content.encode()
+    with contextlib.suppress(ExchangeError):
+        texts = texts_of(content, f"a{ending}")
+        assert texts_of(with_texts(content, f"a{ending}", texts), f"a{ending}") is not None

@@ -1,0 +1,217 @@
+"""Tags of HTML are copied, and text is translated between them."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lxml import html as lxml_html
+
+from hf_vanilla_transformer.inference.html import HtmlDocument
+
+WORDS = st.sampled_from(
+    ["dog", "a", "Two men", "&amp;", "&lt;b&gt;", "&nbsp;", "&copy", "&#233;t", "ü", "1.", ".", "! A", "12", " ", "\n"]
+)
+TEXT = st.lists(WORDS | st.text(alphabet="ab <>&\"'/=!?-;#\u00e9\U0001f436\0\r", max_size=6), max_size=6).map(" ".join)
+VALUES = st.sampled_from(["x", "a &amp; b", "a<b", "x?a=1&amp;b=2", "A dog", "it's", "no", ""])
+ATTRIBUTES = st.lists(
+    st.tuples(
+        st.sampled_from(["href", "class", "alt", "title", "TITLE", "translate", "data-x"]),
+        st.sampled_from(["{}='{}'", '{} = "{}"', "{}", '{}="{}"']),
+        VALUES,
+    ).map(lambda parts: parts[1].format(parts[0], parts[2].replace("'", "") if "='" in parts[1] else parts[2])),
+    max_size=2,
+).map(" ".join)
+NAMES = st.sampled_from(["b", "i", "a", "em", "span", "B", "code", "p", "div", "li", "td", "h1", "pre", "script"])
+VOID = st.tuples(st.sampled_from(["br", "img", "hr", "BR"]), ATTRIBUTES, st.sampled_from(["", "/", " /"])).map(
+    lambda parts: f"<{parts[0]} {parts[1]}{parts[2]}>"
+)
+OTHER = st.sampled_from(
+    [
+        "<!-- a -- b -->",
+        "<!DOCTYPE html>",
+        "</b>",
+        "</p>",
+        "<i>",
+        "<",
+        "&",
+        "</>",
+        "<![if x]>",
+        "<?a b?>",
+        "<a href='x",
+        "</ b>",
+        "<b/>",
+    ]
+)
+
+
+def element(inner):
+    parts = st.tuples(NAMES, ATTRIBUTES, st.lists(inner, max_size=4).map("".join))
+    return parts.map(lambda each: f"<{each[0]} {each[1]}>{each[2]}</{each[0]}>")
+
+
+FRAGMENTS = st.recursive(TEXT | VOID | OTHER, element, max_leaves=25)
+DOCUMENTS = st.lists(FRAGMENTS, min_size=1, max_size=6).map("".join)
+TRANSLATED = ("alt", "title")
+
+
+class Tags(HTMLParser):
+    """All tags of a text as they were written, but for attributes that are translated, and its comments."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, tuple((name, None if name in TRANSLATED else value) for name, value in attrs)))
+        if not set(TRANSLATED) & {name for name, _ in attrs}:
+            self.found.append(self.get_starttag_text())
+
+    def handle_endtag(self, tag):
+        self.found.append(f"/{tag}")
+
+    def handle_comment(self, data):
+        self.found.append(data)
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+    def parse_marked_section(self, i, report=1):
+        return self.parse_bogus_comment(i)
+
+
+def tags(text):
+    return Tags(text).found
+
+
+def elements(text):
+    """Return the elements that lxml finds, with their attributes, but for the values of those that are translated."""
+    found = lxml_html.fromstring(f"<div>{text}</div>").iter(lxml_html.etree.Element)
+    return Counter(
+        (each.tag, tuple(sorted((name, "" if name in TRANSLATED else value) for name, value in each.items())))
+        for each in found
+    )
+
+
+def blocks(text):
+    """Return all tags that are not inline, in their order."""
+    return re.findall(r"</?(?:p|div|li|td|h1|pre|br|hr|BR)[ >/]", text)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(DOCUMENTS, st.randoms(use_true_random=False))
+def test_every_tag_is_copied_once_and_blocks_keep_their_order(text, random):
+    document = HtmlDocument(text, "en")
+    translations = []
+    links = {}
+    for i, sentence in enumerate(document.sentences):
+        # any words in any order, with any alignment
+        words = [*sentence.upper().split(), "<&>"]
+        random.shuffle(words)
+        translations.append(" ".join(words))
+        links[i] = (
+            [random.randrange(len(sentence)) for _ in range(len(sentence) + 9)] if random.random() < 0.8 else None
+        )
+    result = document.join(translations, links)
+    assert Counter(tags(result)) == Counter(tags(text))
+    assert elements(result) == elements(text)
+    assert blocks(result) == blocks(text)
+
+
+@settings(max_examples=100, deadline=None)
+@given(DOCUMENTS)
+def test_html_whose_sentences_are_kept_has_the_same_tags_and_text(text):
+    document = HtmlDocument(text, "en")
+    kept = document.join([None] * len(document.sentences))
+    assert tags(kept) == tags(text)
+    assert lxml_html.fromstring(f"<p>{kept}</p>").text_content().split() == (
+        lxml_html.fromstring(f"<p>{text}</p>").text_content().split()
+    )
+
+
+def translated(text, words=None):
+    """Return HTML with its sentences in upper case, and these; or with the one translation and alignment given."""
+    document = HtmlDocument(text, "en")
+    if words is None:
+        return document.join([sentence.upper() for sentence in document.sentences]), document.sentences
+    translation, links = words
+    return document.join([translation], {0: links})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<P CLASS=x>a dog</P >", "<P CLASS=x>A DOG</P >"),
+        ("a<br/>b<BR>c<br />d", "A<br/>B<BR>C<br />D"),
+        ('<a href=\'x?a=1&amp;b="2"\' data-title="a">dog</a>', '<a href=\'x?a=1&amp;b="2"\' data-title="a">DOG</a>'),
+        ("&nbsp;a &amp; b &lt;c&gt; &copy;", "&nbsp;A &amp; B &lt;C&gt; ©"),
+        ("<p>12 &copy; &#8212; 3</p>", "<p>12 &copy; &#8212; 3</p>"),
+        ("<p>one\n two.\nThree</p>\n\n<p>\n</p>", "<p>ONE  TWO. THREE</p>\n\n<p>\n</p>".replace("  ", " ")),
+        (
+            "<!-- a dog --><!doctype html><?x a?><![CDATA[a dog]]>",
+            "<!-- a dog --><!doctype html><?x a?><![CDATA[a dog]]>",
+        ),
+        ("<script>if (a<b) x()</script><style>p {}</style>", "<script>if (a<b) x()</script><style>p {}</style>"),
+        ("<pre>a <b>dog</b></pre><textarea>a</textarea>", "<pre>a <b>dog</b></pre><textarea>a</textarea>"),
+        ("a <code>b <code>c</code> d</code> e", "A <code>b <code>c</code> d</code> E"),
+        ("<p translate=no>a <p>b</p> c</p> d", "<p translate=no>a <p>b</p> c</p> D"),
+        ("<img translate='no' alt='a dog'> a", "<img translate='no' alt='a dog'> A"),
+        ("<code>a dog", "<code>a dog"),
+        ("a <b", "A <b"),
+        ("</>a</>", "</>a</>"),
+        ("<img alt='a &quot;dog&#39;s&quot;'>", "<img alt='A &quot;DOG&#x27;S&quot;'>"),
+        ('<img ALT=dog title="12" data-x=" alt=\'a\'">', '<img ALT="DOG" title="12" data-x=" alt=\'a\'">'),
+        ("<p title='a dog'>12</p>", "<p title='A DOG'>12</p>"),
+        ("\ue000 a \ue0000\ue000 <img alt=b>", '\ue000 A \ue0000\ue000 <img alt="B">'),
+    ],
+)
+def test_only_text_and_the_attributes_for_readers_change(text, expected):
+    assert translated(text)[0] == expected
+
+
+def test_inline_elements_are_in_the_sentence_and_blocks_end_it():
+    text = "<div>A <b>big</b> dog <i>runs. It</i> sits.<p>A cat<br>A <span>man</span></div><td>x<td>y"
+    assert translated(text)[1] == ["A big dog runs.", "It sits.", "A cat", "A man", "x", "y"]
+
+
+def test_a_tag_lands_on_the_words_that_come_from_its_words():
+    text = "the <b>dog</b> has <i>a <u>red</u> ball</i> seen"
+    translation = "HUND DER GESEHEN HAT EIN ROT BALL", [1, 0, 6, 2, 3, 4, 5]
+    assert translated(text, translation) == "<b>HUND</b> DER GESEHEN HAT <i>EIN <u>ROT</u> BALL</i>"
+
+
+def test_a_stray_link_does_not_widen_an_element():
+    assert translated("a <b>red ball</b> is here now", ("A RED BALL IS HERE RED", [0, 1, 2, 3, 4, 1])) == (
+        "A <b>RED BALL</b> IS HERE RED"
+    )
+
+
+def test_elements_that_the_alignment_mixes_up_do_not_cross():
+    assert translated("<b>one two</b> <i>three four</i>", ("1 3 2 4", [0, 2, 1, 3])) == "<b>1</b> <i>3</i> 2 4"
+
+
+def test_without_an_alignment_words_are_in_the_same_order():
+    assert translated("one <b>two</b> three", ("1 2 3", None)) == "1 <b>2</b> 3"
+
+
+def test_images_and_code_keep_one_space_on_each_side():
+    assert translated("a <img> b, see <code>f()</code>. Use <i class=icon></i> c")[0] == (
+        "A <img> B, SEE <code>f()</code>. USE <i class=icon></i> C"
+    )
+
+
+def test_a_link_around_an_address_is_a_placeholder():
+    # as Mastodon writes it
+    link = '<a href="u"><span class="invisible">https://</span><span>x.org/y</span><span class="invisible"></span></a>'
+    assert translated(f"<p>See {link} now</p>") == (f"<p>SEE {link} NOW</p>", ["See now"])
+
+
+@pytest.mark.parametrize(
+    "text", ["<b>" * 3000 + "a dog", "<i>a " * 3000 + "</i>" * 3000, "<!--" * 3000, "<a href='" * 1000]
+)
+def test_html_made_to_be_deep_or_slow_is_translated(text):
+    assert Counter(tags(translated(text)[0])) == Counter(tags(text))
