@@ -1,6 +1,7 @@
 """Align the words of translations with those of their sources, and put tags and placeholders back among them.
 
-A word of a translation comes from the source word to which the decoder attends most in `_LAYER`.
+A word of a translation comes from the source word to which the decoder attends most in `_LAYER` when it
+predicts the tokens of the word.
 """
 
 import re
@@ -20,8 +21,7 @@ _WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d{_PUNC
 
 Links = Sequence[int]  # for each word of a translation, the index of the source word that it translates
 Span = tuple[int, int]  # start and end
-_LAYER = -2  # of the decoder
-_SHIFT = 1
+_LAYER = -2  # of the decoder, the last but one: on the built-in phrases, better than the others
 _MAX_DEPTH = 50  # of elements whose alignment counts; deeper tags are placed one by one
 
 
@@ -96,8 +96,8 @@ def align(
         for weights, i in zip(attention, batch, strict=True):
             from_words = _overlaps(words(pairs[i][0]), source_tokens[i][1])
             to_words = _overlaps(words(pairs[i][1]), target_tokens[i][1])
-            # Without padding and prefix, at the steps at which the decoder has read the token
-            weights = weights[_SHIFT:, len(prefix) :][: len(to_words), : len(from_words)]
+            # Without padding and prefix, at the steps that predict the tokens
+            weights = weights[:, len(prefix) :][: len(to_words), : len(from_words)]
             found[i] = (to_words[: len(weights)].T @ weights @ from_words).argmax(1).tolist()
     model.set_attn_implementation(implementation)
     return found

@@ -93,3 +93,11 @@ def test_a_language_that_the_model_does_not_have_is_refused_by_every_verb(flag, 
         assert main([*words, flag, "fr"]) == 2
         assert "'fr'" in capsys.readouterr().err.splitlines()[-1]
     assert not (saved.folder / "out").exists()
+
+
+def test_a_page_on_stdin_keeps_its_tags(saved, on_stdin):
+    lines, _ = on_stdin(["<p>A <b>dog</b> runs.", "</p><br/>", "12"], "--format", "html")
+    page = "\n".join(lines)
+    assert page.count("<b>") == page.count("</b>") == page.count("<p>") == 1
+    assert page.endswith("</p><br/>\n12")
+    assert main(["translate", saved.path, "--format", "html", "--input_files", "a", "--output_dir", "b"]) == 2

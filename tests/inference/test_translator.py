@@ -11,6 +11,8 @@ from search_models import nbest_lists, translate_ids
 
 from hf_vanilla_transformer import Ensemble, Translator, VanillaTransformerTrainer, train_tokenizer, translate
 from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.inference.alignment import words
+from hf_vanilla_transformer.inference.html import escape_text
 
 SENTENCES = [
     "a dog runs",
@@ -256,3 +258,31 @@ def test_languages_that_the_model_does_not_have_are_errors(small_model, tokenize
     for wrong in ({"source_lang": "fr"}, {"target_lang": "fr"}):
         with pytest.raises(ValueError, match=r"not (from|into) 'fr'"):
             translate(model, tokenizer, "cats", **wrong)
+
+
+@pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
+def test_an_alignment_has_a_source_word_for_each_word_and_does_not_depend_on_the_batch(
+    small_model, tokenizer, position_embedding
+):
+    model = small_model(vocab_size=len(tokenizer), position_embedding=position_embedding)
+    pairs = [("a dog runs.", "cats"), ("cats", "two men, sit on 2 benches"), ("two men sit", ""), ("a", "cats " * 40)]
+    together = Translator(model, tokenizer).align(pairs)
+    assert [len(links) for links in together] == [1, 7, 0, 40]
+    assert all(
+        link in range(len(words(source))) for (source, _), found in zip(pairs, together, strict=True) for link in found
+    )
+    assert together == [Translator(model, tokenizer).align([pair])[0] for pair in pairs]
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_html_is_translated_with_its_tags_and_reports_sentences_that_are_too_long(model, tokenizer):
+    translator = Translator(model, tokenizer)
+    page, long = translator.translate_html(["<p>A <b>dog</b> runs.</p> 12", f"<i>cats {'and dogs ' * 50}</i>"])
+    assert (
+        page.text.replace("<b>", "").replace("</b>", "")
+        == f"<p>{escape_text(translate(model, tokenizer, 'A dog runs.'))}</p> 12"
+    )
+    assert page.text.count("<b>") == page.text.count("</b>") == 1
+    assert page.problem is None
+    assert long.text == "<i> </i>"
+    assert "sentence 1: " in long.problem

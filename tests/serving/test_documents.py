@@ -1,0 +1,29 @@
+"""The server translates documents: HTML, placeholders, and what is no sentence."""
+
+import re
+
+import pytest
+from live_server import text
+
+PAGE = '<p>A <b class="x">big dog</b> runs &amp; sits.<br/>12:30 <img alt="a cat" src=x></p><!-- c --><pre>a dog</pre>'
+
+
+@pytest.mark.parametrize("alternatives", [0, 2])
+def test_html_keeps_its_tags_and_its_sentences_are_translated(serve, alone, alternatives):
+    answer = serve()("POST", "/translate", text(PAGE, format="html", alternatives=alternatives)).body
+    for page in [answer["translatedText"], *answer.get("alternatives", [])]:
+        assert sorted(re.findall("<[^i][^>]*>", page)) == sorted(re.findall("<[^i][^>]*>", PAGE))
+        assert "12:30 <img" in page
+        assert page.endswith('" src=x></p><!-- c --><pre>a dog</pre>')
+    words = re.sub("<(?!img).*?>", "", answer["translatedText"]).split("12:30")[0]
+    assert words == alone("A big dog runs & sits.").replace("&", "&amp;").replace("<", "&lt;")
+    assert f'alt="{alone("a cat")}"' in answer["translatedText"]
+
+
+def test_what_is_no_sentence_is_not_translated_and_placeholders_appear_once(serve):
+    send = serve()
+    for same in ("12345", "---", "00:01:02,500 --> 00:01:04,000", "\U0001f436", "{{name}} %s", "https://x.org/a"):
+        assert send("POST", "/translate", text(same)).body == {"translatedText": same}
+    translation = send("POST", "/translate", text("- See `ls` in {0} now")).body["translatedText"]
+    assert translation.startswith("- ")
+    assert translation.count("`ls`") == translation.count("{0}") == 1
