@@ -102,7 +102,7 @@ def test_heads_are_switched_off_in_translations_and_in_the_attention_behind_them
     model, tokenizer, *_ = trained_on_multi30k
     first_layer = [name for name in explorer.heads if name.startswith("cross, layer 1,")]
     without = [*first_layer, "encoder, layer 2, head 1"]
-    masks = {"cross_attn_head_mask": torch.ones(2, 8), "head_mask": torch.ones(2, 8)}
+    masks = {name: torch.ones(2, model.config.num_heads) for name in ("cross_attn_head_mask", "head_mask")}
     masks["cross_attn_head_mask"][0] = 0
     masks["head_mask"][1, 0] = 0
     expected = model.generate(**tokenizer(SENTENCE, return_tensors="pt"), num_beams=2, **masks)

@@ -314,13 +314,13 @@ def test_metrics_are_reported_to_tensorboard(train, run_flags, text_flags, tmp_p
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda file: file.stem)
 def test_every_recipe_trains_at_reduced_size(train, small_model_flags, wmt, recipe, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    if "fr" in recipe.stem.split("_"):  # German text passes as French
-        for language, name in (("en", "en"), ("de", "fr")):
-            (tmp_path / f"train.{name}").symlink_to(wmt.with_suffix(f".{language}"))
-    train_file = tmp_path / "train" if (tmp_path / "train.fr").exists() else wmt
+    settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    # English and German pass as French, letters and phonemes
+    for language, name in (("en", settings["source_lang"]), ("de", settings["target_lang"])):
+        (tmp_path / f"train.{name}").symlink_to(wmt.with_suffix(f".{language}"))
     small = [*small_model_flags, "--d_k", "8", "--d_v", "8", "--vocab_size", "600"]
     small += ["--max_tokens", "512", "--max_steps", "3"]
-    files = ["--train_file", str(train_file), "--output_dir", str(tmp_path / "run")]
+    files = ["--train_file", str(tmp_path / "train"), "--output_dir", str(tmp_path / "run")]
     run = train(str(recipe), *files, *small, "--use_cpu", "--disable_tqdm", "true")
     assert run.state.global_step == 3
     assert "1 blank side" in capfd.readouterr().err
