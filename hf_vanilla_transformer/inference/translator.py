@@ -326,6 +326,9 @@ class Translator:
             pairs: the sentences and their translations.
             source_lang, target_lang, tag: as for `translate`.
         """
+        if not pairs:
+            # Nothing for the model to do, which may be at work in another thread
+            return []
         # The first model of an ensemble
         model = getattr(self.model, "models", [self.model])[0]
         if not isinstance(model, PreTrainedModel):
@@ -408,8 +411,10 @@ def _join(
         # the next best combinations would be another search
         chosen = [each.hypotheses[rank] if each.hypotheses else _EMPTY for each in translations]
         text = document.join([text for text, _ in chosen], {i: each[rank] for i, each in its_links.items() if each})
-        # As `translate` returns nothing for white space
-        hypotheses.append(Hypothesis("" if is_blank(text) else text, sum(score for _, score in chosen)))
+        if not document.sentences and is_blank(text):
+            # As `translate` returns nothing for white space
+            text = ""
+        hypotheses.append(Hypothesis(text, sum(score for _, score in chosen)))
     problems = [f"sentence {i}: {each.problem}" for i, each in enumerate(translations, 1) if each.problem]
     return Translation(hypotheses, "; ".join(problems) or None)
 

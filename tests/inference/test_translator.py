@@ -275,6 +275,15 @@ def test_an_alignment_has_a_source_word_for_each_word_and_does_not_depend_on_the
     assert model.config._attn_implementation == "sdpa"
 
 
+def test_the_model_is_left_alone_if_nothing_is_to_be_aligned(model, tokenizer, monkeypatch):
+    # a server joins sentences in another thread than the one in which the model translates
+    translator = Translator(model, tokenizer)
+    model.train()
+    for method in ("set_attn_implementation", "eval", "train"):
+        monkeypatch.setattr(model, method, None)
+    assert translator.align([]) == []
+
+
 def test_html_is_translated_with_its_tags_and_reports_sentences_that_are_too_long(model, tokenizer):
     translator = Translator(model, tokenizer)
     page, long = translator.translate_html(["<p>A <b>dog</b> runs.</p> 12", f"<i>cats {'and dogs ' * 50}</i>"])
