@@ -50,8 +50,10 @@ class Recipes:
         """
         self.calls.write_text("")
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CALLS": str(self.calls)}
-        environment["PATH"] = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
-        environment["REAL"] = str(Path(sys.executable).parent / "vanilla-transformer")
+        # as in an active virtual environment
+        programs = Path(sys.executable).parent
+        environment["PATH"] = os.pathsep.join((str(self.bin), str(programs), os.environ["PATH"]))
+        environment["REAL"] = str(programs / "vanilla-transformer")
         if instead is not None:
             environment["INSTEAD"] = instead
         command = ["bash", f"scripts/recipes/{name}.sh", *map(str, args)]
