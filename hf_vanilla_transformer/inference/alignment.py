@@ -5,7 +5,9 @@ predicts the tokens of the word.
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
@@ -79,17 +81,15 @@ def align(
     source_ids = [[*prefix, *ids] for ids, _ in source_tokens]
     target_ids = [[model.config.decoder_start_token_id, *ids][:limit] for ids, _ in target_tokens]
     found: list[Links] = [()] * len(pairs)
-    implementation = model.config._attn_implementation
-    # The only implementation that returns its weights
-    model.set_attn_implementation("eager")
     for batch in batches_by_length(list(map(len, source_ids)), list(map(len, target_ids)), max_tokens):
         inputs = [source_ids[i] for i in batch]
-        outputs = model(
-            input_ids=pad(inputs, pad_token_id).to(model.device),
-            attention_mask=pad([[1] * len(source) for source in inputs], 0).to(model.device),
-            decoder_input_ids=pad([target_ids[i] for i in batch], pad_token_id).to(model.device),
-            output_attentions=True,
-        )
+        with _eager_attention(model):
+            outputs = model(
+                input_ids=pad(inputs, pad_token_id).to(model.device),
+                attention_mask=pad([[1] * len(source) for source in inputs], 0).to(model.device),
+                decoder_input_ids=pad([target_ids[i] for i in batch], pad_token_id).to(model.device),
+                output_attentions=True,
+            )
         layers = outputs.cross_attentions
         # The mean of all heads: (B, T, S). A decoder may have a single layer
         attention = layers[max(_LAYER, -len(layers))].float().mean(1).cpu()
@@ -99,8 +99,18 @@ def align(
             # Without padding and prefix, at the steps that predict the tokens
             weights = weights[:, len(prefix) :][: len(to_words), : len(from_words)]
             found[i] = (to_words[: len(weights)].T @ weights @ from_words).argmax(1).tolist()
-    model.set_attn_implementation(implementation)
     return found
+
+
+@contextmanager
+def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Use the only implementation that returns its weights."""
+    implementation = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(implementation)
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[list[int], list[Span]]:
@@ -151,10 +161,7 @@ def insert(
     target_words = words(translation)
     if links is None:
         links = [i * len(source_words) // len(target_words) for i in range(len(target_words))]
-    # The number of source words before each mark; a tag inside a word moves to the border of the word
-    places = [
-        sum(start < mark.place if mark.follows else end <= mark.place for start, end in source_words) for mark in marks
-    ]
+    places = _words_before(marks, source_words)
     closing = _closing(marks)
 
     def find(first: int, last: int, among: Span, around: Span) -> Span:
@@ -164,7 +171,8 @@ def insert(
             among: the words of the element around it.
             around: the places in the source where that starts and ends.
         """
-        start, end = places[first], places[last]
+        start = places[first]
+        end = places[last]
         low, high = _best_run([start <= links[i] < end for i in range(*among)])
         if low < high:
             return among[0] + low, among[0] + high
@@ -198,6 +206,13 @@ def insert(
     starts = [start for start, _ in target_words]
     ends = [0, *(end for _, end in target_words)]
     return splice(translation, walk(0, len(marks), (0, len(starts)), (0, len(source_words))), escape)
+
+
+def _words_before(marks: Sequence[Mark], words: Sequence[Span]) -> list[int]:
+    """Return the number of words before each mark; a mark inside a word moves to the border of the word."""
+    starts = [start for start, _ in words]
+    ends = [end for _, end in words]
+    return [bisect_left(starts, mark.place) if mark.follows else bisect_right(ends, mark.place) for mark in marks]
 
 
 def _closing(marks: Sequence[Mark]) -> dict[int, int]:

@@ -104,9 +104,9 @@ class HtmlDocument(Document):
             self._template += mark.source
             return
         self._raw += mark.source
-        names = [self._marks[i].opens for i in self._unclosed]
         if mark.opens:
             self._unclosed.append(len(self._marks))
+        names = [self._marks[i].opens for i in self._unclosed] if mark.closes else []
         if mark.closes in names:
             depth = len(names) - 1 - names[::-1].index(mark.closes)
             first = self._unclosed[depth]

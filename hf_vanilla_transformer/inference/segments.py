@@ -1,6 +1,7 @@
 """Cut a text into its sentences and what is not translated, with sentencex, and join their translations."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -72,12 +73,8 @@ class Passage:
         for i, (part, is_sentence) in enumerate(parts, 1):
             end = start + len(part)
             high = end if i < len(parts) else end + 1
-            own = [
-                replace(mark, place=mark.place - start)
-                for mark, place in zip(marks, places, strict=True)
-                if low <= place < high
-            ]
-            self.pieces.append(_Piece(part, is_sentence, own))
+            own = marks[bisect_left(places, low) : bisect_left(places, high)]
+            self.pieces.append(_Piece(part, is_sentence, [replace(mark, place=mark.place - start) for mark in own]))
             start = end
             low = high
 
@@ -152,11 +149,13 @@ def _cut(line: str, language: str) -> Iterator[tuple[str, bool]]:
 
 def _take_out_placeholders(text: str, marks: Sequence[Mark], escape: Callable[[str], str]) -> tuple[str, list[Mark]]:
     """Return a text without its placeholders, which become marks with one of the spaces around them."""
+    mark_places = [mark.place for mark in marks]
     tag_places = {mark.place for mark in marks if mark.is_tag}
     items = [(mark.place, mark.place, mark) for mark in marks]
     for match in PLACEHOLDER.finditer(text):
         start, end = match.span()
-        if not any(start < mark.place < end for mark in marks):
+        # no mark stands inside
+        if bisect_right(mark_places, start) == bisect_left(mark_places, end):
             items.append((start, end, Mark(start, escape(match[0]))))
 
     plain = ""

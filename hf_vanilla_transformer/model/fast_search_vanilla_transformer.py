@@ -193,8 +193,7 @@ def beam_search(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the same beam search as transformers, step by step.
 
-    As in transformers' loop, methods of the model score the finished hypotheses and bound the running ones. The
-    arguments are those of `greedy_search`.
+    The arguments are those of `greedy_search`.
 
     Returns:
         The num_return_sequences best hypotheses of each sentence, best first (B num_return_sequences, T), and their
@@ -303,13 +302,10 @@ def _advance(model: Any, state: _SearchState, log_probs: Iterable[torch.Tensor],
         scores = best[:, :beams] / model._length_penalty(length, settings.length_penalty)
         _finish(state, extended, scores.masked_fill(~ended[:, :beams] | state.done[:, None], ABSENT), length)
         state.done |= ended.all(-1)
-        # the best candidates that have not ended
-        best, chosen = (best + ABSENT * ended).topk(beams)
-        origins = origins.gather(1, chosen)
-        tokens = tokens.gather(1, chosen)
-    state.running_scores = best[:, :beams]
-    state.parents = origins[:, :beams]
-    state.running = _extend(state.running, state.parents, tokens[:, :beams], length)
+    # the best candidates that have not ended; with equal scores, those that transformers chooses
+    state.running_scores, chosen = (best + ABSENT * ended).topk(beams)
+    state.parents = origins.gather(1, chosen)
+    state.running = _extend(state.running, state.parents, tokens.gather(1, chosen), length)
     return has_ended
 
 
@@ -327,7 +323,16 @@ def _is_complete(model: Any, state: _SearchState, length: int, settings: Any) ->
     if settings.early_stopping is True:
         return worst > ABSENT
     alpha = settings.length_penalty
-    # A log-probability only falls, so the best score that a beam can reach is that of its longest continuation
-    # or, with transformers' heuristic, that of its present length
-    reachable = state.limits[:, 0] if settings.early_stopping == "never" and alpha > 0.0 else length
+    reachable = best_reachable_length(length, state.limits[:, 0], settings.early_stopping, alpha)
     return state.running_scores[:, 0] / model._length_penalty(reachable, alpha) <= worst
+
+
+def best_reachable_length(
+    length: int, longest: int | torch.Tensor, early_stopping: bool | str, alpha: float
+) -> int | torch.Tensor:
+    """Return the length at which a running hypothesis has the best score that it can reach.
+
+    A log-probability only falls, so that score is the one of its longest continuation or, with transformers'
+    heuristic, of its present length.
+    """
+    return longest if early_stopping == "never" and alpha > 0.0 else length

@@ -26,7 +26,13 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .cache_vanilla_transformer import CACHE
-from .fast_search_vanilla_transformer import MAX_FAST_BEAMS, OutputRules, beam_search, greedy_search
+from .fast_search_vanilla_transformer import (
+    MAX_FAST_BEAMS,
+    OutputRules,
+    beam_search,
+    best_reachable_length,
+    greedy_search,
+)
 from .layers_vanilla_transformer import (
     Dropout,
     LearnedPositions,
@@ -323,11 +329,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             longest = limits
             search["max_length"] = limits + search["decoder_prompt_len"]
         if self.config.length_normalization == "gnmt":
-            # a log-probability only falls, so the best score that a beam can reach is that of its longest continuation
-            # or, with transformers' heuristic, that of its present length
             alpha = search["length_penalty"]
-            reachable = longest if search["early_stopping"] == "never" and alpha > 0.0 else search["cur_len"] - 1
-            penalty = gnmt_length_penalty(reachable, alpha)
+            length = best_reachable_length(search["cur_len"] - 1, longest, search["early_stopping"], alpha)
+            penalty = gnmt_length_penalty(length, alpha)
             search |= {"running_beam_scores": search["running_beam_scores"] / penalty, "length_penalty": 0.0}
         return super()._check_early_stop_heuristic(**search)
 

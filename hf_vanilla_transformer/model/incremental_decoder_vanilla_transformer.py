@@ -30,7 +30,7 @@ MIN_PACKED_ELEMENTS = 2**17
 PACKED_FOR_ROWS = 32  # oneDNN's order for one row is slow for more, but not the other way round
 
 
-# packed weights, and the sums of the rows that they were packed from, for as long as the first parameter lives
+# packed weights, and the state of those that they were packed from, for as long as the first parameter lives
 _packed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
@@ -45,13 +45,18 @@ def _side_by_side(parameters: Sequence[torch.Tensor], heads: int) -> torch.Tenso
 def _pack(weights: Sequence[torch.Tensor], heads: int) -> torch.Tensor:
     """Return the weights in oneDNN's own order, which are computed only when the weights have changed.
 
-    The sums of their rows tell: changes through `.data`, as when PEFT merges an adapter, leave no other trace.
+    Their versions tell, and the sums of their rows: changes through `.data`, as when PEFT merges an adapter, leave no
+    other trace.
     """
+    # those of inference mode have no version
+    versions = [None if weight.is_inference() else weight._version for weight in weights]
     sums = torch.cat([weight.detach().sum(1, dtype=torch.float32) for weight in weights])
-    earlier, packed = _packed.get(weights[0], (None, None))
-    if packed is None or packed.dtype != weights[0].dtype or not torch.equal(earlier, sums):
-        packed = torch.ops.mkldnn._reorder_linear_weight(_side_by_side(weights, heads).detach(), PACKED_FOR_ROWS)
-        _packed[weights[0]] = (sums, packed)
+    if (known := _packed.get(weights[0])) is not None:
+        packed, earlier_versions, earlier_sums = known
+        if packed.dtype == weights[0].dtype and versions == earlier_versions and torch.equal(sums, earlier_sums):
+            return packed
+    packed = torch.ops.mkldnn._reorder_linear_weight(_side_by_side(weights, heads).detach(), PACKED_FOR_ROWS)
+    _packed[weights[0]] = (packed, versions, sums)
     return packed
 
 

@@ -9,6 +9,8 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import HEAD_MASKS
 from .plots import KINDS
 
+_MASKS = dict(zip(KINDS, HEAD_MASKS, strict=True))  # the argument for each kind of attention
+
 
 class Head(NamedTuple):
     """A head of an attention layer; layer and number count from 1."""
@@ -41,7 +43,6 @@ def masks_without(heads: Iterable[Head], config: VanillaTransformerConfig) -> di
     layers = layers_by_kind(config)
     masks: dict[str, torch.Tensor] = {}
     for kind, layer, number in heads:
-        name = dict(zip(KINDS, HEAD_MASKS, strict=True))[kind]
-        mask = masks.setdefault(name, torch.ones(layers[kind], config.num_heads))
+        mask = masks.setdefault(_MASKS[kind], torch.ones(layers[kind], config.num_heads))
         mask[layer - 1, number - 1] = 0
     return masks

@@ -63,8 +63,7 @@ def test_models_on_different_devices_are_rejected(small_model):
 
 def test_ensemble_of_a_model_with_itself_generates_like_the_model(models):
     first, _ = models
-    # with three beams, two candidates tie in float32 after 36 tokens
-    for settings in ({"num_beams": 1}, {"num_beams": 4}, {"num_beams": 4, "num_return_sequences": 2}):
+    for settings in ({"num_beams": 1}, {"num_beams": 4}, {"num_beams": 3, "num_return_sequences": 2}):
         expected = first.generate(SOURCE, attention_mask=MASK, **settings)
         assert torch.equal(Ensemble([first, first]).generate(SOURCE, attention_mask=MASK, **settings), expected)
 

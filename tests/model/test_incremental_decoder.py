@@ -72,6 +72,11 @@ def load_other_weights(model):
     model.load_state_dict({name: weight.roll(1, 0) for name, weight in model.state_dict().items()})
 
 
+def reorder_weights_within_rows(model):
+    # the sums of the rows stay the same
+    model.load_state_dict({name: weight.roll(1, -1) for name, weight in model.state_dict().items()})
+
+
 def merge_an_adapter(model):
     config = LoraConfig(target_modules=["k_proj", "fc2"], init_lora_weights=False)
     assert get_peft_model(model, config).merge_and_unload() is model
@@ -88,6 +93,7 @@ CHANGES = {
     "nothing": lambda model: None,
     "a training step": train_a_step,
     "load_state_dict": load_other_weights,
+    "load_state_dict with equal sums of rows": reorder_weights_within_rows,
     "another dtype and back": lambda model: model.to(torch.bfloat16).float(),
     "a merged adapter": merge_an_adapter,
     "one weight": change_one_weight_without_a_trace,

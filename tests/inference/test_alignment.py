@@ -1,0 +1,36 @@
+import pytest
+
+from hf_vanilla_transformer import Translator, train_tokenizer
+from hf_vanilla_transformer.inference.alignment import Mark, insert, splice
+from hf_vanilla_transformer.inference.segments import Passage
+
+
+def test_a_failed_alignment_leaves_the_attention_of_the_model_as_it_was(small_model, monkeypatch):
+    tokenizer = train_tokenizer(["a dog runs"] * 3, 280)
+    model = small_model(vocab_size=len(tokenizer))
+
+    def out_of_memory(*args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(model, "forward", out_of_memory)
+    with pytest.raises(MemoryError):
+        Translator(model, tokenizer).align([("a dog", "dogs")])
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_tags_go_to_the_words_that_come_from_the_words_in_them():
+    marks = [Mark(2, "<b>", opens="b"), Mark(5, "</b>", closes="b")]
+    assert splice("a red dog", marks, str) == "a <b>red</b> dog"
+    # "chien" comes from "dog", and "rouge" from "red"
+    assert insert("un chien rouge", "a red dog", marks, [0, 2, 1], str) == "un chien <b>rouge</b>"
+    # without an alignment, words are in the same order
+    assert insert("un chien rouge", "a red dog", marks, None, str) == "un <b>chien</b> rouge"
+
+
+@pytest.mark.parametrize("place", range(22))
+def test_a_mark_belongs_to_one_piece_and_stays_at_its_place(place):
+    text = "A dog runs. It stops! "
+    passage = Passage(text, [Mark(place, "<br>")], "en")
+    assert sum(len(piece.marks) for piece in passage.pieces) == 1
+    sentences = sum(piece.is_sentence for piece in passage.pieces)
+    assert passage.join(iter([(None, None)] * sentences)) == f"{text[:place]}<br>{text[place:]}"
