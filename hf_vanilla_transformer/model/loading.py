@@ -78,6 +78,21 @@ def loading_errors(name: str, file: str = "") -> Iterator[None]:
         raise OSError(f"Cannot load {where}: {file and f'in its {file}, '}{reason}") from error
 
 
+def load_any_config(name: str) -> Any:
+    """Return the configuration of a model of any type, a local folder or a repository on the Hub.
+
+    Raises:
+        OSError: If it cannot be loaded.
+    """
+    with loading_errors(name):
+        fields, _ = PreTrainedConfig.get_config_dict(name)
+        labels = fields.get("num_labels")
+        if isinstance(labels, int) and labels > MAX_POSITIONS:
+            # transformers would make a name for each
+            raise ValueError(f"num_labels in its config.json must be at most {MAX_POSITIONS:,}, but is {labels:,}")
+    return load(AutoConfig, name)
+
+
 def load_config(name: str) -> VanillaTransformerConfig:
     """Return the configuration of the model `name`, a local folder or a repository on the Hub.
 
@@ -85,7 +100,7 @@ def load_config(name: str) -> VanillaTransformerConfig:
         OSError: If it cannot be loaded.
         ValueError: If it belongs to a different model type.
     """
-    config = load(AutoConfig, name)
+    config = load_any_config(name)
     _check_model_type(config, name)
     check_config(config, name)
     return config
@@ -211,6 +226,8 @@ def check_config(config: VanillaTransformerConfig, name: str) -> None:
         check_nesting(vars(config))
         # that of a file could be code on the Hub
         config._attn_implementation = "sdpa"
+        # the results of a model are read by name
+        config.return_dict = True
         config.validate()
         Directions(config)
         if config.pad_token_id is None:

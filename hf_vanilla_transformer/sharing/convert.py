@@ -14,7 +14,6 @@ from huggingface_hub import ModelCard, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from torch import nn
 from transformers import (
-    AutoConfig,
     AutoTokenizer,
     MarianConfig,
     MarianMTModel,
@@ -26,7 +25,7 @@ from yaml import YAMLError
 from ..data.tokenizer import check_tokenizer
 from ..files import CARD, MODEL_TYPES, JsonObject, import_extra, new_folder, write_whole
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.loading import find_weights, load, load_complete, load_model, loading_errors
+from ..model.loading import find_weights, load, load_any_config, load_complete, load_model, loading_errors
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .card import CardDetails, model_card, write_card, write_record
 from .marian_tokenizer import adopt_languages, for_marian, save_for_all_releases
@@ -267,7 +266,7 @@ def from_pretrained(
             "The languages of a model of this package are its own: give none with a conversion to marian."
         )
     name = str(source)
-    config = load(AutoConfig, name)
+    config = load_any_config(name)
     _check_convertible(config.model_type, VANILLA_TRANSFORMER if to == MARIAN else MARIAN)
     model: PreTrainedModel
     if to == MARIAN:

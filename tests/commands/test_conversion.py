@@ -122,6 +122,7 @@ def opus_base(tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)  # for 1,000 sentences
 @pytest.mark.parametrize("num_beams", [1, 4, 6])
 def test_a_converted_model_of_base_size_translates_to_the_token_as_marian_does(opus_base, num_beams):
     marian = MarianMTModel.from_pretrained(opus_base[0])

@@ -19,6 +19,7 @@ from transformers import MarianConfig, MarianMTModel
 import hf_vanilla_transformer
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.inference.ensemble import Ensemble
 from hf_vanilla_transformer.model import loading
 from hf_vanilla_transformer.model.loading import load_model
 
@@ -84,6 +85,8 @@ DAMAGES = {
     "an unknown model type": change_config(model_type="foreign"),
     "a million layers": change_config(num_encoder_layers=10**6),
     "positions for 51 GB": change_config(max_position_embeddings=10**8),
+    "a billion labels": change_config(num_labels=10**9),
+    "a billion labels of a different model type": change_config(num_labels=10**9, model_type="bert"),
     "a start token beyond the vocabulary": change_config(decoder_start_token_id=260),
     "a negative end token": change_config(eos_token_id=[2, -1]),
     "no padding token": change_config(pad_token_id=None),
@@ -226,6 +229,16 @@ def test_an_adapter_folder_loads(folder, tmp_path):
 def test_attention_from_the_hub_is_overridden(key, folder):
     change_config(**{key: "kernels-community/flash-attn"})(folder)
     assert load_model(str(folder)).config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("changes", [{"return_dict": False}, {"return_dict": 0, "output_hidden_states": True}])
+def test_results_have_names_whatever_the_config_says(changes, folder):
+    change_config(**changes)(folder)
+    model = load_model(str(folder))
+    source = torch.tensor([[5, 6, 2]])
+    assert model(input_ids=source, decoder_input_ids=source).logits.shape == (1, 3, 260)
+    ensemble = Ensemble([model, model])
+    assert torch.equal(ensemble.generate(source, max_new_tokens=5), model.generate(source, max_new_tokens=5))
 
 
 @pytest.fixture
