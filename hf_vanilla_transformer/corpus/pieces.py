@@ -20,7 +20,7 @@ from ..data.source import Source, text_to_exclude
 from ..files import checksum, replacing
 from ..model.loading import load_tokenizer
 from .deduplication import digest, duplicates_of, find_duplicates, write_digests
-from .runner import read_note, write_json
+from .runner import damaged, read_note, write_json
 
 _IDS = pa.list_(pa.int32())
 _TOKENS = pa.schema({"input_ids": _IDS, "labels": _IDS, "source_length": pa.int32(), "target_length": pa.int32()})
@@ -101,12 +101,19 @@ class PieceTasks(NamedTuple):
         return sum(counts)
 
     def pieces(self, sources: int) -> list[Piece]:
-        """Return the pieces of all sources, which have been read."""
-        notes = [read_note(self.file("source", source, ending="json"), {"pairs": [int]}) for source in range(sources)]
-        counts = [
-            (source, index, pairs) for source, note in enumerate(notes) for index, pairs in enumerate(note["pairs"])
-        ]
-        return [Piece(number, *each) for number, each in enumerate(counts)]
+        """Return the pieces of all sources, which have been read.
+
+        Raises:
+            DataError: If the note of a source is damaged.
+        """
+        found: list[Piece] = []
+        for source in range(sources):
+            note = self.file("source", source, ending="json")
+            for index, pairs in enumerate(read_note(note, {"pairs": [int]})["pairs"]):
+                if not 0 < pairs <= self.preparation.shard_pairs:
+                    raise damaged(note)
+                found.append(Piece(len(found), source, index, pairs))
+        return found
 
     def text(self, pieces: Iterable[Piece]) -> Iterator[str]:
         """Yield the source and the target of each pair of pieces."""

@@ -326,8 +326,13 @@ def read_note(note: Path, expected: JsonObject) -> JsonObject:
     """
     content = read_json(note)
     if not matches(content, expected):
-        raise DataError(f"{note} is damaged; start the job again in a new folder.")
+        raise damaged(note)
     return content
+
+
+def damaged(note: Path) -> DataError:
+    """Return the error for a note that cannot be true."""
+    return DataError(f"{note} is damaged; start the job again in a new folder.")
 
 
 def write_json(file: Path, content: JsonObject) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,15 @@ def test_an_interrupted_preparation_whose_temporary_files_were_removed_starts_ov
     shutil.rmtree(sample_folder / "prepared" / "prepare-work")
     _, manifest = prepare_sample(sample_folder, sample_tokenizer, source=GivenRows(rows()))
     assert (manifest["whole"], manifest["read"]) == (True, 300)
+
+
+@pytest.mark.parametrize("count", [2**64, 10**6, 0, -1, "1"])
+def test_a_count_of_pairs_that_cannot_be_is_refused(count, sample_folder, sample_tokenizer):
+    prepare_sample(sample_folder, sample_tokenizer, share=(0, 2))
+    [note] = (sample_folder / "prepared" / "prepare-work").glob("source-*.json")
+    note.write_text(json.dumps({"pairs": [count]}))
+    with pytest.raises(DataError, match=f"^{re.escape(str(note))} is damaged; start the job again in a new folder"):
+        prepare_sample(sample_folder, sample_tokenizer)
 
 
 def test_the_elements_of_an_array_write_the_same_shards_step_by_step(sample_folder, sample_tokenizer):
