@@ -255,7 +255,7 @@ def _change_content(file: Path, rng: random.Random) -> bytes:
     """Return content for a file that is what its name says, with an absurd value."""
     content = file.read_bytes()
     # a file may have been damaged before
-    with suppress(ValueError, yaml.YAMLError):
+    with suppress(ValueError, yaml.YAMLError, RecursionError):
         if file.suffix == ".json":
             return _change_document(json.loads(content), file.name, rng)
         if file.suffix == ".yaml":
