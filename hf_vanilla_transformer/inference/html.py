@@ -13,10 +13,10 @@ from html.parser import HTMLParser
 from .alignment import Links, Mark, splice
 from .segments import PLACEHOLDER, Document, Passage
 
-# Elements inside sentences; every other tag ends a sentence
+# Elements inside sentences, `c` and `lang` in those of WebVTT; every other tag ends a sentence
 _INLINE = re.compile(
-    "a|abbr|acronym|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|ins|kbd|label|mark|math|q|rp|rt|ruby|s|samp|"
-    "small|span|strike|strong|sub|sup|time|tt|u|var|wbr"
+    "a|abbr|acronym|b|bdi|bdo|big|c|cite|code|data|del|dfn|em|font|i|img|ins|kbd|label|lang|mark|math|q|rp|rt|ruby|s|"
+    "samp|small|span|strike|strong|sub|sup|time|tt|u|var|wbr"
 )
 # Elements that are not translated
 _KEPT = re.compile("code|kbd|math|pre|samp|script|style|textarea|tt|var")
@@ -206,7 +206,8 @@ class _Tokenizer(HTMLParser):
         self.tokens.append(_Token(self._line_starts[line - 1] + column, kind, name, attributes))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._add("start", tag, attrs)
+        # WebVTT writes classes behind the name: <c.yellow>, <i.loud>
+        self._add("start", tag.partition(".")[0], attrs)
 
     handle_startendtag = handle_starttag
 

@@ -38,9 +38,6 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-_EMPTY = Hypothesis("", 0.0)  # the translation of blank text: certain, so its log-probability is 0
-
-
 @dataclass(frozen=True)
 class Translation:
     """The result for one sentence or text.
@@ -399,7 +396,7 @@ def check_same_directions(directions: Mapping[str, Directions]) -> None:
 def _join(
     document: Document, translations: Sequence[Translation], links: Iterator[Links | None], nbest: int
 ) -> Translation:
-    """Return the translation of a text from those of its sentences; a sentence that has none is left out.
+    """Return the translation of a text from those of its sentences; a sentence that has none stays as it is.
 
     Args:
         links: the next ones are the alignments of all hypotheses of those sentences that need one.
@@ -409,12 +406,13 @@ def _join(
     for rank in range(nbest):
         # Hypotheses of equal rank are joined: the best text of all is that of the best sentences, and searching for
         # the next best combinations would be another search
-        chosen = [each.hypotheses[rank] if each.hypotheses else _EMPTY for each in translations]
-        text = document.join([text for text, _ in chosen], {i: each[rank] for i, each in its_links.items() if each})
+        chosen = [each.hypotheses[rank] if each.hypotheses else None for each in translations]
+        texts = [each.text if each else None for each in chosen]
+        text = document.join(texts, {i: each[rank] for i, each in its_links.items() if each})
         if not document.sentences and is_blank(text):
             # As `translate` returns nothing for white space
             text = ""
-        hypotheses.append(Hypothesis(text, sum(score for _, score in chosen)))
+        hypotheses.append(Hypothesis(text, sum(each.score for each in chosen if each)))
     problems = [f"sentence {i}: {each.problem}" for i, each in enumerate(translations, 1) if each.problem]
     return Translation(hypotheses, "; ".join(problems) or None)
 

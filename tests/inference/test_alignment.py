@@ -1,7 +1,8 @@
 import pytest
+import torch
 
 from hf_vanilla_transformer import Translator, train_tokenizer
-from hf_vanilla_transformer.inference.alignment import Mark, insert, splice
+from hf_vanilla_transformer.inference.alignment import Mark, _link, insert, splice
 from hf_vanilla_transformer.inference.segments import Passage
 
 
@@ -12,17 +13,30 @@ def test_a_failed_alignment_leaves_the_attention_of_the_model_as_it_was(small_mo
     def out_of_memory(*args, **kwargs):
         raise MemoryError
 
-    monkeypatch.setattr(model, "forward", out_of_memory)
+    monkeypatch.setattr(model.base_model, "forward", out_of_memory)
     with pytest.raises(MemoryError):
         Translator(model, tokenizer).align([("a dog", "dogs")])
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_words_are_linked_by_their_share_of_the_attention_and_added_punctuation_is_not():
+    # from: Does  he    lend   it    ?
+    attention = [
+        [0.45, 0.00, 0.55, 0.05, 0.05],  # Leiht
+        [0.40, 0.30, 0.10, 0.10, 0.10],  # er
+        [0.40, 0.10, 0.30, 0.10, 0.10],  # ,
+        [0.40, 0.00, 0.00, 0.50, 0.10],  # es
+        [0.10, 0.00, 0.10, 0.10, 0.70],  # ?
+    ]
+    links = _link(torch.tensor(attention), "Does he lend it?", "Leiht er, es?")
+    assert links == [[2, 0], [1], [], [3], [4]]
 
 
 def test_tags_go_to_the_words_that_come_from_the_words_in_them():
     marks = [Mark(2, "<b>", opens="b"), Mark(5, "</b>", closes="b")]
     assert splice("a red dog", marks, str) == "a <b>red</b> dog"
     # "chien" comes from "dog", and "rouge" from "red"
-    assert insert("un chien rouge", "a red dog", marks, [0, 2, 1], str) == "un chien <b>rouge</b>"
+    assert insert("un chien rouge", "a red dog", marks, [[0], [2], [1]], str) == "un chien <b>rouge</b>"
     # without an alignment, words are in the same order
     assert insert("un chien rouge", "a red dog", marks, None, str) == "un <b>chien</b> rouge"
 

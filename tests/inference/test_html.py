@@ -114,7 +114,7 @@ def test_every_tag_is_copied_once_and_blocks_keep_their_order(text, random):
         random.shuffle(words)
         translations.append(" ".join(words))
         links[i] = (
-            [random.randrange(len(sentence)) for _ in range(len(sentence) + 9)] if random.random() < 0.8 else None
+            [[random.randrange(len(sentence))] for _ in range(len(sentence) + 9)] if random.random() < 0.8 else None
         )
     result = document.join(translations, links)
     assert Counter(tags(result)) == Counter(tags(text))
@@ -134,11 +134,12 @@ def test_html_whose_sentences_are_kept_has_the_same_tags_and_text(text):
 
 
 def translated(text, words=None):
-    """Return HTML with its sentences in upper case, and these; or with the one translation and alignment given."""
+    """Return HTML with its sentences in upper case, and these; or with one translation and its words' sources."""
     document = HtmlDocument(text, "en")
     if words is None:
         return document.join([sentence.upper() for sentence in document.sentences]), document.sentences
-    translation, links = words
+    translation, sources = words
+    links = sources and [[source] for source in sources]
     return document.join([translation], {0: links})
 
 
@@ -176,6 +177,21 @@ def test_only_text_and_the_attributes_for_readers_change(text, expected):
 def test_inline_elements_are_in_the_sentence_and_blocks_end_it():
     text = "<div>A <b>big</b> dog <i>runs. It</i> sits.<p>A cat<br>A <span>man</span></div><td>x<td>y"
     assert translated(text)[1] == ["A big dog runs.", "It sits.", "A cat", "A man", "x", "y"]
+
+
+def test_speakers_and_classes_of_web_subtitles_are_tags():
+    text = "<v.loud Anna>A <c.red.big>dog</c> <i.far>runs</i>.</v> No."
+    assert translated(text) == (
+        text.replace("dog", "DOG").replace("runs", "RUNS").replace("No", "NO"),
+        ["A dog runs.", "No."],
+    )
+
+
+def test_a_word_that_the_translation_adds_is_at_no_edge_of_an_element():
+    document = HtmlDocument("I hope <b>that he</b> runs", "en")
+    assert document.join(["ICH HOFFE , DASS ER LÄUFT"], {0: [[0], [1], [], [2], [3], [4]]}) == (
+        "ICH HOFFE , <b>DASS ER</b> LÄUFT"
+    )
 
 
 def test_a_tag_lands_on_the_words_that_come_from_its_words():
