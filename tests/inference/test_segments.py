@@ -114,8 +114,8 @@ def test_other_text_is_no_placeholder(text):
 def test_a_placeholder_follows_the_words_around_it():
     document = Document("The dog {name} eats.", "en")
     assert document.aligned == [0]
-    assert document.join(["Es frisst der Hund."], {0: [2, 2, 0, 1, 3]}) == "Es frisst der Hund {name}."
-    assert Document("{0} dogs in `x`", "en").join(["Hunde in"], {0: [0, 1]}) == "{0} Hunde in `x`"
+    assert document.join(["Es frisst der Hund."], {0: [[2], [2], [0], [1], [3]]}) == "Es frisst der Hund {name}."
+    assert Document("{0} dogs in `x`", "en").join(["Hunde in"], {0: [[0], [1]]}) == "{0} Hunde in `x`"
     assert Document("See {a} {b}.", "en").join(["Siehe."]) == "Siehe {a} {b}."
 
 
