@@ -45,17 +45,14 @@ class BpeDropout:
 
     Args:
         tokenizer: a byte-pair encoding whose words begin with a mark for the space, or end with a mark.
-        probability: the paper's p, 0.1 for most languages.
+        probability: the paper's p, at least 0 and below 1, 0.1 for most languages.
         seed: seed of the segmentations.
 
     Raises:
-        ValueError: if the tokenizer is not such an encoding, or the probability is not in [0, 1).
+        ValueError: if the tokenizer is not such an encoding.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float, seed: int):
-        if not 0.0 <= probability < 1.0:
-            raise ValueError(f"bpe_dropout must be in [0, 1), got {probability}.")
-
         # Only its JSON contains the merges; `Tokenizer.model` has no attribute for them.
         model = json.loads(tokenizer.backend_tokenizer.to_str())["model"] if tokenizer.is_fast else {}
         kind = model.get("type", type(tokenizer).__name__)
@@ -68,9 +65,7 @@ class BpeDropout:
         self.probability = probability
         self.seed = seed
         self.vocabulary: dict[str, int] = model["vocab"]
-        # Files of older versions of tokenizers have "a b" where newer ones have ["a", "b"].
-        merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
-        self.ranks = {tuple(merge): rank for rank, merge in enumerate(merges)}
+        self.ranks = {tuple(merge): rank for rank, merge in enumerate(model["merges"])}
 
         # By id, with "" for ids that no token has.
         self.tokens = [""] * vocabulary_size(tokenizer)

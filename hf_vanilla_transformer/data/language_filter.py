@@ -3,25 +3,18 @@
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..files import import_extra
+
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
 
 MIN_PROBABILITY = 0.9  # of the other language; lower ones are mostly names, numbers and short phrases
 
 
-class _Identifier(Protocol):
-    """What is used of py3langid's `LanguageIdentifier`."""
-
-    labels: list[str]
-
-    def classify(self, text: str) -> tuple[str, float]: ...
-
-    def rank(self, text: str) -> list[tuple[str, float]]: ...
-
-
 @cache  # the model is slow to load
-def _identifier() -> _Identifier:
+def _identifier() -> "LanguageIdentifier":
     langid = import_extra("py3langid.langid", "clean")
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 

@@ -22,12 +22,8 @@ def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]
 
     Args:
         sizes: number of pairs of each source.
-
-    Raises:
-        ValueError: if the temperature is below 1.
+        temperature: at least 1.
     """
-    if not temperature >= 1.0:
-        raise ValueError(f"sampling_temperature must be at least 1, got {temperature}.")
     return [(size / max(sizes)) ** (1 / temperature - 1) for size in sizes]
 
 
@@ -87,7 +83,7 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
     Args:
         source_lengths, target_lengths: number of tokens of each pair.
         sizes: number of pairs of each source.
-        weights: number of times that each source is used per epoch.
+        weights: number of times that each source is used per epoch, positive and finite.
         changing_lengths: if the lengths change with every use, a function that returns the numbers of tokens (n,) of
             the sources and of the targets for n of the numbers that are yielded. The pairs of each epoch are sorted
             by these lengths into batches of the same sizes. A batch may still have too little room for such a length,
@@ -96,7 +92,7 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
     The other arguments are those of `MaxTokensBatchSampler`.
 
     Raises:
-        ValueError: as `MaxTokensBatchSampler`, and if a weight is not positive.
+        ValueError: as `MaxTokensBatchSampler`.
     """
 
     def __init__(
@@ -109,9 +105,6 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         seed: int = 0,
         changing_lengths: ChangingLengths | None = None,
     ):
-        for weight in weights:
-            if not 0.0 < weight < float("inf"):
-                raise ValueError(f"The weights of sources must be positive numbers, got {weight}.")
         source = np.asarray(source_lengths, dtype=np.int64)
         target = np.asarray(target_lengths, dtype=np.int64)
         self.offsets = np.cumsum([0, *sizes[:-1]])

@@ -360,7 +360,9 @@ class HubDataset(Text):
             # `datasets` takes the path of a folder for a pattern, and cannot be told otherwise
             raise DataError(f"{self.dataset}: the path of a dataset may not contain any of * ? [; rename the folder.")
         if Path(self.dataset).is_dir():
-            options["cache_dir"] = _cache_folder(self._files(identify))
+            # `datasets` knows a file only by its path and time
+            identity = digest(self._files(identify))
+            options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE, identity))
         _check_cache()
         with _reading_errors(f"The dataset {self._origin}"):
             return load_dataset(self.dataset, self.config_name, **options)
@@ -484,11 +486,6 @@ def _check_cache() -> None:
     except OSError as error:
         advice = "make it writable, or set HF_DATASETS_CACHE to another folder"
         raise OSError(f"The cache folder {folder} cannot be used ({error.strerror}); {advice}.") from None
-
-
-def _cache_folder(identity: object) -> str:
-    """Return the folder in which `datasets`, which knows a file by its path and time, caches text of this identity."""
-    return str(Path(datasets.config.HF_DATASETS_CACHE, digest(identity)))
 
 
 def _cache(path: str, format: str, files: tuple[str, ...], languages: tuple[str, ...], features: Features) -> Dataset:

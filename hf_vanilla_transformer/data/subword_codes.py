@@ -4,17 +4,17 @@ The last character of a word carries a mark, `</w>`. fairseq's recipes and most 
 has tokenised.
 """
 
-import heapq
-from collections import Counter, defaultdict
+import io
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from contextlib import redirect_stderr
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from ..files import import_extra
 from .formats import DataError, read_lines
 
 END = "</w>"
-MIN_FREQUENCY = 2  # of a pair that is merged
 _VERSION = "#version: 0.2"
 _Pair = tuple[str, str]
 
@@ -28,59 +28,31 @@ def _characters(word: str) -> list[str]:
     return [*word[:-1], word[-1] + END]
 
 
-def _merge(symbols: list[str], pair: _Pair) -> list[str]:
-    """Return the symbols of a word in which each occurrence of the pair, from left to right, is one symbol."""
-    merged: list[str] = []
-    for symbol in symbols:
-        if merged and (merged[-1], symbol) == pair:
-            merged[-1] += symbol
-        else:
-            merged.append(symbol)
-    return merged
-
-
-def _priority(frequency: int, pair: _Pair) -> tuple:
-    """Return a key that sorts pairs by frequency, and those of equal frequency backwards, as `max` of tuples does."""
-    # 1 is greater than all others, so that a prefix comes after what it begins
-    return -frequency, *([*(-ord(character) for character in symbol), 1] for symbol in pair), pair
-
-
 def learn_codes(words: Counter[str], size: int) -> list[_Pair]:
     """Return the merges that `subword-nmt learn-bpe` learns, in its order, for a vocabulary of `size` symbols.
 
     Args:
-        words: how often each word occurs.
-    """
-    symbols = {word: _characters(word) for word in words}
-    vocabulary = {symbol for split in symbols.values() for symbol in split}
-    frequencies: Counter[_Pair] = Counter()
-    # the words in which a pair occurs, or occurred
-    places: defaultdict[_Pair, set[str]] = defaultdict(set)
-    heap: list[tuple] = []
-    merges: list[_Pair] = []
-    changed = {word: split[:1] for word, split in symbols.items()}  # what the pairs of each word were counted for
-    while len(vocabulary) < size:
-        changes: Counter[_Pair] = Counter()
-        for word, before in changed.items():
-            for pair in pairwise(before):
-                changes[pair] -= words[word]
-            for pair in pairwise(symbols[word]):
-                changes[pair] += words[word]
-                places[pair].add(word)
-        for pair in filter(changes.get, changes):
-            frequencies[pair] += changes[pair]
-            heapq.heappush(heap, _priority(frequencies[pair], pair))
+        words: how often each word occurs; those with a line break, which no file of codes can hold, are left out.
 
-        # Entries of pairs whose frequency has changed since are out of date
-        while heap and frequencies[heap[0][-1]] != -heap[0][0]:
-            heapq.heappop(heap)
-        if not heap or -heap[0][0] < MIN_FREQUENCY:
+    Raises:
+        ImportError: if subword-nmt is not installed.
+    """
+    codes = io.StringIO()
+    dictionary = [f"{word} {count}" for word, count in words.items() if len(word) > 1 and not {*word} & {*"\r\n"}]
+    if not dictionary:
+        return []
+    # its progress bar counts merges that may never be learned
+    with redirect_stderr(io.StringIO()):
+        import_extra("subword_nmt.learn_bpe", "paper").learn_bpe(dictionary, codes, size, is_dict=True)
+    vocabulary = {symbol for word in words for symbol in _characters(word)}
+    merges: list[_Pair] = []
+    # Two merges may lead to the same symbol
+    for line in codes.getvalue().split("\n")[1:-1]:
+        if len(vocabulary) == size:
             break
-        best = heapq.heappop(heap)[-1]
-        merges.append(best)
-        vocabulary.add("".join(best))
-        changed = {word: symbols[word] for word in places.pop(best)}
-        symbols |= {word: _merge(split, best) for word, split in changed.items()}
+        left, right = line.split(" ")
+        merges.append((left, right))
+        vocabulary.add(left + right)
     return merges
 
 

@@ -7,7 +7,7 @@ run a faster loop over `IncrementalDecoder` with the same results.
 """
 
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -293,20 +293,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         else:
             raise ValueError("There is no source to translate; pass input_ids, inputs_embeds or encoder_outputs.")
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
-
-    def init_continuous_batching(self, *args, **kwargs) -> NoReturn:
-        """Refuse continuous batching, which transformers has only for models without an encoder.
-
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError(
-            f"{type(self).__name__} has no continuous batching, which transformers supports only for decoder-only "
-            "models. Use generate(), which removes finished sentences from the batch."
-        )
-
-    generate_batch = init_continuous_batching
-    continuous_batching_context_manager = init_continuous_batching
 
     def _length_penalty(self, length: int | torch.Tensor, alpha: float) -> float | torch.Tensor:
         """Return the number by which to divide the log-probability of `length` tokens after the start token."""

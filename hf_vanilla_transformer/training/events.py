@@ -16,10 +16,7 @@ class RunEvents(TensorBoardCallback):
         # TensorBoard hides what earlier files of the folder hold from this update on
         self._purge_step = None if state.is_hyper_param_search else state.global_step + 1
         if self.logging_dir is None:
-            folder = Path(args.output_dir, "runs")
-            # Earlier versions wrote to a folder below it, whose curve this one continues
-            files = sorted(folder.rglob("events.out.tfevents.*"), key=lambda file: file.name)
-            self.logging_dir = str(files[-1].parent if files else folder)
+            self.logging_dir = str(Path(args.output_dir, "runs"))
         super().on_train_begin(args, state, control, **kwargs)
         # A later evaluation writes to another file, and takes nothing back
         self._purge_step = None

@@ -315,15 +315,6 @@ def test_a_mask_of_any_dtype_decodes_the_same(small_model, sources, num_beams, s
     assert torch.equal(model.generate(**sources, num_beams=num_beams, **settings), expected)
 
 
-@pytest.mark.parametrize(
-    "method", ["generate_batch", "init_continuous_batching", "continuous_batching_context_manager"]
-)
-def test_continuous_batching_is_refused_in_one_clear_line(small_model, method):
-    with pytest.raises(NotImplementedError, match=r"no continuous batching, .* Use generate\(\)") as error:
-        getattr(small_model(), method)([[5, 6, 2]])
-    assert "\n" not in str(error.value)
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("position_embedding", ["sinusoidal", "learned"])
 def test_a_step_with_a_static_cache_compiles_to_one_graph(small_model, sources, position_embedding):

@@ -72,18 +72,6 @@ def test_a_run_that_lost_all_checkpoints_begins_its_curve_again(train, flags, tm
     assert curves(run_folder / "runs")["train/loss"] == pytest.approx(logged(run, "loss"), rel=1e-5)
 
 
-def test_the_curve_of_a_run_of_an_earlier_version_goes_on_in_its_folder(train, flags, tmp_path):
-    train(*flags, "--max_steps", "2")
-    events = tmp_path / "run" / "runs"
-    earlier = events / "Nov25_10-00-00_host"
-    earlier.mkdir()
-    for file in events.glob("events.out.tfevents.*"):
-        file.rename(earlier / file.name)
-    run = train(*flags, "--max_steps", "4")
-    assert event_folders(tmp_path / "run") == {earlier}
-    assert curves(earlier)["train/loss"] == pytest.approx(logged(run, "loss"), rel=1e-5)
-
-
 def test_a_validation_after_training_takes_nothing_back(train, flags, tmp_path):
     run = train(*flags)
     run.evaluate(metric_key_prefix="eval_later")
