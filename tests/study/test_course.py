@@ -1,6 +1,7 @@
 """The course in scripts/study/course/: its notebooks, their exercises, solutions and wrong answers."""
 
 import ast
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -131,3 +132,29 @@ def test_the_experiments_of_lesson_9_tell_all_faults_apart(course):
     healthy = signature(models["healthy"]())
     signatures = [signature(models["broken_by"](fault)) for fault in models["FAULTS"]]
     assert len({healthy, *signatures}) == 13
+
+
+def test_the_tables_of_the_seeds_name_what_exists():
+    tables = (COURSE / "README.md").read_text(encoding="utf-8").split("## What the seeds say")[1]
+    rows = [
+        line for line in tables.splitlines() if line.startswith("|") and not line.startswith(("| section |", "|---"))
+    ]
+    # a title may be wrapped in the comments of its source
+    texts = {str(int(lesson.name[:2])): lesson.read_text(encoding="utf-8").replace("\n# ", " ") for lesson in LESSONS}
+    tests = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py"))
+    assert len(re.findall(r"^### Seed \d{3}$", tables, re.MULTILINE)) == 5
+    for row in rows:
+        section, covered = (cell.strip() for cell in row.strip("|").split("|"))
+        assert section, row
+        assert covered, row
+        lessons = re.findall(r"(?:^|[;,] | to )(\d+)(?=[;,:]|$| \(| to )", covered)
+        assert lessons, row
+        assert set(lessons) <= set(texts), row
+        for lesson, exercise in re.findall(r"(\d+), exercises? (\d)", covered):
+            assert f"## Exercise {exercise}:" in texts[lesson], row
+        for title in re.findall(r'"([^"]+)"', covered):
+            assert any(title.removesuffix(" ...") in texts[lesson] for lesson in lessons), row
+        for name in re.findall(r"`(test_\w+)`", covered):
+            assert f"def {name}(" in tests, row
+        for file in re.findall(r"`([\w/]+\.py)`", covered):
+            assert (ROOT / file).is_file(), row

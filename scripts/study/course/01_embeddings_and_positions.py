@@ -5,6 +5,8 @@
 #
 # You will turn tokens into vectors, build the table of sinusoids, first in a loop and then without one, and show why a
 # step along the sentence is a rotation. About 45 minutes; the cells themselves need a few seconds.
+#
+# The lessons often mention *seeds*: five write-ups of the paper on the web, which this course corrects where they err.
 
 # %% tags=["install"]
 # Only on Colab: put a clone of the project into /content first. Elsewhere, install it as its README says.

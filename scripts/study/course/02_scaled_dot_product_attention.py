@@ -55,9 +55,9 @@ for query in (torch.tensor([0.0, 9.0, 0.0]), torch.tensor([0.0, 2.0, 2.0]), torc
 # | in the decoder | previous decoder layer | previous decoder layer, without later positions (lesson 3) |
 # | from decoder to encoder | previous decoder layer | the **output** of the encoder, not its input as in one seed |
 #
-# Each is projected by a matrix of its own first: `Q = x W^Q`, `K = x W^K`, `V = x W^V`. They come from the same `x`,
-# but they are not the same, as two seeds say. Key and query need the same width `d_k`; there are as many values as
-# keys; the width `d_v` of the values is free.
+# Each is projected by a matrix of its own first: `Q = x W^Q`, `K = x W^K`, `V = x W^V`. In self-attention, all three
+# come from the same `x`, but they are not equal, although two seeds say so. Key and query need the same width `d_k`;
+# there are as many values as keys; the width `d_v` of the values is free.
 #
 # ## Why divide by the square root of d_k?
 #
@@ -128,7 +128,8 @@ def attention(query, key, value):
 lesson_2.check_attention(attention)
 
 # %% [markdown]
-# The package's model computes the same. This is its own attention, of which lesson 5 shows how to replace it by yours:
+# The package's model computes the same. In lesson 5, you will replace its attention by yours; here it is as it
+# comes. (`project_key_value` projects the states and splits them into heads: see lesson 3.)
 
 # %%
 config = VanillaTransformerConfig(vocab_size=100, d_model=64, num_heads=4, d_ff=128, dropout=0.0)
@@ -156,7 +157,7 @@ print(f"In the untrained model above, {share:.0%} of the queries attend most to 
 # %% [markdown]
 # ## Three kinds of score
 #
-# There were several ways before to compare a query with a key (Bahdanau et al. 2014, Luong et al. 2015):
+# Others had compared a query with a key before (Bahdanau et al. 2014, Luong et al. 2015):
 #
 # | name | score |
 # |---|---|
@@ -200,7 +201,7 @@ print(f"numbers in memory for 1000 x 1000 scores: dot product {1000**2:,}, addit
 #
 # Choose a query and keys by hand. There are 5 positions, and position i has the key `keys[i]`. Return one query for
 # each position, so that position i attends to position i - 1 with a weight of at least 0.99 (the first one may attend
-# to any). Trained models have such heads.
+# to any). The weights are those of exercise 2, with the scores divided by `sqrt(16)`. Trained models have such heads.
 
 
 # %% tags=["exercise"]

@@ -66,8 +66,8 @@ print("moved:     ", tuple((query.transpose(1, 2) @ key.transpose(1, 2).transpos
 # reason is what the scores compare: attention is between words.
 #
 # The other mistake is `view(batch, 8, 33, 64)`, without `transpose`. It has the right shape, and no error tells you
-# that its "head 1" holds pieces of the first words. Look at two words of two heads, the numbers being 10 * word +
-# head:
+# that its "head 1" holds pieces of the first words. Look at three words and two heads, each number being 10 *
+# word + head:
 
 # %%
 words = torch.tensor([[[0, 1], [10, 11], [20, 21]]])  # (1 sentence, 3 words, 2 heads of width 1)
@@ -158,8 +158,9 @@ lesson_3.check_causal_mask(causal_mask)
 # %% [markdown]
 # ## Exercise 3: padding, and both together
 #
-# Sentences of a batch are padded to one length. Padding hides *keys*: no query may attend to it. The rows of padded
-# queries stay as they are. Their outputs are never used, and a row without any allowed key has no softmax.
+# Sentences of a batch are padded to one length. Padding hides *keys*: no query may attend to it. Leave the rows of
+# padded queries as they are: their outputs are never used, and hiding them would leave rows without any allowed key,
+# which have no softmax. Return booleans again, True where attention is allowed.
 
 
 # %% tags=["exercise"]
@@ -190,7 +191,8 @@ for axis, (title, mask) in zip(
 # ## Exercise 4: masked weights
 #
 # Hide a key by a score so low that its weight becomes exactly 0. (Section 3.2.3 of the paper says so: "masking out
-# (setting to -inf)". One seed did not find it there.) Return the weights after the softmax. Two traps:
+# (setting to -inf)". One seed did not find it there.) The mask is True where attention is allowed. Return the
+# weights after the softmax. Two traps:
 #
 # - `scores.masked_fill(...)` returns a new tensor; `masked_fill_` changes the old one.
 # - A row may have no allowed key at all, as in an empty sentence. It must not become NaN: use the lowest *finite*

@@ -3,8 +3,8 @@
 #
 # A wrong Transformer trains. Its loss falls, nothing crashes, and it ends a little worse than it should. So bugs are
 # found by experiments: a question to which the right model has a known answer. Here are twelve broken models, each
-# with one mistake from well-known write-ups and repositories. You will write three experiments, get others, and find
-# out which model has which mistake. About 90 minutes; the cells themselves need a few seconds.
+# with one mistake from well-known write-ups and repositories. You will write three experiments, use nine that
+# are given, and find out which model has which mistake. About 90 minutes; the cells themselves need a few seconds.
 
 # %% tags=["install"]
 # Only on Colab: put a clone of the project into /content first. Elsewhere, install it as its README says.
@@ -37,7 +37,7 @@ TARGET = torch.tensor([[1, 8, 40, 17, 6]])
 # | padding visible to the encoder | padding changes the encoder's states |
 # | padding visible to cross-attention | padding changes the logits, though not the encoder's states |
 # | scores not scaled | the weights are further from uniform than in the healthy model |
-# | heads split by view alone | the future leaks and padding leaks, and yet all weights there are 0 |
+# | heads split by view alone | the future and padding leak, and yet `weights_of_the_future` is 0 |
 # | one projection for all heads | all heads have equal weights |
 # | no positions | a reversed sentence has the same states, reversed |
 # | doubled exponent in the positions | the slowest sine is too slow |
@@ -48,7 +48,9 @@ TARGET = torch.tensor([[1, 8, 40, 17, 6]])
 #
 # ## Exercise 1: does the future leak?
 #
-# Change one word of the target and compare the logits of the positions before it.
+# Change one word of the target and compare the logits of the positions before it. The model is called as
+# `model(input_ids=SOURCE, decoder_input_ids=TARGET).logits`, of shape (1, 5, vocabulary). Return one number, the
+# largest absolute difference; so in exercises 2 and 3.
 
 
 # %% tags=["exercise"]
@@ -63,7 +65,8 @@ lesson_9.check_future_leaks(future_leaks)
 # %% [markdown]
 # ## Exercise 2: does padding leak?
 #
-# Translations must not depend on how sentences are batched. Add padding to the source, and tell the model where it is.
+# Translations must not depend on how sentences are batched. Add padding to the source, and tell the model where it is:
+# pass an `attention_mask` with 1 at words and 0 at padding.
 
 
 # %% tags=["exercise"]
@@ -157,15 +160,17 @@ EXPERIMENTS = [
     encoder_padding,
     slowest_angle,
     sum_of_logits,
+    state_variance,
+    chance,
+    first_label_leaks,
 ]
-EXPERIMENTS += [state_variance, chance, first_label_leaks]
 
 
 def report(model):
     """Print the results of the given experiments for a model beside those of the healthy one."""
     for experiment in EXPERIMENTS:
         print(
-            f"{experiment.__name__:22} {experiment(model).item():9.5f}   healthy {experiment(healthy()).item():9.5f}"
+            f"{experiment.__name__:22} {float(experiment(model)):9.5f}   healthy {float(experiment(healthy())):9.5f}"
         )
 
 

@@ -32,6 +32,8 @@ def compare(name: str, result: Any, expected: Any, mistakes: Mapping[str, Any]) 
         AssertionError: if the result is not the expected one.
     """
     require_result(name, result)
+    if isinstance(result, tuple) and not isinstance(expected, tuple):
+        raise AssertionError(f"{name} returns a tuple of {len(result)}: return the result alone.")
     result = torch.as_tensor(result, dtype=torch.float64)
     expected = torch.as_tensor(expected, dtype=torch.float64)
     if close(result, expected):

@@ -69,11 +69,9 @@ def check_target_mask(answer: Callable) -> None:
     require_result("target_mask", mask)
     rows = (real[:, :, None] & causal)[:, None]
     mistakes = {
-        "padding hides rows, that is queries. It must hide keys, or some rows have no key at all.": rows,
-        "padding hides both rows and columns. Hide only the keys, or the padded rows have no key at all.": (
-            rows & expected
-        ),
+        "padding hides rows, that is queries. It must hide only keys, or some rows have no key at all.": rows,
         "this is the causal mask alone: padding is still visible.": causal.expand(3, 1, 7, 7),
+        "the padding mask is inverted: allow the keys that are not padding.": ~real[:, None, None] & causal,
         "this is the padding mask alone: the future is still visible.": real[:, None, None].expand(3, 1, 7, 7),
         "the two masks are joined by `or`. A key must be allowed by both.": real[:, None, None] | causal,
         "inverted: True marks the keys that are hidden.": ~expected,
@@ -81,6 +79,11 @@ def check_target_mask(answer: Callable) -> None:
         "(B, h, T, T).": expected[:, 0],
     }
     compare("target_mask", mask, expected, mistakes)
+    require(
+        mask.dtype == torch.bool, f"target_mask has the right numbers, but the type {mask.dtype}: return booleans."
+    )
+    other = answer(torch.where(real, tokens, 0), 0)
+    require(torch.equal(other, expected), "target_mask ignores `pad`: it is right only where padding is token 1.")
     print("target_mask is correct.")
 
 
@@ -99,6 +102,9 @@ def check_masked_weights(answer: Callable) -> None:
         ),
         "hidden keys still have weight: a score of 0 is not low, since exp(0) = 1.": (scores * mask).softmax(-1),
         "inverted: the allowed keys are hidden. Fill where ~mask.": scores.masked_fill(mask, -1e30).softmax(-1),
+        "the softmax runs over the queries. It must run over the keys, the last dimension.": scores.masked_fill(
+            ~mask, torch.finfo(torch.float32).min
+        ).softmax(-2),
         "these are the masked scores: the softmax is missing.": scores.masked_fill(
             ~mask, torch.finfo(torch.float32).min
         ),
@@ -111,7 +117,8 @@ def check_masked_weights(answer: Callable) -> None:
     nothing = answer(scores, torch.zeros(2, 1, 4, 5, dtype=torch.bool))
     require(
         not nothing.isnan().any(),
-        "masked_weights: a row without any allowed key becomes NaN, as -inf minus -inf is NaN. Use a finite number.",
+        "masked_weights: a row without any allowed key becomes NaN: its sum is 0, or -inf minus "
+        "-inf is taken. Fill the scores with a finite number, before the softmax.",
     )
     try:
         half = answer(scores.half(), mask)

@@ -62,12 +62,16 @@ WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "target_mask": {
         "hides rows": lambda tokens, pad: ((tokens != pad)[:, :, None] & causal_mask(tokens.shape[1]))[:, None],
         "causal mask alone": lambda tokens, pad: causal_mask(tokens.shape[1]).expand(len(tokens), 1, -1, -1),
+        "is inverted": lambda tokens, pad: (tokens == pad)[:, None, None] & causal_mask(tokens.shape[1]),
+        "ignores `pad`": lambda tokens, pad: target_mask(tokens, 1),
+        "return booleans": lambda tokens, pad: target_mask(tokens, pad).int(),
         "the shape is (3, 7, 7)": lambda tokens, pad: (tokens != pad)[:, None] & causal_mask(tokens.shape[1]),
     },
     "masked_weights": {
         "has no effect": discarded_mask,
         "no longer sum to 1": lambda scores, mask: scores.softmax(-1) * mask,
-        "minus -inf": lambda scores, mask: scores.masked_fill(~mask, -torch.inf).softmax(-1),
+        "over the queries": lambda scores, mask: masked_weights(scores.mT, mask.mT).mT,
+        "-inf is taken": lambda scores, mask: scores.masked_fill(~mask, -torch.inf).softmax(-1),
         "in float16": lambda scores, mask: scores.masked_fill(~mask, -1e9).softmax(-1),
     },
 }
