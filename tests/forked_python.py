@@ -1,8 +1,8 @@
 """A stand-in for Python that starts in a tenth of a second: it is forked from a process that has imported the package.
 
 Importing torch, transformers and datasets takes each new process several seconds. The stand-in runs a script, `-m` or
-`-c`, as Python does. What has an effect only while Python starts has none on it, such as PYTHONPATH: tests of that, of
-closed standard streams and of limits need a process of their own.
+`-c`, as Python does. What Python does when it starts and ends is not done: tests of that, as of PYTHONPATH, of closed
+standard streams or of aborts, need a process of their own.
 """
 
 import atexit
@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @cache
@@ -74,6 +74,7 @@ def answer(connection: socket.socket) -> NoReturn:
     request = connection.makefile("rb").read(int.from_bytes(words))
     pid = os.fork()
     if pid == 0:
+        os.setpgrp()
         connection.close()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
@@ -85,7 +86,7 @@ def answer(connection: socket.socket) -> NoReturn:
     def kill_without_client() -> None:
         connection.recv(1)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.killpg(pid, signal.SIGKILL)
 
     connection.sendall(b"%d\n" % pid)
     threading.Thread(target=kill_without_client, daemon=True).start()
@@ -96,37 +97,33 @@ def answer(connection: socket.socket) -> NoReturn:
 
 
 def run(words: list[str], folder: str, environment: dict[str, str]) -> NoReturn:
-    """Do in this process what Python does with these words, and end it."""
+    """Do in this process what Python does with these words, and end it without taking the interpreter down."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
+    option, *rest = words
+    sys.path[0] = folder if option in ("-m", "-c") else str(Path(option).resolve().parent)
+    sys.argv = rest if option == "-m" else words
     status: object = 0
     try:
-        if words[0] == "-m":
-            sys.path[0] = folder
-            sys.argv = words[1:]
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        elif words[0] == "-c":
-            sys.path[0] = folder
-            sys.argv = ["-c", *words[2:]]
-            exec(words[1], {"__name__": "__main__"})
+        if option == "-m":
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        elif option == "-c":
+            exec(rest[0], {"__name__": "__main__"})
         else:
-            sys.path[0] = str(Path(words[0]).resolve().parent)
-            sys.argv = words
-            runpy.run_path(words[0], run_name="__main__")
+            runpy.run_path(option, run_name="__main__")
     except SystemExit as stop:
         status = stop.code
-        if isinstance(status, str):
-            print(status, file=sys.stderr)
     except BaseException:
-        traceback.print_exc()
-        status = 1
+        status = traceback.format_exc()
+    if isinstance(status, str):
+        print(status, file=sys.stderr)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(status if isinstance(status, int) else status is not None)
+    os._exit(1 if isinstance(status, str) else status or 0)
 
 
 def request(address: str, words: list[str]) -> NoReturn:
