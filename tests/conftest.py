@@ -12,6 +12,7 @@ import pytest
 import torch
 from corpora import MULTI30K, NO_MULTI30K
 from export_models import PHRASES
+from filelock import FileLock
 from sample_text import LANGUAGES, PAIRS
 from small import write_moses
 from transformers import AutoTokenizer
@@ -42,7 +43,7 @@ def same_verbosity():
         logger.setLevel(level)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small_model():
     """A function that builds a small random model in evaluation mode, with changes to its config as arguments."""
 
@@ -97,12 +98,16 @@ def trained_on_multi30k(tmp_path_factory):
     """A model trained on Multi30k for half a minute, its tokenizer, its folder, and the validation text (en, de)."""
     if not MULTI30K.is_dir():
         pytest.skip(NO_MULTI30K)
-    folder = tmp_path_factory.mktemp("trained") / "run"
+    # the processes of xdist share what the first of them has trained
+    session = tmp_path_factory.getbasetemp()
+    folder = (session.parent if "PYTEST_XDIST_WORKER" in os.environ else session) / "trained_on_multi30k"
     flags = ["--preset", "tiny", "--vocab_size", "2000", "--d_model", "64", "--d_ff", "128", "--dropout", "0"]
     flags += ["--num_encoder_layers", "2", "--num_decoder_layers", "2", "--max_tokens", "1024", "--max_steps", "900"]
     flags += ["--warmup_steps", "300", "--learning_rate", "1.0", "--train_file", str(MULTI30K / "train")]
     flags += ["--output_dir", str(folder), "--use_cpu", "--disable_tqdm", "true", "--save_strategy", "no"]
-    assert main(["train", *flags]) == 0
+    with FileLock(f"{folder}.lock"):
+        # does nothing if it is finished
+        assert main(["train", *flags]) == 0
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
     text = [(MULTI30K / f"val.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
     return model, AutoTokenizer.from_pretrained(folder), folder, *text
@@ -114,23 +119,32 @@ def phrase_tokenizer():
     return train_tokenizer(PHRASES, 350)
 
 
-@pytest.fixture
-def save_model(small_model, phrase_tokenizer, tmp_path):
-    """A function that saves a random model with its tokenizer, and returns the model and its folder.
+@pytest.fixture(scope="session")
+def save_model_to(small_model, phrase_tokenizer):
+    """A function that saves a random model with its tokenizer to a folder, and returns the model.
 
     The outputs of the model differ in length. Keyword arguments change its config.
     """
 
-    def save(**changes):
+    def save(folder, **changes):
         fields = {"vocab_size": len(phrase_tokenizer), "lm_head_bias": True, "tie_word_embeddings": False}
         model = small_model(**{**fields, **changes})
         model.lm_head.weight.data.normal_()
         if model.lm_head.bias is not None:
             model.lm_head.bias.data[2] += 5.0
-        folder = tmp_path / "model"
         model.save_pretrained(folder)
         phrase_tokenizer.save_pretrained(folder)
-        return model, folder
+        return model
+
+    return save
+
+
+@pytest.fixture
+def save_model(save_model_to, tmp_path):
+    """`save_model_to` a folder of the test; the function returns the model and the folder."""
+
+    def save(**changes):
+        return save_model_to(tmp_path / "model", **changes), tmp_path / "model"
 
     return save
 

@@ -50,7 +50,7 @@ def prepare_sample(folder: Path, tokenizer, name: str = "prepared", **settings) 
     """
     files = [TextFile(LANGUAGES, str(folder / name)) for name in ("first", "second")]
     source = settings.pop("source", Source(files))
-    runner = Runner(settings.pop("workers", 1), share=settings.pop("share", (0, 1)))
+    runner = Runner(1, share=settings.pop("share", (0, 1)))
     watched = {"watch": settings.pop("watch")} if "watch" in settings else {}
     preparation = Preparation(LANGUAGES, **{"cleaning": CLEANING, "shard_pairs": 64, **settings})
     return folder / name, prepare(source, preparation, str(folder / name), tokenizer, runner, **watched)

@@ -4,16 +4,22 @@ import os
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 
 from corpora import ROOT
+from forked_python import forked_python
 
 
-def run_script(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run a Python script below scripts/ in a new process."""
+def run_script(name: str | Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python script, by its name below scripts/ or its path, in a new process."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     return subprocess.run(
-        [sys.executable, f"scripts/{name}", *flags], cwd=ROOT, env=environment, capture_output=True, text=True
+        [forked_python(), str(ROOT / "scripts" / name), *flags],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
 
 

@@ -1,11 +1,11 @@
 """Saved models, test texts and processes for the tests of the verbs."""
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from forked_python import forked_python
 from small import write_moses
 from transformers import PreTrainedTokenizerBase
 
@@ -88,8 +88,8 @@ def two_models(small_model, tmp_path, monkeypatch) -> TwoModels:
 def start_process():
     """A function that starts a verb in a separate process, with stderr as a pipe."""
 
-    def start(*words, **options) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "hf_vanilla_transformer", *map(str, words)]
+    def start(*words, python: str | None = None, **options) -> subprocess.Popen[str]:
+        command = [python or forked_python(), "-m", "hf_vanilla_transformer", *map(str, words)]
         return subprocess.Popen(command, text=True, stderr=subprocess.PIPE, **options)
 
     return start

@@ -401,36 +401,43 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 assert transformers.__version__.startswith("4.")
 assert importlib.util.find_spec("hf_vanilla_transformer") is None
-folder, *sentences = json.load(sys.stdin)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-output = model.generate(**tokenizer(sentences, return_tensors="pt", padding=True), num_beams=1, max_length=40)
-texts = tokenizer.batch_decode(output, skip_special_tokens=True)
-translated = pipeline("translation", model=folder)(sentences[0], num_beams=1, max_length=40)
-assert translated[0]["translation_text"] == texts[0]
-print(json.dumps(texts))
+found = []
+for folder, sentences in json.load(sys.stdin):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    output = model.generate(**tokenizer(sentences, return_tensors="pt", padding=True), num_beams=1, max_length=40)
+    found.append(tokenizer.batch_decode(output, skip_special_tokens=True))
+    translated = pipeline("translation", model=folder)(sentences[0], num_beams=1, max_length=40)
+    assert translated[0]["translation_text"] == found[-1][0]
+print(json.dumps(found))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("TRANSFORMERS_4" not in os.environ, reason="runs with `scripts/test.sh --all`")
-@pytest.mark.parametrize("tokenizer", ["byte-level BPE", "SentencePiece"])
-def test_a_copy_as_marian_translates_100_sentences_the_same_in_transformers_4(request, tmp_path, tokenizer):
-    if tokenizer == "SentencePiece":
-        folder = tmp_path / "converted"
-        convert.from_pretrained(request.getfixturevalue("opus"), folder)
-        sentences = [source for source, _ in PAIRS if source]
-    else:
-        _, _, folder, sentences, _ = request.getfixturevalue("trained_on_multi30k")
-    convert.from_pretrained(folder, tmp_path / "marian", to="marian")
-    translations = Translator.load(str(folder)).translate(sentences[:100], num_beams=1, max_length=40)
+def test_copies_as_marian_translate_100_sentences_the_same_in_transformers_4(opus, trained_on_multi30k, tmp_path):
+    convert.from_pretrained(opus, tmp_path / "converted")
+    _, _, trained, sentences, _ = trained_on_multi30k
+    given = []
+    expected = []
+    # with SentencePiece's tokenizer, and with a byte-level BPE
+    for folder, texts in (
+        (tmp_path / "converted", [source for source, _ in PAIRS if source]),
+        (trained, sentences),
+    ):
+        copy = tmp_path / f"{folder.name}-marian"
+        convert.from_pretrained(folder, copy, to="marian")
+        given.append([str(copy), texts[:100]])
+        translations = Translator.load(str(folder)).translate(texts[:100], num_beams=1, max_length=40)
+        expected.append([translation.text for translation in translations])
 
     command = [os.environ["TRANSFORMERS_4"], "-c", TRANSLATE_IN_TRANSFORMERS_4]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    given = json.dumps([str(tmp_path / "marian"), *sentences[:100]])
-    result = subprocess.run(command, input=given, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    result = subprocess.run(
+        command, input=json.dumps(given), capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
     assert result.returncode == 0, result.stderr[-2000:]
-    assert json.loads(result.stdout.splitlines()[-1]) == [translation.text for translation in translations]
+    assert json.loads(result.stdout.splitlines()[-1]) == expected
 
 
 def test_ctranslate2s_own_converter_takes_a_copy_as_marian(saved, tmp_path):

@@ -105,7 +105,8 @@ def test_translations_are_utf8_even_if_the_terminal_is_ascii(saved):
 
 
 def test_a_failure_while_stdin_stays_open_does_not_abort_the_interpreter(saved, start_process):
-    with start_process("translate", saved.path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with start_process("translate", saved.path, python=sys.executable, **pipes) as process:
         process.stdin.buffer.write(b"\xff\n")
         process.stdin.flush()
         errors = process.stderr.read()

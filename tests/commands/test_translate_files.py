@@ -5,6 +5,7 @@ import os
 import shutil
 
 import pytest
+from corpora import ROOT
 from export_models import NEEDS_ONNX
 from search_models import nbest_lists
 from tokenizers.normalizers import NFKC
@@ -174,7 +175,9 @@ def test_text_under_other_keys_is_refused_before_anything_is_written(saved, corp
 
 
 @NEEDS_ONNX
-def test_a_backend_without_scores_refuses_lists_of_translations(corpus, capsys):
+def test_a_backend_without_scores_refuses_lists_of_translations(saved, corpus, capsys):
+    shutil.rmtree(saved.folder / "model")
+    shutil.unpack_archive(ROOT / "tests" / "fixtures" / "commit_1ad60c3" / "export-onnx.zip", saved.folder / "model")
     assert corpus("--backend", "onnx", "--nbest", "2") in (1, 2)
     assert "--backend onnx has neither --scores nor --nbest" in last_error(capsys)
 

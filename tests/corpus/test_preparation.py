@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -27,7 +25,6 @@ from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.shards import load_shards
 from hf_vanilla_transformer.data.source import HubDataset, Source, TextFile
 
-COMMAND = [sys.executable, "-m", "hf_vanilla_transformer", "prepare"]
 LANGUAGE_FLAGS = ["--source_lang", "en", "--target_lang", "de"]
 
 
@@ -43,9 +40,9 @@ def stamps(folder: Path, files: Iterable[Path] | None = None) -> dict[Path, int]
     return {file: file.stat().st_mtime_ns for file in found}
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sample_folder, sample_tokenizer, workers):
-    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, workers=workers)
+# that two workers write the same shards is tested in tests/system/test_corpus_jobs.py
+def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sample_folder, sample_tokenizer):
+    folder, manifest = prepare_sample(sample_folder, sample_tokenizer)
     pairs = TextFile(LANGUAGES, str(sample_folder / "all")).pairs()
     expected, drops = tokenize_pairs(pairs, sample_tokenizer, 25_000, CLEANING)
     shards = load_shards(str(folder))
@@ -354,25 +351,20 @@ def test_equal_source_and_target_languages_are_rejected(sample_folder, sample_to
     assert not folder.exists()
 
 
-@pytest.mark.slow
-def test_the_verb_prepares_compressed_text_and_trains_a_tokenizer(sample_folder):
+def test_the_verb_prepares_compressed_text_and_trains_a_tokenizer(sample_folder, capsys):
     for language in LANGUAGES:
         with gzip.open(sample_folder / f"packed.{language}.gz", "wb") as file:
             file.write((sample_folder / f"all.{language}").read_bytes())
     flags = [*LANGUAGE_FLAGS, "--output_dir", str(sample_folder / "prepared")]
-    flags += ["--vocab_size", "400", "--shard_pairs", "100", "--workers", "2"]
-    command = [*COMMAND, str(sample_folder / "packed"), *flags]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(run.stdout)["pairs"] == 297
+    flags += ["--vocab_size", "400", "--shard_pairs", "100", "--workers", "1"]
+    assert main(["prepare", str(sample_folder / "packed"), *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"] == 297
     assert len(load_shards(str(sample_folder / "prepared"))) == 297
     (sample_folder / "all.de").write_text("eine Zeile\n")
-    command[len(COMMAND)] = str(sample_folder / "all")
-    failed = subprocess.run(command, capture_output=True, text=True)
-    assert failed.returncode == 1
-    assert "different text or settings" in failed.stderr.splitlines()[-1]
+    assert main(["prepare", str(sample_folder / "all"), *flags]) == 1
+    assert "different text or settings" in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_the_verb_streams_a_dataset_from_the_hub(sample_folder, sample_tokenizer):
     translations = [{"en": en, "de": de} for en, de in PAIRS]
     (sample_folder / "set").mkdir()
@@ -380,7 +372,7 @@ def test_the_verb_streams_a_dataset_from_the_hub(sample_folder, sample_tokenizer
     sample_tokenizer.save_pretrained(sample_folder / "tokenizer")
     flags = ["--dataset_name", str(sample_folder / "set"), *LANGUAGE_FLAGS, "--shard_pairs", "64"]
     flags += ["--tokenizer_name", str(sample_folder / "tokenizer"), "--output_dir", str(sample_folder / "streamed")]
-    subprocess.run([*COMMAND, *flags], capture_output=True, text=True, check=True)
+    assert main(["prepare", *flags, "--workers", "1"]) == 0
     _, manifest = prepare_sample(
         sample_folder, sample_tokenizer, source=TextFile(LANGUAGES, str(sample_folder / "all"))
     )

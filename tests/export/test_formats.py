@@ -10,6 +10,7 @@ import numpy
 import pytest
 import torch
 from export_models import NEEDS_ONNX, PHRASES
+from forked_python import forked_python
 from peft import LoraConfig, get_peft_model
 from small import write_moses
 
@@ -90,7 +91,7 @@ def test_export_translate_and_evaluate_work_in_new_processes(save_model, tmp_pat
     _, folder = save_model(source_lang="en", target_lang="de")
 
     def run(*words, text=""):
-        command = [sys.executable, "-m", "hf_vanilla_transformer", *map(str, words)]
+        command = [forked_python(), "-m", "hf_vanilla_transformer", *map(str, words)]
         return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
 
     run("export", folder, tmp_path / "export", "--format", "ctranslate2")

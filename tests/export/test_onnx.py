@@ -19,19 +19,28 @@ from hf_vanilla_transformer.export.registry import export_model
 pytestmark = pytest.mark.slow
 
 
-def test_an_export_names_no_folder_of_this_machine(save_model, tmp_path):
-    _, folder = save_model()
-    export_model(folder, tmp_path / "onnx", "onnx")
+@pytest.fixture(scope="module")
+def export(save_model_to, tmp_path_factory):
+    """A random model, and the folder of its export."""
+    place = tmp_path_factory.mktemp("export")
+    model = save_model_to(place / "model")
+    export_model(place / "model", place / "onnx", "onnx")
+    return model, place / "onnx"
+
+
+def test_an_export_names_no_folder_of_this_machine(export):
+    _, folder = export
     package = Path(hf_vanilla_transformer.__file__).parent
-    private = [str(path).encode() for path in (tmp_path, package, Path(torch.__file__).parent)]
-    for file in (tmp_path / "onnx").iterdir():
+    private = [str(path).encode() for path in (folder.parent, package, Path(torch.__file__).parent)]
+    for file in folder.iterdir():
         content = file.read_bytes()
         assert not [path for path in private if path in content], file.name
 
 
 @pytest.mark.parametrize("name", ["paper", "learned positions"])
 def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path, name):
-    model, folder = save_model(**VARIANTS[name])
+    sizes = {} if name == "paper" else {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    model, folder = save_model(**VARIANTS[name], **sizes)
     export_model(folder, tmp_path / "onnx", "onnx")
     exported = OnnxModel(tmp_path / "onnx")
     sources = phrase_tokenizer(PHRASES)["input_ids"]
@@ -41,13 +50,12 @@ def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path,
         assert without_special_tokens(outputs) == without_special_tokens(expected)
 
 
-def test_threads_are_those_of_torch_and_too_long_text_is_a_clear_error(save_model, tmp_path):
-    model, folder = save_model()
-    export_model(folder, tmp_path / "onnx", "onnx")
+def test_threads_are_those_of_torch_and_too_long_text_is_a_clear_error(export):
+    model, folder = export
     started = {}
     for threads in (1, 3):
         others = psutil.Process().num_threads()
-        exported = call(OnnxModel, threads, tmp_path / "onnx")  # the model has 64 positions, the export twice as many
+        exported = call(OnnxModel, threads, folder)  # the model has 64 positions, the export twice as many
         started[threads] = (psutil.Process().num_threads() - others) / len(exported.runners)
     assert started == {1: 0, 3: 2}  # the calling thread is one of them
     inputs = torch.randint(4, 300, (2, 128))

@@ -5,12 +5,12 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from forked_python import forked_python
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from small import write_moses
@@ -190,7 +190,7 @@ def test_code_of_a_model_folder_never_runs(command, tmp_path):
     (folder / "code.py").write_text(FOREIGN.format(marker=str(marker)))
     words = [{"MODEL": str(folder), "OUT": str(tmp_path / "out")}.get(word, word) for word in COMMANDS[command]]
     run = subprocess.run(
-        [sys.executable, "-m", "hf_vanilla_transformer", *words],
+        [forked_python(), "-m", "hf_vanilla_transformer", *words],
         **{"input": "y\ny\ny\nHello.\n", "capture_output": True, "text": True, "timeout": 100},
     )
     assert run.returncode == 1

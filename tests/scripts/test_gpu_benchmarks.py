@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from corpora import ROOT
+from forked_python import forked_python
 from script_runs import read_table
 from small import write_phrases
 
@@ -164,14 +165,18 @@ def test_every_stage_measures_its_rows(text, tmp_path):
     (output / "exports" / "tiny" / "float32").mkdir(parents=True)  # left by an interrupted run
     (output / "exports" / "tiny" / "float32" / "model.bin").touch()
     code = f"""
-import gpu, sys
+import sys
+python, sys.executable = sys.executable, {forked_python()!r}
+import gpu
 for stage in {STAGES}:
+    # pytest needs to import its plugins itself
+    sys.executable = python if stage == "devices" else {forked_python()!r}
     sys.argv = ["gpu.py", stage, "--text", {str(text)!r}, "--output_dir", {str(output)!r}, "--small"]
     gpu.main()
 sys.argv = ["gpu.py", "table", "--output_dir", {str(output)!r}]
 gpu.main()
 """
-    finished = subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, capture_output=True, text=True)
+    finished = subprocess.run([forked_python(), "-c", code], cwd=BENCHMARKS, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr[-2000:]
     rows = json.loads((output / "gpu.json").read_text())
     training, decoding = rows["training tiny"], rows["decoding"]

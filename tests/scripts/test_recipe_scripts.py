@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from corpora import ROOT
+from forked_python import forked_python
 from small import model_flags, write_moses, write_phrases
 from transformers import AutoTokenizer
 
@@ -26,7 +27,7 @@ FLAGS = [
 # Stands in for the command line: notes what it is asked for, and then does it, or what $INSTEAD says.
 VERBS = """#!/usr/bin/env bash
 echo "$@" >>"$CALLS"
-[ -z "${INSTEAD+set}" ] && exec "$REAL" "$@"
+[ -z "${INSTEAD+set}" ] && exec "$FORKED_PYTHON" -m hf_vanilla_transformer "$@"
 eval "$INSTEAD"
 """
 
@@ -53,7 +54,7 @@ class Recipes:
         # as in an active virtual environment
         programs = Path(sys.executable).parent
         environment["PATH"] = os.pathsep.join((str(self.bin), str(programs), os.environ["PATH"]))
-        environment["REAL"] = str(programs / "vanilla-transformer")
+        environment["FORKED_PYTHON"] = forked_python()
         if instead is not None:
             environment["INSTEAD"] = instead
         command = ["bash", f"scripts/recipes/{name}.sh", *map(str, args)]

@@ -72,14 +72,20 @@ def test_ablate_requires_validation_text(run_here, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_train_copy_learns_both_tasks_without_a_mistake():
-    output = run_script("study/train_copy.py").stdout
+    output = run_script("study/train_copy.py", "--steps", "900").stdout
     assert re.findall(r"(copy|reverse): 100\.0% exact matches", output) == ["copy", "reverse"], output
     assert len((ROOT / "scripts" / "study" / "train_copy.py").read_text().splitlines()) < 80
 
 
 @pytest.mark.slow
-def test_the_walkthrough_shows_code_and_numbers():
-    walk = run_script("study/walkthrough.py")
+def test_the_walkthrough_shows_code_and_numbers(tmp_path):
+    # with fewer updates
+    script = (ROOT / "scripts" / "study" / "walkthrough.py").read_text(encoding="utf-8")
+    for setting, shorter in (("max_steps=1500", "max_steps=450"), ("logging_steps=150", "logging_steps=45")):
+        assert setting in script
+        script = script.replace(setting, shorter)
+    (tmp_path / "walkthrough.py").write_text(script, encoding="utf-8")
+    walk = run_script(tmp_path / "walkthrough.py")
     assert walk.returncode == 0, walk.stderr[-2000:]
     for title in (
         "3.2.1 Scaled",

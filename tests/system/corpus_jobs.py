@@ -22,9 +22,9 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.data.phrases import splits
 
-LINES = 6_400
-LINES_PER_TASK = 400
-KILLS = 2
+LINES = 3_200
+LINES_PER_TASK = 200
+KILLS = 1
 BIN = Path(sys.executable).parent
 
 

@@ -404,10 +404,8 @@ def run_case(undamaged: Path, place: Path, number: int, seed: int) -> Case:
     return Case(name, damages, status, seconds, fault(status, stderr), stderr)
 
 
-def prepare_folders(place: Path) -> Path:
-    """Return a folder with everything the commands read, created in a process of its own."""
-    undamaged = place / "undamaged"
-    undamaged.mkdir()
+def prepare_folders(place: Path, undamaged: Path | None) -> Path:
+    """Return a folder with everything the commands read, by default created in a process of its own."""
     logging.set_verbosity_error()
     without_servers()
     for module in MODULES:
@@ -416,6 +414,11 @@ def prepare_folders(place: Path) -> Path:
         import_module(f"hf_vanilla_transformer.training.{verb}")
     for module in ("serving.explorer", "serving.process", "study.hyperparameter_search", "corpus.preparation"):
         import_module(f"hf_vanilla_transformer.{module}")
+
+    if undamaged is not None:
+        return undamaged
+    undamaged = place / "undamaged"
+    undamaged.mkdir()
 
     def write() -> int:
         os.chdir(undamaged)
@@ -427,9 +430,9 @@ def prepare_folders(place: Path) -> Path:
     return undamaged
 
 
-def sweep(cases: range, seed: int, place: Path) -> Iterator[Case]:
+def sweep(cases: range, seed: int, place: Path, undamaged: Path | None = None) -> Iterator[Case]:
     """Yield the result of each case."""
-    undamaged = prepare_folders(place)
+    undamaged = prepare_folders(place, undamaged)
     for number in cases:
         yield run_case(undamaged, place, number, seed)
 
@@ -439,10 +442,11 @@ if __name__ == "__main__":
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat one")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--undamaged", type=Path, help="folder that `create` has written")
     flags = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as scratch:
-        for case in sweep(range(flags.first, flags.first + flags.cases), flags.seed, Path(scratch)):
+        for case in sweep(range(flags.first, flags.first + flags.cases), flags.seed, Path(scratch), flags.undamaged):
             if case.fault:
                 number = flags.first + len(results)
                 print(

@@ -3,12 +3,12 @@
 import contextlib
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from forked_python import forked_python
 from live_server import request
 
 from hf_vanilla_transformer import translate
@@ -24,13 +24,29 @@ class Process(NamedTuple):
 
 @contextlib.contextmanager
 def serving(
-    folders: Path | list[Path], log: Path, *flags: str, before: Callable[[], object] | None = None
+    folders: Path | list[Path],
+    log: Path,
+    *flags: str,
+    before: Callable[[], object] | None = None,
+    python: str | None = None,
 ) -> Iterator[Process]:
-    """Run `vanilla-transformer serve` on a free port; `before` is called in its process first."""
+    """Run `vanilla-transformer serve` on a free port, in a forked process unless `python` names another.
+
+    `before` is called in a process of `python` first.
+    """
     models = [str(folder) for folder in (folders if isinstance(folders, list) else [folders])]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", *models, "--port", str(port), *flags]
+    command = [
+        python or forked_python(),
+        "-m",
+        "hf_vanilla_transformer",
+        "serve",
+        *models,
+        "--port",
+        str(port),
+        *flags,
+    ]
     with (
         log.open("w") as output,
         subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=before) as process,

@@ -201,8 +201,19 @@ def test_every_verb_ends_with_a_known_status_and_at_most_one_error_line(undamage
     assert not problem, f"{problem}: {words} after {damages}: {status}\n{stderr.getvalue()[-3000:]}"
 
 
-def test_every_verb_ends_properly_on_damaged_folders_within_its_memory_and_time():
+def test_every_verb_ends_properly_on_damaged_folders_within_its_memory_and_time(undamaged):
     script = Path(__file__).with_name("damaged_folders.py")
-    command = [sys.executable, str(script), "--cases", "8", "--first", "3", "--seed", "2"]
+    command = [
+        sys.executable,
+        str(script),
+        "--cases",
+        "8",
+        "--first",
+        "3",
+        "--seed",
+        "2",
+        "--undamaged",
+        str(undamaged),
+    ]
     run = subprocess.run(command, capture_output=True, text=True)
     assert "8 cases with seed 2: 0 failures" in run.stdout, run.stdout + run.stderr

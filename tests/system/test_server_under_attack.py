@@ -5,6 +5,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,7 @@ def half_open(port: int, count: int):
 @pytest.mark.parametrize(("descriptors", "connections"), [(256, 300), (None, 1000)])
 def test_half_open_connections_keep_nobody_out(model, tmp_path, descriptors, connections):
     before = descriptors and partial(resource.setrlimit, resource.RLIMIT_NOFILE, (descriptors, descriptors))
-    with serving(model[2], tmp_path / "log", "--no_page", before=before) as process:
+    with serving(model[2], tmp_path / "log", "--no_page", before=before, python=sys.executable) as process:
         with half_open(process.port, connections):
             for phrase in PHRASES[:20]:
                 answer = request(process.port, "POST", "/translate", text(phrase))
@@ -50,7 +51,10 @@ def test_the_soft_limit_on_descriptors_is_raised(model, tmp_path):
     def lower() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
-    with serving(model[2], tmp_path / "log", "--no_page", before=lower) as process, half_open(process.port, 400):
+    with (
+        serving(model[2], tmp_path / "log", "--no_page", before=lower, python=sys.executable) as process,
+        half_open(process.port, 400),
+    ):
         assert request(process.port, "GET", "/health").status == 200
         limits = Path(f"/proc/{process.popen.pid}/limits").read_text()
         soft, hard = next(line.split()[3:5] for line in limits.splitlines() if line.startswith("Max open files"))
@@ -80,7 +84,7 @@ def test_short_requests_are_answered_beside_a_long_one(model, tmp_path):
 
 
 def test_a_second_ctrl_c_ends_the_server_at_once_with_one_line(model, tmp_path):
-    with serving(model[2], tmp_path / "log", *LONG) as process:
+    with serving(model[2], tmp_path / "log", *LONG, python=sys.executable) as process:
         begin_long_request(process)
         process.popen.send_signal(signal.SIGINT)
         while "Waiting for" not in process.log.read_text():
@@ -92,7 +96,7 @@ def test_a_second_ctrl_c_ends_the_server_at_once_with_one_line(model, tmp_path):
 
 
 def test_a_second_ctrl_c_while_the_models_end_their_batch_is_no_abort(model, tmp_path):
-    with serving(model[2], tmp_path / "log", *LONG) as process:
+    with serving(model[2], tmp_path / "log", *LONG, python=sys.executable) as process:
         body = urllib.parse.urlencode(text("\n".join(PHRASES[0] for _ in range(1000)))).encode()
         head = "Host: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         with socket.create_connection(("127.0.0.1", process.port)) as client:
@@ -118,7 +122,7 @@ def test_an_allowed_host_is_a_name(name, capsys):
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGHUP, 0), (signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_every_request_to_end_is_one_without_a_traceback(model, tmp_path, sent, status):
-    with serving(model[2], tmp_path / "log", "--no_page") as process:
+    with serving(model[2], tmp_path / "log", "--no_page", python=sys.executable) as process:
         process.popen.send_signal(sent)
         assert process.popen.wait(60) == status
         assert "Traceback" not in process.log.read_text()
@@ -126,7 +130,7 @@ def test_every_request_to_end_is_one_without_a_traceback(model, tmp_path, sent, 
 
 def test_nohup_keeps_the_server_running_when_the_terminal_closes(model, tmp_path):
     ignore = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
-    with serving(model[2], tmp_path / "log", "--no_page", before=ignore) as process:
+    with serving(model[2], tmp_path / "log", "--no_page", before=ignore, python=sys.executable) as process:
         process.popen.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
             process.popen.wait(2)

@@ -11,12 +11,14 @@ from functools import partial
 
 import pytest
 from export_models import PHRASES
+from forked_python import forked_python
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from live_server import metric, request
 from server_process import in_one_line, serving
 
 from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.cli import main
 
 
 def test_libretranslates_python_client(server, model):
@@ -152,8 +154,7 @@ def test_no_request_makes_the_server_fail(server):
 @pytest.mark.parametrize("backend", ["ctranslate2", "onnx"])
 def test_exports_are_served(model, backend, tmp_path):
     folder = tmp_path / "export"
-    export = [sys.executable, "-m", "hf_vanilla_transformer", "export"]
-    subprocess.run([*export, str(model[2]), str(folder), "--format", backend], check=True, capture_output=True)
+    assert main(["export", str(model[2]), str(folder), "--format", backend]) == 0
     with serving(folder, tmp_path / "log", "--backend", backend, "--num_beams", "1") as process:
         body = {"q": PHRASES[:5], "source": "en", "target": "de", "alternatives": 1}
         answer = request(process.port, "POST", "/translate", body)
@@ -182,7 +183,7 @@ def test_the_server_and_its_page_need_neither_gradio_nor_matplotlib(model):
 
 
 def test_an_address_in_use_and_an_empty_file_of_keys_are_one_line(server, model, tmp_path):
-    command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", str(model[2])]
+    command = [forked_python(), "-m", "hf_vanilla_transformer", "serve", str(model[2])]
     taken = subprocess.run([*command, "--port", str(server.port)], capture_output=True, text=True)
     assert taken.returncode == 1
     assert f"Cannot listen on 127.0.0.1, port {server.port}: " in taken.stderr.splitlines()[-1]

@@ -11,6 +11,7 @@ import pytest
 from clusters import find_processes, slurm, wait_until
 from corpora import ROOT
 from corpus_jobs import BIN, KILLS, disturb
+from forked_python import forked_python
 from training_runs import send_signal
 
 pytestmark = pytest.mark.timeout(600)  # seconds; on two idle cores, each test takes less than two minutes
@@ -21,7 +22,11 @@ SLURM_SCRIPTS = ROOT / "scripts" / "slurm"
 def slurm_environment():
     # Not below pytest's folder, which only its user may enter: munged runs as a user of its own.
     with tempfile.TemporaryDirectory(prefix="slurm") as folder, slurm(Path(folder)) as environment:
-        yield {**environment, "PATH": f"{BIN}:{environment['PATH']}"}
+        program = Path(folder, "bin", "vanilla-transformer")
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec "{forked_python()}" -m hf_vanilla_transformer "$@"\n')
+        program.chmod(0o755)
+        yield {**environment, "PATH": f"{program.parent}:{BIN}:{environment['PATH']}"}
 
 
 def test_the_elements_of_a_slurm_array_may_be_killed(jobs, expected, slurm_environment, tmp_path):
@@ -32,7 +37,7 @@ def test_the_elements_of_a_slurm_array_may_be_killed(jobs, expected, slurm_envir
         command = [*array, *job.arguments[1:], "--output_dir", str(folder)]
         with subprocess.Popen(command, env=slurm_environment, cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
             kills = disturb(
-                process, lambda: find_processes(str(folder), "vanilla-transformer translate"), folder, kills
+                process, lambda: find_processes(str(folder), "hf_vanilla_transformer translate"), folder, kills
             )
         attempts += 1
         assert attempts <= KILLS + 1
@@ -53,7 +58,7 @@ def test_preparing_under_slurm_takes_five_arrays(jobs, expected, slurm_environme
     while not job.is_whole(folder):
         subprocess.run(command, env=environment, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
         while kills and not queue_is_empty():
-            workers = find_processes(str(folder), "vanilla-transformer prepare")
+            workers = find_processes(str(folder), "hf_vanilla_transformer prepare")
             if workers and (folder / "prepare-work" / "tokens-00003.json").is_file():
                 send_signal([random.choice(workers)], signal.SIGKILL)
                 kills -= 1
