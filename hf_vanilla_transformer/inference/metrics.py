@@ -1,18 +1,43 @@
-"""BLEU, chrF, chrF++ and TER by sacreBLEU, the paper's BLEU, and error rates."""
+"""BLEU, chrF, chrF++ and TER by sacreBLEU, the paper's BLEU, error rates, and BLEU as a metric of `evaluate`."""
 
 import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 
+import datasets
+import evaluate
 import sacrebleu
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEUScore
 
-from ..files import import_extra
+from ..files import JsonObject, import_extra
 
 # The hyphen of a compound and its two neighbours; `@-@` is a hyphen that Moses' aggressive mode has split off already
 _COMPOUND = re.compile(r"(?!(?<!\S)@-@(?!\S))(\S)-(\S)")
+
+
+class Bleu(evaluate.Metric):
+    """BLEU: `compute(predictions=..., references=..., tokenize="13a")`; use "none" for tokenised text.
+
+    Suits a Trainer's `compute_metrics`, `add_batch` and `evaluate.combine`, and returns `{"bleu": ..., "signature":
+    ...}`. `evaluate.load("sacrebleu")` would download code.
+    """
+
+    name = "bleu"
+
+    def __init__(self, **kwargs: object):
+        # Otherwise each process writes the texts to Arrow files in the cache folder, which all runs share
+        super().__init__(keep_in_memory=True, **kwargs)
+
+    def _info(self) -> evaluate.MetricInfo:
+        features = datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("string")))
+        return evaluate.MetricInfo(description="BLEU by sacreBLEU (Post 2018)", citation="", features=features)
+
+    def _compute(self, predictions: list[str], references: list[str], tokenize: str | None = None) -> JsonObject:
+        metric = bleu(tokenize)
+        score = metric.corpus_score(predictions, [references]).score
+        return {"bleu": score, "signature": str(metric.get_signature())}
 
 
 def bleu(tokenize: str | None = None) -> sacrebleu.BLEU:

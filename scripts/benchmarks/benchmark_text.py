@@ -8,7 +8,7 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.source import TextFile
-from hf_vanilla_transformer.inference.metrics import bleu
+from hf_vanilla_transformer.inference.metrics import Bleu
 
 ROOT = Path(__file__).parents[2]
 MULTI30K_FOLDERS = (ROOT / "data" / "multi30k", ROOT.parent / "shared" / "data" / "multi30k" / "tok")
@@ -40,4 +40,4 @@ class Text:
 
     def bleu(self, translations: list[str]) -> float:
         """Return the BLEU of the translations of the test text."""
-        return bleu("none").corpus_score(translations, [self.references]).score
+        return Bleu().compute(predictions=translations, references=self.references, tokenize="none")["bleu"]

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections import Counter
 
+import evaluate
 import pytest
 import sacrebleu
 from sacremoses import MosesTokenizer
 
-from hf_vanilla_transformer.inference.metrics import check_tokenization, error_rates, evaluate_translations
+from hf_vanilla_transformer.inference.metrics import Bleu, check_tokenization, error_rates, evaluate_translations
 
 PREDICTIONS = ["A man sleeps in a green room.", "Two dogs run through the deep snow !", "nothing alike here at all"]
 REFERENCES = [
@@ -21,6 +22,11 @@ REFERENCES = [
     "Ein Junge mit Kopfhörern , allein",
 ]
 VERSION = f"version:{sacrebleu.__version__}"
+
+
+@pytest.fixture(autouse=True)
+def separate_metrics_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate.config, "HF_METRICS_CACHE", str(tmp_path))
 
 
 def test_scores_equal_those_of_sacrebleu():
@@ -61,6 +67,20 @@ def test_perfect_translations_get_perfect_scores():
 def test_mismatched_or_empty_lists_are_an_error_that_names_their_lengths(predictions, references):
     with pytest.raises(ValueError, match=f"{len(predictions)} translations against {len(references)} references"):
         evaluate_translations(predictions, references)
+
+
+def test_bleu_is_a_metric_of_evaluate_that_accepts_batches_and_can_be_combined():
+    metric = evaluate.combine([Bleu()])
+    metric.add_batch(predictions=PREDICTIONS[:2], references=REFERENCES[:2])
+    metric.add_batch(predictions=PREDICTIONS[2:], references=REFERENCES[2:])
+    result = metric.compute()
+    assert result["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES]).score
+    assert result["signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{VERSION}"
+
+
+def test_bleu_tokenisation_is_an_argument_of_compute():
+    result = Bleu().compute(predictions=PREDICTIONS, references=REFERENCES, tokenize="char")
+    assert result["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES], tokenize="char").score
 
 
 def test_scoring_needs_no_network(tmp_path):
