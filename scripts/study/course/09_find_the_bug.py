@@ -65,8 +65,8 @@ lesson_9.check_future_leaks(future_leaks)
 # %% [markdown]
 # ## Exercise 2: does padding leak?
 #
-# Translations must not depend on how sentences are batched. Add padding to the source, and tell the model where it is:
-# pass an `attention_mask` with 1 at words and 0 at padding.
+# Translations must not depend on how sentences are batched. Add padding after the words of the source, and tell the
+# model where it is: pass an `attention_mask` with 1 at words and 0 at padding.
 
 
 # %% tags=["exercise"]

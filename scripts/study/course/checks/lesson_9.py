@@ -34,7 +34,6 @@ def _check_experiment(name: str, answer: Callable, fault: str, too_much: str, to
     )
     value = float(answer(broken_by(fault)))
     require(value > 1e-4, f'{name} is {value:.2g} for a model with the fault "{fault}". {too_little}')
-    print(f"{name} is correct.")
 
 
 @torch.no_grad()
@@ -47,6 +46,7 @@ def check_future_leaks(answer: Callable) -> None:
         "Change a word of the target (decoder_input_ids) after the positions that you compare, and let the function "
         "return the largest difference.",
     )
+    print("future_leaks is correct.")
 
 
 @torch.no_grad()
@@ -56,9 +56,11 @@ def check_padding_leaks(answer: Callable) -> None:
             "padding_leaks",
             answer,
             fault,
-            "Tell the model where the padding is: attention_mask is 1 at words and 0 at padding.",
+            "Add the padding after the words, which keep their positions, and tell the model where it is: "
+            "attention_mask is 1 at words and 0 at padding.",
             "Add padding to the source and compare the logits, which depend on both the encoder and cross-attention.",
         )
+    print("padding_leaks is correct.")
 
 
 @torch.no_grad()
@@ -68,13 +70,14 @@ def check_order_matters(answer: Callable) -> None:
     require(
         float(value) < 1e-4,
         f"order_matters is {float(value):.2g} for a model without positions, but should be 0. The "
-        "words of the reversed sentence are in reverse order: reverse the states back before you compare them.",
+        "words of the reversed sentence are in reverse order: reverse their states back, along dimension 1, before "
+        "you compare them.",
     )
     value = float(answer(healthy()))
     require(
         value > 1e-2,
         f"order_matters is {value:.2g} for the healthy model. Reverse the order of the words: flip dimension 1, as "
-        "dimension 0 is the batch.",
+        "dimension 0 is the batch. And compare absolute differences: others cancel in a sum.",
     )
     print("order_matters is correct.")
 

@@ -103,11 +103,11 @@ WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
         "Change a word of the target": changes_nothing_later,
     },
     "padding_leaks": {
-        "where the padding is": pads_without_mask,
+        "tell the model where it is": pads_without_mask,
         "both the encoder and cross-attention": looks_at_the_encoder_alone,
     },
     "order_matters": {
-        "reverse the states back": compares_other_words,
+        "reverse their states back": compares_other_words,
         "dimension 0 is the batch": flips_the_batch,
     },
     "diagnosis": {
