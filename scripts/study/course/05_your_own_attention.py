@@ -31,17 +31,18 @@ from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.training.schedule import get_noam_schedule
 
 torch.manual_seed(0)
-PAD, START, END = 0, 1, 2
+# 0 is padding and 1 the start token
+END = 2
 
 # %% [markdown]
 # ## A task: copy a sentence of 6 integers
 #
-# The decoder must find word t of the source when it writes word t: attention by position is all that it takes.
+# To write word t, the decoder must find word t of the source: attending by position is enough.
 
 
 # %%
 def copy_batch(size):
-    """Return random sentences of 6 integers and the end token (size, 7), which are the source and the target."""
+    """Return random sentences of 6 integers and the end token: both source and target. *Shape:* (size, 7)."""
     return torch.cat((torch.randint(3, 11, (size, 6)), torch.full((size, 1), END)), 1)
 
 
@@ -63,7 +64,7 @@ def build(attention, vocab_size=11):
 
 
 def train(model, batches):
-    """Train on (source, attention mask, labels), one update each, and return the losses."""
+    """Train on batches of (source, attention mask, labels) with the schedule of lesson 6, and return the losses."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
     schedule = get_noam_schedule(optimizer, model.config.d_model, warmup_steps=100)
     losses = []
@@ -86,6 +87,7 @@ def train_to_copy(attention, updates=300):
     return losses, (copied[:, 1:] == rows[:, :6]).all(1).float().mean().item()
 
 
+# "eager" is the name of the package's own attention function
 package_losses, package_share = train_to_copy("eager")
 implementations = {"the package's": "eager"}
 print(f"the package's attention: last loss {package_losses[-1]:.3f}, {package_share:.0%} copied exactly")
@@ -93,9 +95,11 @@ print(f"the package's attention: last loss {package_losses[-1]:.3f}, {package_sh
 # %% [markdown]
 # ## Exercise 1: an attention function
 #
-# The model has projected, split and transposed for you, and projects the output of the heads afterwards. Note the
-# shape of the output: heads *after* words again, so that they can be put side by side. `attention_mask` is added to
-# the scores: it is 0 where attention is allowed, and the lowest finite number elsewhere; or it is None.
+# The attention layer of the model, `module`, has projected, split and transposed for you, and projects the output of
+# the heads afterwards. Note the shape of the output: heads *after* words again, so that they can be put side by side.
+# `scaling` is the factor of the scores. `attention_mask` is added to them: it is 0 where attention is allowed, and the
+# lowest finite number elsewhere; or it is None, if nothing is hidden. You may ignore `dropout`, which is 0 here, and
+# `kwargs`.
 
 
 # %% tags=["exercise"]
@@ -118,29 +122,30 @@ print("largest difference of a loss to the package's:", max(differences))
 implementations["yours"] = "course_student"
 
 # %% [markdown]
-# The curves are equal but for rounding, since the seed, the data and the computation are.
+# The losses are equal but for rounding, since the seed, the data and the computation are the same.
 #
 # ## Real sentences
 #
-# English-German phrases that are built into the package: 4000 pairs, 40 updates. That is far from a translator
-# (`bash scripts/quickstart.sh` trains one in minutes); it shows that the function serves padding and all.
+# 2560 pairs of the English-German phrases that come with the package, once, in 40 updates. That is far from a
+# translator (`bash scripts/quickstart.sh` trains one in minutes), but it shows that your function handles padding.
 
 # %%
-phrases = splits()["train"][:4000]
+phrases = splits()["train"][:2560]
 tokenizer = train_tokenizer([text for phrase in phrases for text in (phrase.en, phrase.de)], vocab_size=600)
 
 
-def phrase_batches(updates):
-    for i in range(updates):
-        rows = phrases[64 * i % 4000 :][:64]
+def phrase_batches():
+    for start in range(0, len(phrases), 64):
+        rows = phrases[start : start + 64]
         source = tokenizer([row.en for row in rows], return_tensors="pt", padding=True)
         target = tokenizer([row.de for row in rows], return_tensors="pt", padding=True)
+        # positions labelled -100 do not count in the loss
         labels = target["input_ids"].masked_fill(target["attention_mask"] == 0, -100)
         yield source["input_ids"], source["attention_mask"], labels
 
 
 def train_on_phrases(attention):
-    return train(build(attention, len(tokenizer)), phrase_batches(40))
+    return train(build(attention, len(tokenizer)), phrase_batches())
 
 
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
@@ -152,13 +157,16 @@ axis.legend()
 # %% [markdown]
 # ## Exercise 2: change it
 #
-# A *local* attention looks only at nearby words. Write the mask that makes it so; it is added to the scores like the
-# other mask. Which distances do words need to copy? Which to translate?
+# A *local* attention looks only at nearby words. Write the mask that makes it so, with the same two values as
+# `attention_mask`. Before you go on, guess: can the model copy if words see only their neighbours? Can it translate?
 
 
 # %% tags=["exercise"]
 def window_mask(length, width):
-    """Return 0 where query and key are at most `width` apart, else the lowest finite float32. *Shape:* (T, T)."""
+    """Return 0 where query and key are at most `width` apart, else the lowest finite float32.
+
+    *Shape:* (length, length).
+    """
     ...
 
 
@@ -186,11 +194,11 @@ losses = train(model, ((rows, None, rows) for rows in (copy_batch(32) for _ in r
 print(f"copy task, every word sees only its neighbours in self-attention: last loss {losses[-1]:.3f}")
 
 # %% [markdown]
-# Copying needs the attention from decoder to encoder, and hardly any other.
+# The model still learns to copy, a little later: what copying needs is the attention from decoder to encoder.
 #
 # ## What to remember
 #
-# - A function of (query, key, value, mask, scaling) is all that you need to replace; `register`, then
-#   `set_attn_implementation`.
+# - To replace the attention of a model, write one function of (module, query, key, value, mask, scaling), `register`
+#   it, and call `set_attn_implementation`.
 # - The output has the heads after the words; the mask is added before the softmax.
 # - Same seed, same data, same computation: the same loss. That is the strongest test of a re-implementation.

@@ -34,8 +34,8 @@ torch.set_printoptions(precision=3, sci_mode=False)
 #
 #     lr = d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)
 #
-# It rises for `warmup` updates and then falls as one over the root of the step. Steps count from 1: at step 0, it
-# divides by zero. Adam has beta_1 0.9, beta_2 0.98 and epsilon 1e-9.
+# It rises for `warmup` updates and then falls in proportion to one over the root of the step. Steps count from 1: the
+# formula divides by zero at step 0. The optimiser of the paper is Adam with beta_1 0.9, beta_2 0.98 and epsilon 1e-9.
 
 
 # %% tags=["exercise"]
@@ -56,21 +56,23 @@ axis.set(xlabel="step", ylabel="learning rate")
 axis.legend()
 
 # %% [markdown]
-# Why warm up? One seed says: the gradient is large at first. In Adam, the size of the gradient cancels out: an update
-# is about `lr * mean / root of the mean square`. But those means are over very few gradients at first, so that the
-# direction is nearly chance, and post-norm makes early large steps costly. Small steps first let the averages settle.
+# Why warm up? One of the write-ups that lesson 1 calls seeds says: because gradients are large at first. In Adam,
+# their size cancels out: an update is about `lr * mean / root of the mean square` of the latest gradients. But at
+# first these are means of very few gradients, so that the direction is almost random, and post-norm models are
+# especially sensitive to large early steps. A small learning rate lets the means settle.
 #
 # ## Cross-entropy
 #
 # `F.cross_entropy(prediction, label)` takes logits first, and the index of the label second. It applies the softmax
-# itself: a softmax in the model, as in one seed, is one too many. Right, wrong, and two of three right:
+# itself: a softmax in the model, as in one of the write-ups, is one too many. Here are the losses if all labels are
+# right, all wrong, or two of three right:
 
 # %%
 logits = torch.tensor([[0.1, 0.3, 7.3], [33, 5, 1], [4, 10, 0.1]])
 for labels in ([2, 0, 1], [0, 2, 2], [2, 0, 2]):
     print(labels, f"sum of the losses {F.cross_entropy(logits, torch.tensor(labels), reduction='sum'):.4f}")
 print(
-    f"with a softmax too many, right labels: {F.cross_entropy(logits.softmax(-1), torch.tensor([2, 0, 1])):.4f} each"
+    f"with one softmax too many, right labels: {F.cross_entropy(logits.softmax(-1), torch.tensor([2, 0, 1])):.4f} each"
 )
 
 # %% [markdown]
@@ -81,14 +83,15 @@ print(
 #     q(label) = 1 - eps + eps / (V - 1),   q(other) = eps / (V - 1),   q(padding token) = 0
 #     loss = -sum_k q(k) log p(k), summed over the positions that are not padding
 #
-# So eps is spread over the V - 1 tokens that can follow at all, the label among them.
+# where p is the softmax of the logits. So eps is spread over the V - 1 tokens that can follow at all, the label among
+# them: q sums to 1.
 
 
 # %% tags=["exercise"]
 def smoothed_loss(logits, labels, smoothing):
-    """Return the sum of the smoothed losses; token 0 is padding, and positions labelled -100 do not count.
+    """Return the sum of the smoothed losses; token 0 is padding, and positions that are padding are labelled -100.
 
-    *Shape:* logits (N, V), labels (N,) to a number.
+    *Shape:* logits (N, V), labels (N,), smoothing (eps) a number, to a number.
     """
     ...
 
@@ -99,15 +102,18 @@ lesson_6.check_smoothed_loss(smoothed_loss)
 # %% [markdown]
 # ## Exercise 3: gradient accumulation
 #
-# If a large batch does not fit, compute gradients of small ones and add them up. One seed reports that a large batch
-# still is better. Done right, it is the *same*, as the layer norm never mixes sentences. Done as usual, with the mean
-# of the means, it is not: sentences have different numbers of tokens. Return the right mean, given each part's sum of
-# losses and number of tokens.
+# If a large batch does not fit into memory, split it, and add up the gradients of its parts before the update. One of
+# the write-ups says that a large batch is still better. Done right, it is the *same*, but for the random numbers of
+# dropout, as layer normalisation never mixes sentences. As it is often done, with the mean of the parts' mean losses,
+# it is not: parts have different numbers of tokens. Return the loss of the whole batch instead.
 
 
 # %% tags=["exercise"]
 def accumulated_loss(sums, tokens):
-    """Return the mean loss per token over all parts, of which each has a sum of losses and a number of tokens."""
+    """Return the mean loss per token of the whole batch, from each part's sum of losses and number of tokens.
+
+    *Shape:* sums (parts,), tokens (parts,) to a number.
+    """
     ...
 
 
@@ -117,9 +123,10 @@ lesson_6.check_accumulated_loss(accumulated_loss)
 # %% [markdown]
 # ## Overfit one batch first
 #
-# Before you train on everything, train on one batch. A right model drives its loss to 0 in a minute. If the loss does
-# not move, suspect the initialisation or the gradients; if it jumps, the learning rate; if it stops high, the model
-# or the labels. Only then add data, and then a validation text, which tells over- from underfitting.
+# Before you train on everything, train on one batch. A correct model drives its loss (without smoothing) to almost 0
+# in a minute. If the loss does not move, suspect the initialisation or the gradients; if it jumps, the learning rate;
+# if it stops at a high value, the model or the labels. Only then use all data, and a validation text to tell
+# overfitting from underfitting.
 
 
 # %%
@@ -157,9 +164,9 @@ print(f"one batch of 16 sentences: loss {losses[0]:.2f} at first, {losses[-1]:.4
 # %% [markdown]
 # ## A range test
 #
-# First without a schedule: raise the rate at every update, and see where the loss falls, and where it explodes. Take a
-# rate below the explosion as the peak; then switch the schedule on. `scripts/study/range_test.py` does this for a real
-# model.
+# First without a schedule: raise the learning rate at every update, and see where the loss falls and where it
+# explodes. Choose a peak well below the explosion, and only then use the schedule. `scripts/study/range_test.py` does
+# this for a real model.
 
 # %%
 rates = [1e-5 * 10 ** (5 * i / 149) for i in range(150)]
@@ -173,23 +180,23 @@ print(f"the lowest loss is at the rate {rates[min(range(150), key=losses.__getit
 # ## Random search, and not a grid
 #
 # Often one setting matters and another does not. A grid of 3 x 3 tries three values of the one that matters; nine
-# random trials try nine. The learning rate is drawn evenly on the *logarithmic* scale. Here the second setting does
-# nothing.
+# random trials try nine. Learning rates are drawn uniformly on the *logarithmic* scale, in the range of the grid. Here
+# the second setting does nothing.
 
 # %%
 chance = random.Random(0)
 grid = [(rate, other) for rate in (1e-4, 1e-3, 1e-2) for other in (1, 2, 3)]
-trials = [(10 ** chance.uniform(-4, -1.5), chance.uniform(1, 3)) for _ in range(9)]
+trials = [(10 ** chance.uniform(-4, -2), chance.uniform(1, 3)) for _ in range(9)]
 for name, settings in (("grid", grid), ("random", trials)):
     found = {rate: train([rate] * 60)[-1] for rate in {rate for rate, _ in settings}}
     best = min(found, key=found.__getitem__)
     print(f"{name:6} tries {len(found)} learning rates; the best is {best:.1e}, with the loss {found[best]:.2f}")
 
 # %% [markdown]
-# **How sure is that?** Compare seeds, before you believe a difference of settings. (Equal seeds do not give equal
-# numbers on other hardware.) Models of different seeds err differently: the mean of their probabilities, an ensemble,
-# is better than most of them. One seed guarantees 2 to 3 %; nothing guarantees it. The package has `Ensemble` for
-# translation.
+# **How sure is that?** Before you believe a difference between settings, train each with several random seeds. (Equal
+# seeds do not give equal numbers on other hardware.) Models from different random seeds make different errors: the
+# mean of their probabilities, an *ensemble*, is usually better than each of them. One of the write-ups guarantees 2 to
+# 3 percent, but nothing does. The package has `Ensemble` for translation.
 
 # %%
 print("the last loss of three seeds:", [round(train([3e-3] * 100, seed)[-1], 2) for seed in range(3)])
@@ -206,5 +213,6 @@ print(f"loss of their ensemble: {F.nll_loss(mean.log(), classes):.2f}")
 #
 # - Rates rise linearly to `1/sqrt(d_model * warmup)`, then fall; step 1 is the first.
 # - Smoothing gives nothing to padding; padded positions do not count; means are per token.
-# - One batch first; then the rate; then the rest, at random, with more than one seed. A single validation text is
-#   enough if resources are short, and known libraries save you from the bugs of lesson 9.
+# - First overfit one batch, then find the learning rate, then search the other settings at random, with more than one
+#   random seed. One validation text is enough if resources are short (no cross-validation), and established libraries
+#   save you from the bugs of lesson 9.

@@ -34,7 +34,7 @@ source = torch.tensor([[5, 9, 3, 7]])
 # never writes these three, so every output has the length that we ask for. That is enough to test a search: it must
 # find what *this* model finds probable, sense or nonsense.
 #
-# The decoder's input is the start token and all words so far; its last row of logits is about the next word:
+# The decoder's input is the start token and all words so far; the last row of logits predicts the next word:
 
 # %%
 prefix = torch.tensor([[1, 4, 8]])
@@ -45,8 +45,8 @@ print("logits", tuple(logits.shape), " probabilities of the next word", logits[0
 # ## Exercise 1: greedy search
 #
 # Take the most probable next word, append it, repeat. Feed back *all* words so far: the decoder attends to them. (One
-# seed feeds back only the last word; its output is twelve times the same token. A cache may keep the keys and values
-# of earlier words, as the package does. That is faster, and gives the same.)
+# seed feeds back only the last word; its output is twelve times the same token. The package feeds back only the last
+# word, too, but keeps the keys and values of the earlier words in a cache: the same result, faster.)
 
 
 # %% tags=["exercise"]
@@ -61,8 +61,8 @@ lesson_7.check_greedy(greedy)
 # %% [markdown]
 # ## Greedy is not optimal
 #
-# The probability of a sentence is the product of the probabilities of its words; we add logarithms. Here are all 729
-# sentences of three words, and where greedy's is among them:
+# The probability of a sentence is the product of the probabilities of its words; we add their logarithms. Here are the
+# most probable of all 9 x 9 x 9 = 729 sentences of three words, and the one that greedy search finds:
 
 
 # %%
@@ -75,7 +75,7 @@ def log_probability(words):
 
 everything = torch.tensor(list(itertools.product(range(3, 12), repeat=3)))
 scores = log_probability(everything)
-found = model.generate(source, num_beams=1, max_new_tokens=3, suppress_tokens=[])[:, 1:]
+found = model.generate(source, num_beams=1, max_new_tokens=3)[:, 1:]
 print(f"the most probable: {everything[scores.argmax()].tolist()} {scores.max():.3f}")
 print(f"greedy's:          {found[0].tolist()} {log_probability(found).item():.3f}")
 
@@ -84,7 +84,8 @@ print(f"greedy's:          {found[0].tolist()} {log_probability(found).item():.3
 #
 # Keep the `beams` best sentences so far. Extend each by every word; of all these, keep the `beams` best by the *sum*
 # of their log-probabilities. Choose among the candidates of all beams together: two may come from the same beam, and
-# another beam may end. Begin with one beam that holds the start token.
+# none from another. Begin with a single beam that holds only the start token. (Our model never writes the end token,
+# so no beam ends early.)
 
 
 # %% tags=["exercise"]
@@ -98,18 +99,19 @@ lesson_7.check_beam_search(beam_search)
 
 # %%
 for beams in (1, 2, 4, 9):
-    found = model.generate(source, num_beams=beams, max_new_tokens=3, suppress_tokens=[])[:, 1:]
+    found = model.generate(source, num_beams=beams, max_new_tokens=3)[:, 1:]
     print(f"{beams} beams: {found[0].tolist()}, log-probability {log_probability(found).item():.3f}")
 
 # %% [markdown]
 # ## Exercise 3: the length penalty
 #
 # Sentences of different length are hard to compare: each further word makes a sentence less probable, so that the
-# search prefers short ones. The paper divides, as Wu et al. (2016) do:
+# search prefers short ones. The paper divides the log-probability by a penalty, as Wu et al. (2016) do:
 #
 #     score(Y) = log P(Y | X) / lp(Y),   lp(Y) = ((5 + |Y|) / 6)^alpha,   alpha = 0.6
 #
-# |Y| counts the end token, not the start token. (transformers' usual penalty is `|Y|^alpha`, another formula.)
+# |Y| counts the end token, but not the start token. (The penalty of `generate()` is usually `|Y|^alpha`, another
+# formula; the package's models use the paper's.)
 
 
 # %% tags=["exercise"]
@@ -131,8 +133,8 @@ for alpha in (0.0, 0.6, 1.0):
     print(f"alpha {alpha}: best is {max(scores, key=scores.__getitem__)}", {n: round(s, 2) for n, s in scores.items()})
 
 # %% [markdown]
-# The paper has 4 beams, alpha 0.6, and outputs of at most the length of the input plus 50 words. It does not sample.
-# These are the defaults of the package's models:
+# The paper uses 4 beams, alpha 0.6, and outputs at most 50 tokens longer than the input. It does not sample. These are
+# the defaults of the package's models:
 
 # %%
 settings = model.generation_config
@@ -143,4 +145,4 @@ print(f"num_beams {settings.num_beams}, length_penalty {settings.length_penalty}
 #
 # - Feed back the whole prefix. Add log-probabilities; do not multiply probabilities, which underflow.
 # - Beam search compares candidates of all beams; with enough beams, it is exhaustive.
-# - Compare lengths by a penalty, and know which formula your library has.
+# - Compare sentences of different length by a penalty, and know which formula your library uses.

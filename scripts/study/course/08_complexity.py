@@ -32,9 +32,10 @@ torch.set_grad_enabled(False)
 # %% [markdown]
 # ## A recurrent network in two directions
 #
-# A recurrent network reads word after word; its state at word t knows the words *before* t. (One seed says: only
-# those after it. It is the other way round.) A second network that reads backwards knows the words after t. Side by
-# side, they know all: a bidirectional network. Its output is twice as wide.
+# A recurrent network reads word after word; its state at word t depends on word t and the words *before* it. (One seed
+# says: only on those after it. It is the other way round.) The states of a second network, which reads backwards,
+# depend on the words after t. Side by side, the two know all words: a bidirectional network. Its output is twice as
+# wide.
 
 # %%
 recurrent = nn.LSTM(8, 8, batch_first=True, bidirectional=True)
@@ -52,16 +53,18 @@ for name, half in (("forwards", moved[:, :8]), ("backwards", moved[:, 8:])):
 #
 # ## Exercise 1: the operations of Table 1
 #
-# Count multiplications, for n words and width d. Leave out the projections, as the table does:
+# Count multiplications, for n words and vectors of width d. The table gives orders of magnitude, so it leaves out the
+# projections and constant factors; do the same, and count only:
 #
-# - self-attention: n queries times n keys, each product d long;
+# - self-attention: n queries times n keys, each product d long (not the weights times the values: that is a factor of
+#   2);
 # - recurrence: n steps, each a (d x d) matrix times a vector;
 # - convolution of width k: n positions, each k matrices (d x d) times a vector.
 
 
 # %% tags=["exercise"]
 def operations(kind, n, d, k):
-    """Return the multiplications of a layer; kind is "self-attention", "recurrent" or "convolution"."""
+    """Return the number of multiplications of a layer; kind is "self-attention", "recurrent" or "convolution"."""
     ...
 
 
@@ -69,16 +72,18 @@ def operations(kind, n, d, k):
 lesson_8.check_operations(operations)
 
 # %% [markdown]
-# So self-attention needs fewer operations where n < d, as in sentences: n is 30 and d is 512.
+# So self-attention needs fewer operations than recurrence if n < d, as in most sentences: n is about 30, and d is 512.
 #
 # ## Exercise 2: sequential steps and paths
 #
-# - *Sequential operations*: how many must wait for each other, with as many processors as you like.
-# - *Maximum path length*: how many layers or steps a signal passes between the first word and the last. In a stack of
-#   convolutions of width k, without gaps, each layer reaches k - 1 words further, so (n - 1) / (k - 1), rounded up.
+# - *Sequential operations*: how many operations of one layer must run one after the other, with as many processors as
+#   you like. A step of a recurrence is one operation, and so is everything that can run at once.
+# - *Maximum path length*: how many layers or steps a signal passes from the first word to the last. Count n steps for
+#   a recurrence. For convolutions, count the layers of a stack in which each output sees its own word and the k - 1
+#   words before it: each layer reaches k - 1 words further, and a fraction of a layer counts as a whole one.
 #
-# Count a recurrent network's path from the first word to the last as n steps. (Table 1 gives `log_k(n)` for a
-# convolution, which holds if its layers have gaps that grow from layer to layer: dilated ones.)
+# Return numbers, not orders. (For convolutions, Table 1 gives `log_k(n)`, which holds if the layers are *dilated*:
+# with gaps between the words that they see, which grow from layer to layer. Without gaps, the paper says n / k.)
 
 
 # %% tags=["exercise"]
@@ -93,9 +98,9 @@ lesson_8.check_steps_and_path(steps_and_path)
 # %% [markdown]
 # ## Measured
 #
-# A layer of the package's model, without its feed-forward network, beside an LSTM of the same width, by the number of
-# words. The quadratic term shows only when n is larger than d: before that, the projections take most of the time.
-# `scripts/benchmarks/complexity.py` measures more, and memory too.
+# The time of a self-attention layer of the package's model and of an LSTM of the same width, by the number of words.
+# The quadratic term shows only when n is larger than d: before that, the projections take most of the time.
+# `scripts/benchmarks/complexity.py` measures more, including memory.
 
 
 # %%
@@ -122,24 +127,25 @@ axis.set(xscale="log", yscale="log", xlabel="words", ylabel="milliseconds")
 axis.legend()
 
 # %% [markdown]
-# Memory, too: to learn, a layer keeps what it computed. For self-attention these are h n^2 weights, for a recurrence n
-# states. Doubling the words makes four times as many weights:
+# Memory matters, too: in training, a layer keeps its results for the backward pass. For self-attention with h heads
+# these are h n^2 weights, for a recurrence n states of width d. Twice as many words make four times as many weights:
 
 # %%
 for n in (512, 1024):
-    print(f"{n} words: {4 * n * n:>9,} weights of 4 heads, {n * d:>6,} numbers of a recurrent network's states")
+    print(f"{n} words: {4 * n * n:>9,} weights of 4 heads, {n * d:>6,} numbers in the states of a recurrent network")
 
 # %% [markdown]
 # ## Exercise 3: the training cost of Table 2
 #
-# "We estimate the number of floating point operations by multiplying the training time, the number of GPUs used, and
-# an estimate of the sustained single-precision floating-point capacity of each GPU": 9.5 TFLOPS for a P100. The base
-# model trained for 12 hours on 8 of them, the big one for 3.5 days. Compute both.
+# "We estimate the number of floating point operations used to train a model by multiplying the training time, the
+# number of GPUs used, and an estimate of the sustained single-precision floating-point capacity of each GPU": 9.5
+# TFLOPS for a P100, where 1 TFLOPS is 10^12 operations per second. The base model was trained for 12 hours on 8 of
+# them, the big one for 3.5 days. The check computes both with your function.
 
 
 # %% tags=["exercise"]
 def training_flops(hours, gpus, tflops):
-    """Return the floating point operations of a training run."""
+    """Return the number of floating point operations of a training run, with `tflops` TFLOPS per GPU."""
     ...
 
 
@@ -156,19 +162,19 @@ for name, (bleu, flops) in quality.items():
 axis.set(xscale="log", xlabel="training FLOPs", ylabel="BLEU, WMT 2014 English-German", xlim=(2e18, 1e20))
 
 # %% [markdown]
-# That is the claim of Table 2: the base model beats all earlier ones at a fraction of their cost. Another estimate
-# comes from the model: about 6 operations per parameter and token, forwards and backwards. A source token passes
-# the encoder and a target token the decoder, so a pair of tokens passes about all 65 million parameters once. There
-# were 100,000 updates of about 25,000 pairs:
+# That is the claim of Table 2: the base model beats all earlier ones at a fraction of their cost. The model itself
+# gives another estimate: about 6 operations per parameter and token, 2 forwards and 4 backwards. A source token passes
+# through the encoder and a target token through the decoder, so that a source token and a target token together pass
+# through nearly all 65 million parameters once. There were 100,000 updates with about 25,000 tokens of each:
 
 # %%
 print(f"needed: {6 * 65e6 * 100_000 * 25_000:.1e} operations; available: {12 * 3600 * 8 * 9.5e12:.1e}")
 
 # %% [markdown]
-# So about a third of what the GPUs could do was the model's arithmetic.
+# So the arithmetic of the model took about 30 % of what the GPUs could do.
 #
 # ## What to remember
 #
 # - n^2 d against n d^2: self-attention needs fewer operations for n < d, but more memory for long texts.
 # - Its sequential steps and its paths are constant; those of a recurrence grow with n.
-# - An estimate of FLOPs needs its method beside it.
+# - An estimate of FLOPs means little without its method.

@@ -44,6 +44,7 @@ def compare(name: str, result: Any, expected: Any, mistakes: Mapping[str, Any]) 
         result.shape == expected.shape,
         f"{name} returns the shape {tuple(result.shape)}, expected {tuple(expected.shape)}.",
     )
+    require(expected.dim(), f"{name} is {result:.6g}, expected {expected:.6g}.")
     difference = (result - expected).abs()
     # NaN counts as the largest difference
     index = tuple(int(i) for i in torch.unravel_index(difference.nan_to_num(torch.inf).argmax(), difference.shape))

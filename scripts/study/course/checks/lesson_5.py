@@ -25,15 +25,18 @@ def check_student_attention(answer: Callable) -> None:
     result = answer(*arguments, mask, scaling=scaling)
     require_result("student_attention", result)
     require(
-        isinstance(result, tuple) and len(result) == 2,
-        "student_attention returns one thing. Return the output and the weights: `return output, weights`.",
+        isinstance(result, tuple | list) and len(result) == 2,
+        "student_attention must return two tensors, the output and the weights: `return output, weights`.",
     )
     output, weights = result
     unmasked, _ = eager_attention_forward(*arguments, None, scaling=scaling)
     unscaled, _ = eager_attention_forward(*arguments, mask, scaling=1.0)
+    inverted = torch.zeros_like(mask).masked_fill(mask == 0, torch.finfo(torch.float32).min)
+    opposite, _ = eager_attention_forward(*arguments, inverted, scaling=scaling)
     own_scale, _ = eager_attention_forward(*arguments, mask, scaling=0.25)
     mistakes = {
         "attention_mask has no effect. Add it to the scores: the result of an addition is a new tensor.": unmasked,
+        "the wrong keys are hidden. Attention is allowed where attention_mask is 0: add it to the scores.": opposite,
         "the scores are not multiplied by `scaling`.": unscaled,
         "the scores are divided by sqrt(d_k), but the model passes `scaling`: multiply by it.": own_scale,
         "the output has the shape (B, h, T, d_v). The heads go after the words: transpose(1, 2).": (
@@ -60,19 +63,21 @@ def check_window_mask(answer: Callable) -> None:
     require_result("window_mask", mask)
     require(
         not torch.as_tensor(mask, dtype=torch.float32).isinf().any(),
-        "window_mask holds -inf. Use torch.finfo(torch.float32).min.",
+        "window_mask holds -inf, with which a row that is hidden completely becomes NaN. Use "
+        "torch.finfo(torch.float32).min.",
     )
     mistakes = {
         "inverted: the neighbours are hidden.": torch.zeros(6, 6).masked_fill(distance <= 2, lowest),
-        "this is boolean, or 1 and 0, where the window is. It is added to scores: 0 where allowed.": distance <= 2,
-        "this is 1 where attention is hidden. Too little: use the lowest finite number.": distance > 2,
+        "it is 1 or True where attention is allowed. Use 0 there, and the lowest finite number elsewhere.": distance
+        <= 2,
+        "it is 1 or True where attention is hidden. Use the lowest finite number there.": distance > 2,
         "later words are visible at any distance. Take the absolute value of the distance.": (
             torch.zeros(6, 6).masked_fill(before > 2, lowest)
         ),
         "only earlier words are visible. Take the absolute value of the distance.": torch.zeros(6, 6).masked_fill(
             (before > 2) | (before < 0), lowest
         ),
-        "the distance must be less than or equal to `width`; it is less.": torch.zeros(6, 6).masked_fill(
+        "words `width` apart are hidden, too. Allow a distance of at most `width`.": torch.zeros(6, 6).masked_fill(
             distance >= 2, lowest
         ),
     }

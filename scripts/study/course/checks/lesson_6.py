@@ -47,21 +47,28 @@ def check_smoothed_loss(answer: Callable) -> None:
     entropy = -(target * log_probs).sum(-1)
     without_label = torch.where(one_hot == 1, torch.tensor(0.9), torch.tensor(0.1 / 6))
     without_label[:, 0] = 0
+    over_others = torch.where(one_hot == 1, torch.tensor(0.9), torch.tensor(0.1 / 5))
+    over_others[:, 0] = 0
+    padding_too = 0.9 * one_hot + 0.1 / 6
     with_padding = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=0.1)
     mistakes = {
         "padding gets a share of eps, as in F.cross_entropy(label_smoothing=...). Nothing may predict padding: "
         "q(0) = 0.": with_padding,
+        "padding gets eps / (V - 1) like every other token. Nothing may predict padding: q(0) = 0.": -(
+            padding_too * log_probs
+        )[real].sum(),
+        "eps is spread over the V - 2 other tokens. The label gets a share, too: divide by V - 1.": -(
+            over_others * log_probs
+        )[real].sum(),
         "padded positions count. Leave out those labelled -100.": entropy.sum(),
         "there is no smoothing in it.": F.cross_entropy(logits, labels, reduction="sum"),
         "it is the mean. Return the sum.": entropy[real].mean(),
-        "a softmax is applied twice: the arguments are logits.": -(target * log_probs.exp().log_softmax(-1))
-        .sum(-1)[real]
-        .sum(),
+        "a softmax is applied twice. Apply it once, to logits.": -(target * log_probs.exp().log_softmax(-1))[
+            real
+        ].sum(),
         "the label does not get its own share of eps: q(label) = 1 - eps + eps / (V - 1).": -(
             without_label * log_probs
-        )
-        .sum(-1)[real]
-        .sum(),
+        )[real].sum(),
         "the sign is missing: log-probabilities are negative, and a loss is positive.": -entropy[real].sum(),
     }
     expected = smoothed_cross_entropy(logits, labels, 0.1, 0)
@@ -73,7 +80,7 @@ def check_accumulated_loss(answer: Callable) -> None:
     sums = torch.tensor([12.0, 1.0, 30.0])
     tokens = torch.tensor([6.0, 1.0, 10.0])
     mistakes = {
-        "this is the mean of the means: a token in a short part counts more. Divide once, by all tokens.": (
+        "this is the mean of the means: a token in a short part counts more. Divide all losses by all tokens.": (
             sums / tokens
         ).mean(),
         "this is the sum of the means. Divide the sum of all losses by the number of all tokens.": (

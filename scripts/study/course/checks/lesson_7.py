@@ -15,7 +15,7 @@ LENGTH = 6
 
 def _generate(model, source: torch.Tensor, beams: int) -> torch.Tensor:
     """Return the words of the package's own search, without the start token."""
-    return model.generate(source, num_beams=beams, max_new_tokens=LENGTH, suppress_tokens=[])[0, 1:]
+    return model.generate(source, num_beams=beams, max_new_tokens=LENGTH)[0, 1:]
 
 
 def _log_probability(model, source: torch.Tensor, words: torch.Tensor) -> float:
@@ -33,7 +33,7 @@ def _from_last_word(model, source: torch.Tensor) -> torch.Tensor:
     return torch.tensor(words[1:])
 
 
-def _least_probable(model, source: torch.Tensor) -> torch.Tensor:
+def _from_first_row(model, source: torch.Tensor) -> torch.Tensor:
     """Return what a search finds that reads the first row of logits instead of the last."""
     words = [1]
     for _ in range(LENGTH):
@@ -58,7 +58,7 @@ def check_greedy(answer: Callable) -> None:
                 _from_last_word(model, source)
             ),
             "the first row of the logits is read at every step. The next word is in the last row.": (
-                _least_probable(model, source)
+                _from_first_row(model, source)
             ),
         }
         compare("greedy", words, _generate(model, source, 1), mistakes)
@@ -86,19 +86,22 @@ def check_beam_search(answer: Callable) -> None:
             message = f"beam_search finds {words.tolist()} with {beams} beams, of log-probability {found:.3f}, "
             require(
                 not torch.equal(words, _generate(model, source, 1)),
-                message + "which is what greedy search finds: keep more than the best candidate of every step.",
+                message + "which is what greedy search finds: keep several candidates at every step, and begin with "
+                "one beam, since equal beams have equal candidates.",
             )
             require(
                 found > best,
                 message + f"but {expected.tolist()} has {best:.3f}: rank the candidates of all beams together, by "
                 "the sum of the log-probabilities of all their words.",
             )
-            raise AssertionError(message + f"better than {beams} beams can find: are more of them kept?")
+            raise AssertionError(
+                message + f"more than the {beams} best candidates of each step lead to: keep no more and no others."
+            )
     print("beam_search is correct: it agrees with generate().")
 
 
 def check_length_penalised_score(answer: Callable) -> None:
-    values = [(-4.0, 4, 0.6), (-5.0, 9, 0.6), (-5.0, 9, 0.0), (-2.0, 1, 1.0)]
+    values = [(-4.0, 4, 0.6), (-5.0, 9, 0.6), (-5.0, 9, 0.3), (-2.0, 1, 1.0)]
     result = [answer(*value) for value in values]
     require_result("length_penalised_score", result[0])
     mistakes = {
@@ -108,7 +111,10 @@ def check_length_penalised_score(answer: Callable) -> None:
         ],
         "alpha has no effect: it is the exponent.": [v / gnmt_length_penalty(n, 1.0) for v, n, _ in values],
         "alpha multiplies the fraction. It is the exponent.": [
-            v / (gnmt_length_penalty(n, 1.0) * alpha or 1e-30) for v, n, alpha in values
+            v / (gnmt_length_penalty(n, 1.0) * alpha) for v, n, alpha in values
+        ],
+        "5 + |Y| / 6 is not (5 + |Y|) / 6: parentheses are missing.": [
+            v / (5 + n / 6) ** alpha for v, n, alpha in values
         ],
         "the start token is counted. |Y| is used as it is given.": [
             v / gnmt_length_penalty(n + 1, alpha) for v, n, alpha in values

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from broken_models import FAULT_BY_NUMBER, FAULTS, broken_by, healthy
+from torch import nn
 
 from .comparing import require, require_result
 
@@ -24,15 +25,18 @@ SIGNS = {
 }
 
 
-def _check_experiment(name: str, answer: Callable, fault: str, too_much: str, too_little: str) -> None:
-    """Run an experiment on the healthy model, which has no fault, and on a model that has the fault."""
-    value = answer(healthy())
+def _result(name: str, answer: Callable, model: nn.Module) -> float:
+    value = answer(model)
     require_result(name, value)
     require(torch.as_tensor(value).numel() == 1, f"{name} returns several numbers: return the largest difference.")
-    require(
-        abs(float(value)) < 1e-4, f"{name} is {float(value):.2g} for the healthy model, but should be 0. {too_much}"
-    )
-    value = float(answer(broken_by(fault)))
+    return float(value)
+
+
+def _check_experiment(name: str, answer: Callable, fault: str, too_much: str, too_little: str) -> None:
+    """Run an experiment on the healthy model, which has no fault, and on a model that has the fault."""
+    value = _result(name, answer, healthy())
+    require(abs(value) < 1e-4, f"{name} is {value:.2g} for the healthy model, but should be 0. {too_much}")
+    value = _result(name, answer, broken_by(fault))
     require(value > 1e-4, f'{name} is {value:.2g} for a model with the fault "{fault}". {too_little}')
 
 
@@ -65,15 +69,14 @@ def check_padding_leaks(answer: Callable) -> None:
 
 @torch.no_grad()
 def check_order_matters(answer: Callable) -> None:
-    value = answer(broken_by("no positions"))
-    require_result("order_matters", value)
+    value = _result("order_matters", answer, broken_by("no positions"))
     require(
-        float(value) < 1e-4,
-        f"order_matters is {float(value):.2g} for a model without positions, but should be 0. The "
+        value < 1e-4,
+        f"order_matters is {value:.2g} for a model without positions, but should be 0. The "
         "words of the reversed sentence are in reverse order: reverse their states back, along dimension 1, before "
         "you compare them.",
     )
-    value = float(answer(healthy()))
+    value = _result("order_matters", answer, healthy())
     require(
         value > 1e-2,
         f"order_matters is {value:.2g} for the healthy model. Reverse the order of the words: flip dimension 1, as "

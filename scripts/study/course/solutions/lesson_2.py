@@ -45,6 +45,7 @@ WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "attention": {
         "not divided": lambda query, key, value: (query @ key.transpose(-2, -1)).softmax(-1) @ value,
         "over the queries": lambda query, key, value: (query @ key.transpose(-2, -1) / 4).softmax(-2) @ value,
+        "returns a tuple of 2": lambda query, key, value: (attention(query, key, value), query),
         "weighted mean is divided": lambda query, key, value: (query @ key.transpose(-2, -1)).softmax(-1) @ value / 4,
     },
     "additive_scores": {

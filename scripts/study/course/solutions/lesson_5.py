@@ -19,7 +19,10 @@ def student_attention(module, query, key, value, attention_mask, scaling, dropou
 
 
 def window_mask(length, width):
-    """Return 0 where query and key are at most `width` apart, else the lowest finite float32. *Shape:* (T, T)."""
+    """Return 0 where query and key are at most `width` apart, else the lowest finite float32.
+
+    *Shape:* (length, length).
+    """
     position = torch.arange(length)
     distance = (position[:, None] - position).abs()
     return torch.zeros(length, length).masked_fill(distance > width, torch.finfo(torch.float32).min)
@@ -38,13 +41,18 @@ def additive(length, allowed):
 WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "student_attention": {
         "has no effect": lambda m, q, k, v, mask, scaling, **rest: student_attention(m, q, k, v, None, scaling),
+        "allowed where attention_mask is 0": lambda m, q, k, v, mask, scaling, **rest: student_attention(
+            m, q, k, v, mask if mask is None else torch.where(mask == 0, -1e9, 0.0), scaling
+        ),
         "not multiplied": lambda m, q, k, v, mask, scaling, **rest: student_attention(m, q, k, v, mask, 1.0),
         "heads go after the words": attention_without_transpose,
-        "returns one thing": lambda *args, **rest: student_attention(*args, **rest)[0],
+        "must return two": lambda *args, **rest: student_attention(*args, **rest)[0],
     },
     "window_mask": {
         "inverted": lambda length, width: additive(length, window_mask(length, width) != 0),
         "any distance": lambda length, width: additive(length, torch.ones(length, length).triu(-width).bool()),
-        "It is added to scores": lambda length, width: window_mask(length, width) == 0,
+        "where attention is allowed": lambda length, width: window_mask(length, width) == 0,
+        "where attention is hidden": lambda length, width: window_mask(length, width) != 0,
+        "at most `width`": lambda length, width: window_mask(length, width - 1),
     },
 }

@@ -12,9 +12,9 @@ def learning_rate(step, d_model, warmup):
 
 
 def smoothed_loss(logits, labels, smoothing):
-    """Return the sum of the smoothed losses; token 0 is padding, and positions labelled -100 do not count.
+    """Return the sum of the smoothed losses; token 0 is padding, and positions that are padding are labelled -100.
 
-    *Shape:* logits (N, V), labels (N,) to a number.
+    *Shape:* logits (N, V), labels (N,), smoothing (eps) a number, to a number.
     """
     real = labels != -100
     logits, labels = logits[real], labels[real]
@@ -26,8 +26,25 @@ def smoothed_loss(logits, labels, smoothing):
 
 
 def accumulated_loss(sums, tokens):
-    """Return the mean loss per token over all parts, of which each has a sum of losses and a number of tokens."""
+    """Return the mean loss per token of the whole batch, from each part's sum of losses and number of tokens.
+
+    *Shape:* sums (parts,), tokens (parts,) to a number.
+    """
     return sum(sums) / sum(tokens)
+
+
+def smoothed_over_other_tokens(logits, labels, smoothing):
+    # the share of a token for V - 2 tokens, and none for the label
+    share = smoothing / (logits.shape[1] - 2)
+    real = labels != -100
+    log_probs = logits.log_softmax(-1)[real]
+    of_labels = log_probs.gather(1, labels[real, None]).sum()
+    return -(1 - smoothing) * of_labels - share * (log_probs[:, 1:].sum() - of_labels)
+
+
+def smoothed_with_padding(logits, labels, smoothing):
+    of_padding = logits.log_softmax(-1)[labels != -100, 0].sum()
+    return smoothed_loss(logits, labels, smoothing) - smoothing / (logits.shape[1] - 1) * of_padding
 
 
 # for each exercise, wrong answers by words of the message that rejects them
@@ -41,6 +58,8 @@ WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
         "padding gets a share": lambda logits, labels, smoothing: F.cross_entropy(
             logits, labels, reduction="sum", label_smoothing=smoothing
         ),
+        "like every other token": smoothed_with_padding,
+        "V - 2 other tokens": smoothed_over_other_tokens,
         "no smoothing": lambda logits, labels, smoothing: F.cross_entropy(logits, labels, reduction="sum"),
         "softmax is applied twice": lambda logits, labels, smoothing: smoothed_loss(
             logits.softmax(-1), labels, smoothing

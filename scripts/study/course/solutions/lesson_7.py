@@ -58,19 +58,42 @@ def forgets_earlier_words(model, source, beams, length):
     return sentences[0, 1:]
 
 
+def begins_with_equal_beams(model, source, beams, length):
+    sentences = torch.ones(beams, 1, dtype=torch.long)
+    scores = torch.zeros(beams)
+    for _ in range(length):
+        logits = model(input_ids=source.expand(beams, -1), decoder_input_ids=sentences).logits[:, -1]
+        # the best word of each beam
+        best = logits.log_softmax(-1).max(-1)
+        scores = scores + best.values
+        sentences = torch.cat((sentences, best.indices[:, None]), 1)
+    return sentences[scores.argmax(), 1:]
+
+
+def reads_the_first_row(model, source, length):
+    words = torch.tensor([[1]])
+    for _ in range(length):
+        logits = model(input_ids=source, decoder_input_ids=words).logits
+        words = torch.cat((words, logits[:, :1].argmax(-1)), 1)
+    return words[0, 1:]
+
+
 # for each exercise, wrong answers by words of the message that rejects them
 WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "greedy": {
         "only the last word": feeds_back_the_last_word,
         "one word too many": with_start_token,
+        "first row": reads_the_first_row,
     },
     "beam_search": {
-        "what greedy search finds": lambda model, source, beams, length: greedy(model, source, length),
+        "equal beams": begins_with_equal_beams,
         "rank the candidates of all beams": forgets_earlier_words,
     },
     "length_penalised_score": {
         "another formula": lambda value, length, alpha: value / length**alpha,
         "Divide by it": lambda value, length, alpha: value * ((5 + length) / 6) ** alpha,
+        "alpha multiplies": lambda value, length, alpha: value / ((5 + length) / 6 * alpha),
+        "parentheses": lambda value, length, alpha: value / (5 + length / 6) ** alpha,
         "start token is counted": lambda value, length, alpha: value / ((6 + length) / 6) ** alpha,
     },
 }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def operations(kind, n, d, k):
-    """Return the multiplications of a layer; kind is "self-attention", "recurrent" or "convolution"."""
+    """Return the number of multiplications of a layer; kind is "self-attention", "recurrent" or "convolution"."""
     return {"self-attention": n * n * d, "recurrent": n * d * d, "convolution": k * n * d * d}[kind]
 
 
@@ -19,7 +19,7 @@ def steps_and_path(kind, n, k):
 
 
 def training_flops(hours, gpus, tflops):
-    """Return the floating point operations of a training run."""
+    """Return the number of floating point operations of a training run, with `tflops` TFLOPS per GPU."""
     return hours * 3600 * gpus * tflops * 1e12
 
 
@@ -35,10 +35,12 @@ def rounded_down(kind, n, k):
 WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "operations": {
         "exchanged": exchanged,
+        "weights times the values": lambda kind, n, d, k: operations(kind, n, d, k) * (2 if kind[0] == "s" else 1),
         "lacks its width": lambda kind, n, d, k: operations(kind, n, d, 1),
         "as one multiplication": lambda kind, n, d, k: operations(kind, n, 1 if kind[0] == "s" else d, k),
     },
     "steps_and_path": {
+        "must return two": lambda kind, n, k: steps_and_path(kind, n, k)[1],
         "needs the state before it": lambda kind, n, k: (1, steps_and_path(kind, n, k)[1]),
         "in one layer": lambda kind, n, k: (steps_and_path(kind, n, k)[0], n),
         "round up": rounded_down,

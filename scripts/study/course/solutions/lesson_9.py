@@ -64,6 +64,21 @@ def changes_nothing_later(model):
     return (model(input_ids=SOURCE, decoder_input_ids=changed).logits - before)[:, :3].abs().max()
 
 
+def compares_each_position(model):
+    changed = TARGET.clone()
+    changed[0, 3] = 44
+    before = model(input_ids=SOURCE, decoder_input_ids=TARGET).logits
+    after = model(input_ids=SOURCE, decoder_input_ids=changed).logits
+    return (after - before)[:, :3].abs().amax(-1)
+
+
+def pads_before_the_words(model):
+    padded = torch.cat((torch.zeros(1, 4, dtype=torch.long), SOURCE), 1)
+    before = model(input_ids=SOURCE, decoder_input_ids=TARGET).logits
+    after = model(input_ids=padded, attention_mask=(padded != 0).long(), decoder_input_ids=TARGET).logits
+    return (after - before).abs().max()
+
+
 def pads_without_mask(model):
     padded = torch.cat((SOURCE, torch.zeros(1, 4, dtype=torch.long)), 1)
     before = model(input_ids=SOURCE, decoder_input_ids=TARGET).logits
@@ -87,6 +102,18 @@ def flips_the_batch(model):
     return (model.model.encoder(input_ids=SOURCE.flip(0)).last_hidden_state.flip(0) - before).abs().max()
 
 
+def adds_signed_differences(model):
+    before = model.model.encoder(input_ids=SOURCE).last_hidden_state
+    after = model.model.encoder(input_ids=SOURCE.flip(1)).last_hidden_state
+    return (after.flip(1) - before).sum()
+
+
+def compares_each_word(model):
+    before = model.model.encoder(input_ids=SOURCE).last_hidden_state
+    after = model.model.encoder(input_ids=SOURCE.flip(1)).last_hidden_state
+    return (after.flip(1) - before).abs().amax(-1)
+
+
 def one_missing():
     return {number: fault for number, fault in diagnosis().items() if number != 4}
 
@@ -101,14 +128,18 @@ WRONG_ANSWERS: dict[str, dict[str, Callable]] = {
     "future_leaks": {
         "only the positions before": compares_all_positions,
         "Change a word of the target": changes_nothing_later,
+        "returns several numbers": compares_each_position,
     },
     "padding_leaks": {
         "tell the model where it is": pads_without_mask,
+        "which keep their positions": pads_before_the_words,
         "both the encoder and cross-attention": looks_at_the_encoder_alone,
     },
     "order_matters": {
         "reverse their states back": compares_other_words,
         "dimension 0 is the batch": flips_the_batch,
+        "others cancel in a sum": adds_signed_differences,
+        "returns several numbers": compares_each_word,
     },
     "diagnosis": {
         "no entry for [4]": one_missing,
