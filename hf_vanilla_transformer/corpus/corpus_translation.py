@@ -22,7 +22,7 @@ from ..data.identity import stamp
 from ..export.registry import identify
 from ..files import CORPUS_MANIFEST, JsonObject, read_json, replacing
 from ..inference.translator import Hypothesis, Translation, Translator
-from ..model.loading import load_any_config
+from ..model.loading import load_config
 from ..version import __version__
 from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
 from .spans import Span, check_language, cut, read_span
@@ -221,5 +221,5 @@ def _identify(model: str) -> dict[str, str]:
     """Return the checksums of the files that decide what a model translates, or its name on the Hub and its commit."""
     folder = Path(model)
     if not folder.is_dir():
-        return {"name": model, "revision": str(load_any_config(model)._commit_hash)}
+        return {"name": model, "revision": str(load_config(model)._commit_hash)}
     return identify(folder)

@@ -5,6 +5,7 @@ has tokenised.
 """
 
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stderr
@@ -29,16 +30,18 @@ def _characters(word: str) -> list[str]:
 
 
 def learn_codes(words: Counter[str], size: int) -> list[_Pair]:
-    """Return the merges that `subword-nmt learn-bpe` learns, in its order, for a vocabulary of `size` symbols.
+    """Return the first merges that `subword-nmt learn-bpe` learns, in its order, up to a vocabulary of `size` symbols.
 
     Args:
-        words: how often each word occurs; those with a line break, which no file of codes can hold, are left out.
+        words: how often each word, which has no space, occurs; those with a line break, which no file of codes can
+            hold, are left out.
 
     Raises:
         ImportError: if subword-nmt is not installed.
     """
     codes = io.StringIO()
-    dictionary = [f"{word} {count}" for word, count in words.items() if len(word) > 1 and not {*word} & {*"\r\n"}]
+    lines = [f"{word} {count}" for word, count in words.items() if len(word) > 1]
+    dictionary = [line for line in lines if not re.search(r"[\r\n]", line)]
     if not dictionary:
         return []
     # its progress bar counts merges that may never be learned
@@ -46,12 +49,12 @@ def learn_codes(words: Counter[str], size: int) -> list[_Pair]:
         import_extra("subword_nmt.learn_bpe", "paper").learn_bpe(dictionary, codes, size, is_dict=True)
     vocabulary = {symbol for word in words for symbol in _characters(word)}
     merges: list[_Pair] = []
-    # Two merges may lead to the same symbol
     for line in codes.getvalue().split("\n")[1:-1]:
-        if len(vocabulary) == size:
+        if len(vocabulary) >= size:
             break
         left, right = line.split(" ")
         merges.append((left, right))
+        # two merges may lead to the same symbol
         vocabulary.add(left + right)
     return merges
 

@@ -1,10 +1,10 @@
 """Align the words of translations with those of their sources, and put tags and placeholders back among them.
 
 A word of a translation comes from the source word to which the decoder attends most when it predicts the tokens of
-the word, relative to how much the whole translation attends to that source word. The attention is the mean of all
-heads of the upper half of the layers. With it, 95 % of the elements around one to three words of the built-in phrases
-land on the right words in the model of `quickstart.sh`; with one of its four layers alone, 20, 73, 81 and 94 %. At the
-next step, where the decoder reads the token, it attends to other words.
+the word, divided by the attention which that source word gets from the whole translation. The attention is the mean of
+all heads of the upper half of the layers, which finds more of the right words than any single layer
+(scripts/guide/documents.md has the figures). At the next step, where the decoder reads the token, it attends to other
+words.
 """
 
 import re
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
+from unicodedata import category
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -26,7 +27,8 @@ _WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d{_PUNC
 
 Links = Sequence[Sequence[int]]  # for each word of a translation, the indices of the source words that it translates
 Span = tuple[int, int]  # start and end
-_SMOOTHING = 0.1  # a source word with less attention in total does not attract the words that are left
+_SMOOTHING = 0.1  # keeps source words that get little attention in total from winning
+_SYMBOLS = "#%&*/@§‰"  # punctuation to Unicode, but these stand for words
 _MAX_DEPTH = 50  # of elements whose alignment counts; deeper tags are placed one by one
 
 
@@ -95,8 +97,9 @@ def align(
                 output_attentions=True,
             )
         layers = outputs.cross_attentions
-        # (layers, B, heads, T, S) -> (B, T, S)
-        attention = torch.stack(layers[len(layers) // 2 :]).float().mean((0, 2)).cpu()
+        # each (B, heads, T, S) -> (B, T, S)
+        upper = [layer.float().mean(1) for layer in layers[len(layers) // 2 :]]
+        attention = torch.stack(upper).mean(0).cpu()
         for weights, i in zip(attention, batch, strict=True):
             from_words = _overlaps(words(pairs[i][0]), source_tokens[i][1])
             to_words = _overlaps(words(pairs[i][1]), target_tokens[i][1])
@@ -112,23 +115,32 @@ def _link(attention: torch.Tensor, source: str, translation: str) -> Links:
     Args:
         attention: of each word of the translation, to each of the source. *Shape:* (words, source words).
     """
-    if not len(attention):
-        return []
-    is_word, from_word = (
-        torch.tensor([any(map(str.isalnum, text[start:end])) for start, end in words(text)])
-        for text in (translation, source)
-    )
-    scores = attention / (attention.sum(0) + _SMOOTHING)
-    # Words come from words. Punctuation that only the translation needs, such as commas of German, comes from nothing
-    scores *= is_word[:, None] == from_word
-    sources = scores.argmax(1).tolist()
-    targets = scores.argmax(0).tolist()
-    links = [[source] if is_word[i] or targets[source] == i else [] for i, source in enumerate(sources)]
-    # Of several words that become one, such as "does lend" and "leiht", only one has been linked
-    for i, target in enumerate(targets):
-        if from_word[i] and i not in sources:
-            links[target].append(i)
+    if not attention.numel():
+        return [[] for _ in attention]
+    is_word = _are_words(translation)
+    from_word = _are_words(source)
+    # Words come from words
+    scores = attention / (attention.sum(0) + _SMOOTHING) * (is_word[:, None] == from_word)
+    best, sources = scores.max(1)
+    best_of_source, targets = scores.max(0)
+    links: list[list[int]] = []
+    for i, source_word in enumerate(sources.tolist()):
+        # Punctuation that only the translation needs, such as commas of German, comes from nothing, and neither is
+        # there attention of words beyond the limit
+        is_linked = best[i] > 0 and (is_word[i] or targets[source_word] == i)
+        links.append([source_word] if is_linked else [])
+    # Of several words that become one, such as "does lend" and "leiht", only one has been linked so far
+    linked = {source_word for each in links for source_word in each}
+    for source_word, target in enumerate(targets.tolist()):
+        if from_word[source_word] and source_word not in linked and best_of_source[source_word] > 0:
+            links[target].append(source_word)
     return links
+
+
+def _are_words(text: str) -> torch.Tensor:
+    """Return which words of a text are not punctuation. *Shape:* (words,)."""
+    starts = [text[start] for start, _ in words(text)]
+    return torch.tensor([category(start)[0] != "P" or start in _SYMBOLS for start in starts])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from .alignment import Links, Mark, splice
 from .segments import PLACEHOLDER, Document, Passage
 
-# Elements inside sentences, `c` and `lang` in those of WebVTT; every other tag ends a sentence
+# Elements inside sentences, of which WebVTT has `c` and `lang`; every other tag ends a sentence
 _INLINE = re.compile(
     "a|abbr|acronym|b|bdi|bdo|big|c|cite|code|data|del|dfn|em|font|i|img|ins|kbd|label|lang|mark|math|q|rp|rt|ruby|s|"
     "samp|small|span|strike|strong|sub|sup|time|tt|u|var|wbr"
@@ -212,7 +212,7 @@ class _Tokenizer(HTMLParser):
     handle_startendtag = handle_starttag
 
     def handle_endtag(self, tag: str) -> None:
-        self._add("end", tag)
+        self._add("end", tag.partition(".")[0])
 
     def handle_data(self, data: str) -> None:
         self._add("text", data)

@@ -46,6 +46,7 @@ _SWITCHES = (
 )
 _MAX_BEAMS = 1000
 _MAX_LENGTH = 10_000  # tokens, of a model with sinusoidal positions
+_MAX_LABELS = 1000  # a translation model has none
 _MAX_NUMBER = 1000.0  # of a penalty, which may be an exponent
 
 
@@ -78,19 +79,19 @@ def loading_errors(name: str, file: str = "") -> Iterator[None]:
         raise OSError(f"Cannot load {where}: {file and f'in its {file}, '}{reason}") from error
 
 
-def load_any_config(name: str) -> Any:
-    """Return the configuration of a model of any type, a local folder or a repository on the Hub.
+def read_model_type(name: str) -> str:
+    """Return the type of a model, a local folder or a repository on the Hub, before anything is built from its config.
 
     Raises:
-        OSError: If it cannot be loaded.
+        OSError: If it cannot be read, or the configuration cannot be that of a translation model.
     """
     with loading_errors(name):
         fields, _ = PreTrainedConfig.get_config_dict(name)
         labels = fields.get("num_labels")
-        if isinstance(labels, int) and labels > MAX_POSITIONS:
+        if isinstance(labels, int) and labels > _MAX_LABELS:
             # transformers would make a name for each
-            raise ValueError(f"num_labels in its config.json must be at most {MAX_POSITIONS:,}, but is {labels:,}")
-    return load(AutoConfig, name)
+            raise ValueError(f"num_labels in its config.json must be at most {_MAX_LABELS:,}, but is {labels:,}")
+    return str(fields.get("model_type", "unknown"))[:100]
 
 
 def load_config(name: str) -> VanillaTransformerConfig:
@@ -100,8 +101,8 @@ def load_config(name: str) -> VanillaTransformerConfig:
         OSError: If it cannot be loaded.
         ValueError: If it belongs to a different model type.
     """
-    config = load_any_config(name)
-    _check_model_type(config, name)
+    _check_model_type(read_model_type(name), name)
+    config = load(AutoConfig, name)
     check_config(config, name)
     return config
 
@@ -120,10 +121,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _check_model_type(config: PreTrainedConfig, name: str) -> None:
-    if config.model_type != VanillaTransformerConfig.model_type:
-        hint = f"; convert it with `vanilla-transformer convert {name} OUT`" if config.model_type == "marian" else ""
-        raise ValueError(f"{name} is a {config.model_type} model, not a vanilla_transformer model{hint}.")
+def _check_model_type(model_type: str, name: str) -> None:
+    if model_type != VanillaTransformerConfig.model_type:
+        hint = f"; convert it with `vanilla-transformer convert {name} OUT`" if model_type == "marian" else ""
+        raise ValueError(f"{name} is a {model_type} model, not a vanilla_transformer model{hint}.")
 
 
 def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGeneration":
@@ -147,7 +148,7 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
     with loading_errors(base):
         _check_layers(config, base)
     model = load_complete(AutoModelForSeq2SeqLM, name, **{"config": config, **kwargs})
-    _check_model_type(model.config, name)
+    _check_model_type(model.config.model_type, name)
     check_decoding(model.generation_config, config, name)
     return model
 

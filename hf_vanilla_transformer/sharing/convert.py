@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from torch import nn
 from transformers import (
+    AutoConfig,
     AutoTokenizer,
     MarianConfig,
     MarianMTModel,
@@ -25,7 +26,7 @@ from yaml import YAMLError
 from ..data.tokenizer import check_tokenizer
 from ..files import CARD, MODEL_TYPES, JsonObject, import_extra, new_folder, write_whole
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.loading import find_weights, load, load_any_config, load_complete, load_model, loading_errors
+from ..model.loading import find_weights, load, load_complete, load_model, loading_errors, read_model_type
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .card import CardDetails, model_card, write_card, write_record
 from .marian_tokenizer import adopt_languages, for_marian, save_for_all_releases
@@ -266,8 +267,7 @@ def from_pretrained(
             "The languages of a model of this package are its own: give none with a conversion to marian."
         )
     name = str(source)
-    config = load_any_config(name)
-    _check_convertible(config.model_type, VANILLA_TRANSFORMER if to == MARIAN else MARIAN)
+    _check_convertible(read_model_type(name), VANILLA_TRANSFORMER if to == MARIAN else MARIAN)
     model: PreTrainedModel
     if to == MARIAN:
         if not Path(name).is_dir():
@@ -276,7 +276,7 @@ def from_pretrained(
                 name = snapshot_download(name, allow_patterns=list(_FILES))
         model, tokenizer = _load_as_marian(name)
     else:
-        model, tokenizer = _load_from_marian(name, config, source_lang, target_lang)
+        model, tokenizer = _load_from_marian(name, load(AutoConfig, name), source_lang, target_lang)
     if output_dir is not None:
         details = CardDetails(name=Path(output_dir).resolve().name, format=to)
         with new_folder(output_dir) as folder:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_vanilla_transformer import Translator, train_tokenizer
-from hf_vanilla_transformer.inference.alignment import Mark, _link, insert, splice
+from hf_vanilla_transformer.inference.alignment import Mark, _link, insert, splice, words
 from hf_vanilla_transformer.inference.html import HtmlDocument
 from hf_vanilla_transformer.inference.segments import Passage
 
@@ -62,6 +62,26 @@ def test_tags_go_to_the_words_that_come_from_the_words_in_them():
     assert insert("un chien rouge", "a red dog", marks, [[0], [2], [1]], str) == "un chien <b>rouge</b>"
     # without an alignment, words are in the same order
     assert insert("un chien rouge", "a red dog", marks, None, str) == "un <b>chien</b> rouge"
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "attention", "expected"),
+    [
+        ("5 %", "5 Prozent", [[0.9, 0.1], [0.1, 0.9]], [[0], [1]]),
+        ("cats & dogs", "Katzen und Hunde", [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]], [[0], [1], [2]]),
+        # the comma comes from nothing, and takes no source word from the others
+        ("Does he", "Ja, er", [[0.6, 0.8], [0.05, 0.05], [0.1, 0.7]], [[0], [], [1]]),
+        ("Eat!", "กิน !", [[0.7, 0.1], [0.8, 0.1], [0.7, 0.1], [0.1, 0.8]], [[0], [0], [0], [1]]),
+        # words beyond the limit have no attention
+        ("a b", "x y z", [[0.9, 0.1], [0.1, 0.9], [0.0, 0.0]], [[0], [1], []]),
+        ("! ?", "x", [[0.5, 0.5]], [[]]),
+        ("", "x y", [[], []], [[], []]),
+        ("a", "", [], []),
+    ],
+)
+def test_words_come_from_words_and_symbols_count_as_words(source, translation, attention, expected):
+    sizes = (len(words(translation)), len(words(source)))
+    assert _link(torch.tensor(attention).view(sizes), source, translation) == expected
 
 
 @pytest.mark.parametrize("place", range(22))

@@ -86,7 +86,8 @@ DAMAGES = {
     "a million layers": change_config(num_encoder_layers=10**6),
     "positions for 51 GB": change_config(max_position_embeddings=10**8),
     "a billion labels": change_config(num_labels=10**9),
-    "a billion labels of a different model type": change_config(num_labels=10**9, model_type="bert"),
+    "a billion labels of a part": change_config(model_type="clip", text_config={"num_labels": 10**9}),
+    "a model type that is a list": change_config(model_type=["vanilla_transformer"]),
     "a start token beyond the vocabulary": change_config(decoder_start_token_id=260),
     "a negative end token": change_config(eos_token_id=[2, -1]),
     "no padding token": change_config(pad_token_id=None),
@@ -195,7 +196,7 @@ def test_code_of_a_model_folder_never_runs(command, tmp_path):
     )
     assert run.returncode == 1
     assert "[y/N]" not in run.stdout + run.stderr
-    assert "trust_remote_code" in run.stderr
+    assert "is a foreign model, not a vanilla_transformer model" in run.stderr
     assert not marker.exists()
 
 
