@@ -1,8 +1,9 @@
 """A stand-in for Python that starts in a tenth of a second: it is forked from a process that has imported the package.
 
 Importing torch, transformers and datasets takes each new process several seconds. The stand-in runs a script, `-m` or
-`-c`, as Python does. What Python does when it starts and ends is not done: tests of that, as of PYTHONPATH, of closed
-standard streams or of aborts, need a process of their own.
+`-c`, as Python does. What Python does when it starts and ends is not done, and all processes share one seed of hashes
+and what modules read when they are imported, such as HF_HOME: tests of that, of closed standard streams or of aborts
+need a process of their own. test_end_to_end.py and test_wheel.py run the verbs in real ones.
 """
 
 import atexit
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import NoReturn
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# before a test changes it
+_ENVIRONMENT = {**os.environ}
 
 
 @cache
@@ -34,12 +37,17 @@ def forked_python() -> str:
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -IS "{__file__}" request "{address}" "$@"\n')
     program.chmod(0o755)
     command = [sys.executable, __file__, "serve", str(address)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_ENVIRONMENT, cwd=Path(__file__).parents[1]
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
 
     def stop() -> None:
-        process.communicate()
+        assert process.stdin is not None
+        # not communicate(): processes that a test has left running hold the other end of its pipe
+        process.stdin.close()
+        process.wait()
         folder.cleanup()
 
     atexit.register(stop)
@@ -84,12 +92,14 @@ def answer(connection: socket.socket) -> NoReturn:
         os.close(stream)
 
     def kill_without_client() -> None:
-        connection.recv(1)
+        with contextlib.suppress(ConnectionError):
+            connection.recv(1)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
 
-    connection.sendall(b"%d\n" % pid)
     threading.Thread(target=kill_without_client, daemon=True).start()
+    with contextlib.suppress(BrokenPipeError):
+        connection.sendall(b"%d\n" % pid)
     _, status = os.waitpid(pid, 0)
     with contextlib.suppress(BrokenPipeError):
         connection.sendall(b"%d\n" % status)
@@ -103,7 +113,7 @@ def run(words: list[str], folder: str, environment: dict[str, str]) -> NoReturn:
     os.environ.update(environment)
     option, *rest = words
     sys.path[0] = folder if option in ("-m", "-c") else str(Path(option).resolve().parent)
-    sys.argv = rest if option == "-m" else words
+    sys.argv = {"-m": rest, "-c": ["-c", *rest[1:]]}.get(option, words)
     status: object = 0
     try:
         if option == "-m":
