@@ -37,8 +37,8 @@ torch.set_printoptions(precision=3, sci_mode=False)
 #
 # A token is a number. As a one-hot vector, it is as wide as the vocabulary and equally far from every other: one seed
 # calls that the word's meaning, but there is none in it. The embedding matrix E (vocabulary, d_model) makes it short
-# and dense. Multiplying a one-hot vector by E selects a row, so nobody builds the one-hot vector: `E[token]` is the
-# same, and `nn.Embedding` does just that.
+# and dense. E is learned, so that words that are used alike can get similar rows. Multiplying a one-hot vector by E
+# selects a row, so nobody builds the one-hot vector: `E[token]` is the same, and `nn.Embedding` does just that.
 
 # %%
 matrix = torch.randn(100, 8)
@@ -96,8 +96,9 @@ for name, factor in (("unscaled", 1.0), ("scaled by sqrt(d_model)", d_model**0.5
 #     PE(pos, 2i + 1) = cos(pos / 10000^(2i/d_model))
 #
 # Attention has no order: without positions, a sentence is a bag of words (lesson 9 tests it). So each position gets a
-# vector of its own, as wide as the embedding, which is *added*. The index i counts pairs of columns: it runs to
-# `d_model / 2`, and both columns of a pair have one frequency.
+# vector of its own, as wide as the embedding, which is *added*. (The number of the position would be a poor choice: it
+# grows without limit, while sinusoids stay between -1 and 1.) The index i counts pairs of columns, and not columns, as
+# two seeds say: it runs to `d_model / 2`, and both columns of a pair have one frequency.
 #
 # Two of the seeds count `i` in steps of two *and* write `2 * i` in the exponent, and one gives the odd columns another
 # frequency than the even ones. Their picture looks alike, which is why nobody noticed:
@@ -142,6 +143,16 @@ def positions(length, d_model):
 
 # %% tags=["check"]
 lesson_1.check_positions(positions)
+
+# %% [markdown]
+# The table is not learned, so in torch it is a *buffer* and not a parameter. One seed takes the state dict to hold
+# parameters only. It holds buffers, too, unless they are registered with `persistent=False`, like the package's table:
+
+# %%
+layer = torch.nn.Module()
+layer.register_buffer("saved", sinusoids(4, 8))
+layer.register_buffer("not_saved", sinusoids(4, 8), persistent=False)
+print("parameters:", list(layer.parameters()), " state dict:", list(layer.state_dict()))
 
 # %% [markdown]
 # ## A step is a rotation

@@ -55,6 +55,12 @@ for query in (torch.tensor([0.0, 9.0, 0.0]), torch.tensor([0.0, 2.0, 2.0]), torc
 # | in the decoder | previous decoder layer | previous decoder layer, without later positions (lesson 3) |
 # | from decoder to encoder | previous decoder layer | the **output** of the encoder, not its input as in one seed |
 #
+# The query belongs to the word that looks, the keys to the words that it looks at (one seed exchanges the names). In
+# recurrent models, attention went from decoder to encoder: the query was the decoder's state at one step, and the
+# encoder's states were both keys and values. That relates words of two sentences. Self-attention relates the words of
+# one: in "The animal didn't cross the street because it was too tired", the word "it" can attend to "animal". Whether
+# it does depends on the projections, which are learned.
+#
 # Each is projected by a matrix of its own first: `Q = x W^Q`, `K = x W^K`, `V = x W^V`. In self-attention, all three
 # come from the same `x`, but they are not equal, although two seeds say so. Key and query need the same width `d_k`;
 # there are as many values as keys; the width `d_v` of the values is free.
@@ -112,7 +118,8 @@ lesson_2.check_scaled_scores(scaled_scores)
 # Write all of the equation: scores, softmax over the keys, weighted mean of the values.
 #
 # Mind the order, because the write-ups on the web differ: it is the *scores* that are divided, before the softmax, and
-# not the result; and in the softmax's denominator, the sum runs over all keys j: `exp(q.k_i) / sum_j exp(q.k_j)`.
+# not the result; and in the softmax's denominator, the sum runs over all keys j: `exp(q.k_i) / sum_j exp(q.k_j)`. One
+# seed's formula ends before V: that gives only the weights.
 
 
 # %% tags=["exercise"]

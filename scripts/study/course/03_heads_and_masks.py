@@ -36,7 +36,9 @@ torch.set_printoptions(precision=2, sci_mode=False, linewidth=110)
 # in parallel, but speed is not their purpose: together they cost as much as one head of width 512.
 #
 # `nn.Linear(512, 512)` computes all heads' projections at once. Its weight is (out, in), so it computes `x @
-# weight.T`; its first 64 rows are head 1's `W^Q`. The paper writes no bias here, and the package has none.
+# weight.T`; its first 64 rows are head 1's `W^Q`. The paper writes no bias here, and the package has none. The outputs
+# of the heads are put side by side, and `W^O` (8 * 64, 512) mixes them. Its result is as wide as the layer's input, or
+# the two could not be added (lesson 4).
 
 # %%
 linear = nn.Linear(512, 32, bias=False)
@@ -192,8 +194,10 @@ for axis, (title, mask) in zip(
 #
 # Hide a key by a score so low that its weight becomes exactly 0. (Section 3.2.3 of the paper says so: "masking out
 # (setting to -inf)". One seed did not find it there.) The mask is True where attention is allowed. Return the
-# weights after the softmax. Two traps:
+# weights after the softmax. Three traps:
 #
+# - What does True mean? One seed's masks are 1 where attention is hidden, but its attention hides where the mask is 0:
+#   words see only the padding and the future.
 # - `scores.masked_fill(...)` returns a new tensor; `masked_fill_` changes the old one.
 # - A row may have no allowed key at all, as in an empty sentence. It must not become NaN: use the lowest *finite*
 #   number, `torch.finfo(scores.dtype).min`, and not `-inf`. A number such as -1e9 does not exist in float16: it
@@ -221,6 +225,8 @@ scores = torch.tensor([3.5, 3.62, 1.0])
 after = scores.softmax(-1) * torch.tensor([1, 1, 0])
 before = scores.masked_fill(torch.tensor([False, False, True]), torch.finfo(torch.float32).min).softmax(-1)
 print("zeroed and normalised again:", after / after.sum(), " masked before:", before)
+# another seed's example, with its score of -1e9, which is low enough in float32
+print("2 of 4 hidden:", torch.tensor([3.5, 2.9, 1, 1]).masked_fill(torch.arange(4) >= 2, -1e9).softmax(-1))
 print("-1e9 in float16:", torch.tensor(-1e9).half().item())
 
 # %% [markdown]

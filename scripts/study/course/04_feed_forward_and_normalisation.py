@@ -33,9 +33,9 @@ torch.set_printoptions(precision=3, sci_mode=False)
 # %% [markdown]
 # ## Exercise 1: the feed-forward network
 #
-# Two linear layers with biases and a ReLU between them, applied to every position alone. All positions share the
-# weights; every layer of the stack has its own. No residual in here: the layer around it adds it. (One seed adds it in
-# both places.)
+# Two linear layers with biases and a ReLU between them, applied to every position alone. The hidden layer is wider:
+# d_ff = 2048 for d_model = 512. All positions share the weights; every layer of the stack has its own. No residual in
+# here: the layer around it adds it. (One seed adds it in both places.)
 
 
 # %% tags=["exercise"]
@@ -112,12 +112,18 @@ for name, norm in (("layer norm", nn.LayerNorm(32)), ("batch norm", nn.BatchNorm
 
 # %% [markdown]
 # In evaluation, batch norm uses averages from training, which fit neither. Layer norm treats every position alone, in
-# training as in evaluation.
+# training as in evaluation. (Their places differ, too: batch norm usually stands before an activation function, the
+# paper's layer norm after an addition.)
 #
 # ## Exercise 3: the sub-layer
 #
 # The paper: dropout "to the output of each sub-layer, before it is added to the sub-layer input and normalized". One
 # seed drops out after the norm, another normalises before the sub-layer.
+#
+# The paper also applies dropout to the sums of embeddings and positions, in both stacks (one seed creates a dropout
+# there and never applies it). Two seeds add it to the attention weights and after the ReLU. The paper mentions
+# neither, but later versions of its authors' code have both: `attention_dropout` and `activation_dropout` in the
+# package, 0 by default.
 
 
 # %% tags=["exercise"]

@@ -126,7 +126,7 @@ lesson_6.check_accumulated_loss(accumulated_loss)
 # Before you train on everything, train on one batch. A correct model drives its loss (without smoothing) to almost 0
 # in a minute. If the loss does not move, suspect the initialisation or the gradients; if it jumps, the learning rate;
 # if it stops at a high value, the model or the labels. Only then use all data, and a validation text to tell
-# overfitting from underfitting.
+# overfitting from underfitting: more dropout or label smoothing works against the first.
 
 
 # %%
@@ -179,9 +179,9 @@ print(f"the lowest loss is at the rate {rates[min(range(150), key=losses.__getit
 # %% [markdown]
 # ## Random search, and not a grid
 #
-# Often one setting matters and another does not. A grid of 3 x 3 tries three values of the one that matters; nine
-# random trials try nine. Learning rates are drawn uniformly on the *logarithmic* scale, in the range of the grid. Here
-# the second setting does nothing.
+# Often one setting matters, most of all the learning rate and the batch size, and another does not. A grid of 3 x 3
+# tries three values of the one that matters; nine random trials try nine. Learning rates are drawn uniformly on the
+# *logarithmic* scale, in the range of the grid. Here the second setting does nothing.
 
 # %%
 chance = random.Random(0)

@@ -45,8 +45,9 @@ print("logits", tuple(logits.shape), " probabilities of the next word", logits[0
 # ## Exercise 1: greedy search
 #
 # Take the most probable next word, append it, repeat. Feed back *all* words so far: the decoder attends to them. (One
-# seed feeds back only the last word; its output is twelve times the same token. The package feeds back only the last
-# word, too, but keeps the keys and values of the earlier words in a cache: the same result, faster.)
+# seed feeds back only the last word; its output is twelve times the same token, as many as the source has, where a
+# translator would go on until the end token. The package feeds back only the last word, too, but keeps the keys and
+# values of the earlier words in a cache: the same result, faster.)
 
 
 # %% tags=["exercise"]

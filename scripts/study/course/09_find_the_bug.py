@@ -202,9 +202,11 @@ lesson_9.check_diagnosis(diagnosis)
 #
 # The seeds of this course, five write-ups about the paper, contain most of these faults, and more: a layer norm with
 # `std + eps` (lesson 4), greedy decoding that feeds back only the last word (lesson 7), a decoder whose
-# cross-attention forgets its own self-attention's result, `forward` indented into `__init__` so that it is never
-# found, `d_model / h` where a shape needs `//`. `tests/test_common_mistakes.py` has one test for each kind: read it
-# as a catalogue.
+# self-attention reads the encoder's output, so that the words of the target never see each other, and whose residual
+# adds the value instead of the query. Some of their code cannot run: `forward` is indented into `__init__`, where
+# nobody finds it, a table changes its shape in the loop that fills it, `d_model / h` is used where a shape needs `//`,
+# and there is no `torch.unit8`. `tests/test_common_mistakes.py` tests for common mistakes that do run: read it as a
+# catalogue.
 #
 # ## What to remember
 #
