@@ -2,9 +2,8 @@
 
 A word of a translation comes from the source word to which the decoder attends most when it predicts the tokens of
 the word, divided by the attention which that source word gets from the whole translation. The attention is the mean of
-all heads of the upper half of the layers, which finds more of the right words than any single layer
-(scripts/guide/documents.md has the figures). At the next step, where the decoder reads the token, it attends to other
-words.
+all heads of the upper half of the layers, which finds more of the right words than any single layer. At the next step,
+where the decoder reads the token, it attends to other words.
 """
 
 import re
@@ -125,8 +124,8 @@ def _link(attention: torch.Tensor, source: str, translation: str) -> Links:
     best_of_source, targets = scores.max(0)
     links: list[list[int]] = []
     for i, source_word in enumerate(sources.tolist()):
-        # Punctuation that only the translation needs, such as commas of German, comes from nothing, and neither is
-        # there attention of words beyond the limit
+        # Punctuation that only the translation needs, such as commas of German, comes from nothing; and words beyond
+        # the limit have no attention
         is_linked = best[i] > 0 and (is_word[i] or targets[source_word] == i)
         links.append([source_word] if is_linked else [])
     # Of several words that become one, such as "does lend" and "leiht", only one has been linked so far
@@ -215,8 +214,12 @@ def insert(
         start = places[first]
         end = places[last]
         if start < end:
-            inside = [any(start <= source < end for source in links[i]) for i in range(*among)]
-            low, high = _best_run([1 if each else -bool(links[i]) for i, each in enumerate(inside, among[0])])
+            # 1 for a word that comes from the element, -1 for one from elsewhere, 0 for one from nothing
+            values = []
+            for i in range(*among):
+                inside = any(start <= source < end for source in links[i])
+                values.append(1 if inside else -bool(links[i]))
+            low, high = _best_run(values)
             if low < high:
                 return among[0] + low, among[0] + high
         if start in around:

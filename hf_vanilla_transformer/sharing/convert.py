@@ -276,7 +276,7 @@ def from_pretrained(
                 name = snapshot_download(name, allow_patterns=list(_FILES))
         model, tokenizer = _load_as_marian(name)
     else:
-        model, tokenizer = _load_from_marian(name, load(AutoConfig, name), source_lang, target_lang)
+        model, tokenizer = _load_from_marian(name, source_lang, target_lang)
     if output_dir is not None:
         details = CardDetails(name=Path(output_dir).resolve().name, format=to)
         with new_folder(output_dir) as folder:
@@ -292,10 +292,10 @@ def from_pretrained(
 
 
 def _load_from_marian(
-    name: str, config: MarianConfig, source_lang: str | None, target_lang: str | None
+    name: str, source_lang: str | None, target_lang: str | None
 ) -> tuple[VanillaTransformerForConditionalGeneration, PreTrainedTokenizerBase]:
     """Return a MarianMT model as one of this package, and its tokenizer."""
-    _check_marian(config)
+    _check_marian(load(AutoConfig, name))
     for module in ("sentencepiece", "sacremoses"):
         import_extra(module, "marian")
     # In text, names of special tokens are ordinary characters, as for the tokenizers of this package

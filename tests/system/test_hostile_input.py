@@ -98,12 +98,12 @@ def test_unusual_bytes_on_stdin_are_translated_or_end_with_one_error_line(data, 
         assert len([line for line in err.splitlines() if line.startswith("vanilla-transformer: ")]) == 1
 
 
-BOMB_SIZE = 2**29  # bytes
+BOMB_SIZE = 2**31  # bytes
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 def test_a_compression_bomb_is_refused_in_little_memory(tmp_path, ending):
-    """The file of half a megabyte contains half a gigabyte of zeros in a single line."""
+    """The file of at most two megabytes contains two gigabytes of zeros in a single line."""
     path = tmp_path / f"bomb.jsonl{ending}"
     block = bytes(2**24)
     with gzip.open(path, "wb", 1) if ending == ".gz" else pa.output_stream(str(path), compression="zstd") as file:
@@ -126,9 +126,9 @@ except ValueError as error:
 
 @pytest.mark.parametrize("target", ["rows", "recipe", "import"])
 def test_coverage_guided_fuzzing_finds_no_other_error(target, tmp_path):
-    """atheris runs for 6 seconds."""
+    """atheris runs for 12 seconds."""
     pytest.importorskip("atheris")
-    command = [sys.executable, str(Path(__file__).parent / "fuzz.py"), target, str(tmp_path), "-max_total_time=6"]
+    command = [sys.executable, str(Path(__file__).parent / "fuzz.py"), target, str(tmp_path), "-max_total_time=12"]
     command += ["-timeout=60", "-rss_limit_mb=3000", "-max_len=4096", f"-artifact_prefix={tmp_path}/"]
     shell = ["sh", "-c", '"$@"; exit $?', "sh"]  # Linux counts the peak memory of the parent, here a small one
     run = subprocess.run([*shell, *command], capture_output=True, text=True, timeout=200)
