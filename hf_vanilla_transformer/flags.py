@@ -138,6 +138,17 @@ def _boolean(text: str) -> bool:
     return _BOOLEANS[text.lower()]
 
 
+def boolean_or(word: str) -> Callable[[str], bool | str]:
+    """Return a parser of true, false, or `word`."""
+
+    def parse_boolean_or_word(text: str) -> bool | str:
+        if text != word and text.lower() not in _BOOLEANS:
+            raise argparse.ArgumentTypeError(f"must be true, false or {word}, got {text!r}")
+        return _BOOLEANS.get(text.lower(), word)
+
+    return parse_boolean_or_word
+
+
 def _boolean_or_text(text: str) -> bool | str:
     return _BOOLEANS.get(text.lower(), text)
 

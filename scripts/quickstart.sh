@@ -9,18 +9,8 @@ out=out/quickstart
 rm -rf "$out" # always start from scratch
 
 echo "== Train the tiny preset on the built-in English-German phrases"
-precision=$(.venv/bin/python - <<'PYTHON' # bfloat16 where the GPU or the processor has it
-import torch
-
-from hf_vanilla_transformer.inference.precision import has_native_bfloat16
-
-name = "cuda" if torch.cuda.is_available() else "cpu"
-if has_native_bfloat16(torch.device(name)):
-    print("--bf16" if name == "cuda" else "--bf16 --use_cpu")
-PYTHON
-)
 # The generated sentences are regular: without dropout, a short warm-up and small batches suffice, in about two minutes
-.venv/bin/vanilla-transformer train --preset tiny --vocab_size 2500 --dropout 0 --max_tokens 512 $precision \
+.venv/bin/vanilla-transformer train --preset tiny --vocab_size 2500 --dropout 0 --max_tokens 512 --bf16 auto \
   --learning_rate 0.5 --warmup_steps 250 --max_steps 1400 --save_steps 50 --eval_steps 700 --output_dir "$out/run"
 .venv/bin/vanilla-transformer average "$out/run" --last 5 --output_dir "$out"
 

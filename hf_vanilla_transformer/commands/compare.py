@@ -27,7 +27,11 @@ def run(args: CompareArguments) -> None:
 
     systems = (args.a, args.b)
     outputs = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
-    translators = {name: load_translator([name], dtype=args.dtype) for name in systems if name not in outputs}
+    translators = {
+        name: load_translator([name], dtype=args.dtype, num_beams=args.num_beams)
+        for name in systems
+        if name not in outputs
+    }
 
     languages: tuple[str | None, str | None] = (args.source_lang, args.target_lang)
     # If both are given, a model of one direction can be compared with one of several

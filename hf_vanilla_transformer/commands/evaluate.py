@@ -66,7 +66,7 @@ def run(args: EvaluateArguments) -> None:
     # Now, not after the slow translation
     if args.output and not Path(args.output).absolute().parent.is_dir():
         raise FileNotFoundError(f"Cannot write {args.output}: there is no such folder.")
-    translator = load_translator(args.model, args.backend, args.dtype)
+    translator = load_translator(args.model, args.backend, args.dtype, num_beams=args.num_beams)
     languages = resolve_languages(translator, args)
     check_bleu(args, languages[1])
     files: Sequence[str | None] = args.test_file or [None]

@@ -13,8 +13,20 @@ if TYPE_CHECKING:
     from ..inference.translator import Translation, Translator
 
 
-def load_translator(names: Sequence[str], backend: str = "torch", dtype: str | None = None) -> "Translator":
+_FULL_BATCH = 32  # sentences, for which `--dtype auto` measures unless requests come one by one
+
+
+def load_translator(
+    names: Sequence[str],
+    backend: str = "torch",
+    dtype: str | None = None,
+    batch_size: int = _FULL_BATCH,
+    num_beams: int | None = None,
+) -> "Translator":
     """Load a model and its tokenizer from a folder or the Hub; several names form an ensemble.
+
+    Args:
+        names, backend, dtype, batch_size, num_beams: as for `Translator.load`.
 
     Raises:
         OSError, ValueError: as `Translator.load`.
@@ -27,7 +39,10 @@ def load_translator(names: Sequence[str], backend: str = "torch", dtype: str | N
         raise UsageError("An ensemble requires --backend torch.")
     if backend != "torch" and dtype is not None:
         raise UsageError("--dtype requires --backend torch; export a model with --quantization instead.")
-    return Translator.load(names, backend, dtype)
+    translator = Translator.load(names, backend, dtype, batch_size, num_beams)
+    if dtype == "auto":
+        say(f"--dtype auto: {translator.name} translates in {translator.dtype}")
+    return translator
 
 
 def labels(names: Sequence[str]) -> list[str]:

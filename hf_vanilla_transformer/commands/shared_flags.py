@@ -34,8 +34,7 @@ class DtypeFlags:
     """The number format."""
 
     dtype: str | None = option(
-        "number format of the model; auto is bfloat16 if the processor or GPU multiplies it natively, otherwise "
-        "float32 (default: float32)",
+        "number format of the model; auto measures whether bfloat16 or float32 is faster here (default: float32)",
         None,
         # as in inference.precision, which imports torch
         choices=("float32", "bfloat16", "float16", "auto"),

@@ -99,7 +99,7 @@ def run(args: TranslateArguments) -> None:
 
     if args.do_sample:
         set_seed(args.seed)
-    translator = load_translator(args.model, args.backend, args.dtype)
+    translator = load_translator(args.model, args.backend, args.dtype, num_beams=args.num_beams)
     settings = {**translate_settings(args), **sampling, "split_sentences": args.split_sentences}
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
@@ -198,7 +198,7 @@ def _translate_documents(args: TranslateArguments, sampling: Settings) -> None:
     # All of them, so that a damaged one is reported before the model is loaded
     contents = [Path(name).read_bytes() for name in args.documents]
     texts = list(map(texts_of, contents, args.documents))
-    translator = load_translator(args.model, args.backend, args.dtype)
+    translator = load_translator(args.model, args.backend, args.dtype, num_beams=args.num_beams)
     resolve_languages(translator, args)
     settings = {**translate_settings(args), **sampling}
     if args.do_sample:
@@ -222,10 +222,9 @@ def _translate_files(args: TranslateArguments, sampling: Settings) -> None:
     """Translate files into a folder, and print a summary as JSON."""
     from tqdm import tqdm
 
-    from ..corpus.corpus_translation import CorpusJob, CorpusTranslation
+    from ..corpus.corpus_translation import CorpusJob, CorpusTranslation, recorded_dtype
     from ..corpus.spans import find_files
     from ..export.registry import find_format
-    from ..inference.precision import default_device, resolve_dtype
 
     runner = args.make_runner(use_gpus=args.backend == "torch" or find_format(args.backend).uses_gpus)
     if args.scores and args.output_format == "txt":
@@ -234,8 +233,10 @@ def _translate_files(args: TranslateArguments, sampling: Settings) -> None:
     assert args.output_dir  # checked by the flags
     files = find_files(args.input_files)
     models = [str(Path(name).resolve()) if Path(name).is_dir() else name for name in args.model]
+    # a job that resumes keeps its choice
+    dtype = recorded_dtype(args.output_dir) if args.dtype == "auto" else None
     # to check it before any task starts
-    translator = load_translator(models, args.backend, args.dtype)
+    translator = load_translator(models, args.backend, dtype or args.dtype, num_beams=args.num_beams)
     if not translator.model.returns_scores and (args.scores or args.nbest > 1):
         raise UsageError(f"--backend {args.backend} has neither --scores nor --nbest.")
     source_lang, target_lang = resolve_languages(translator, args)
@@ -250,8 +251,8 @@ def _translate_files(args: TranslateArguments, sampling: Settings) -> None:
     translation = CorpusTranslation(
         tuple(models),
         args.backend,
-        # all workers resolve "auto" alike
-        str(resolve_dtype(args.dtype, default_device())).removeprefix("torch.") if args.dtype else None,
+        # the choice of "auto", for all workers
+        translator.dtype if args.dtype else None,
         (source_lang, target_lang),
         args.output_format,
         args.nbest,

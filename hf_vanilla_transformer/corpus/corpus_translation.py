@@ -90,6 +90,15 @@ def _load(models: tuple[str, ...], backend: str, dtype: str | None) -> Translato
     return Translator.load(models, backend, dtype)
 
 
+def recorded_dtype(output_dir: str) -> str | None:
+    """Return the number format of the job in a folder, None if there is none."""
+    try:
+        return read_translation_manifest(output_dir)["settings"].get("dtype")
+    except (OSError, DataError):
+        # no job, or a damaged one, which is reported when it starts
+        return None
+
+
 class Task(NamedTuple):
     """The translation of one span of the input into one file of the output."""
 

@@ -8,7 +8,7 @@ where the decoder reads the token, it attends to other words.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -214,12 +214,7 @@ def insert(
         start = places[first]
         end = places[last]
         if start < end:
-            # 1 for a word that comes from the element, -1 for one from elsewhere, 0 for one from nothing
-            values = []
-            for i in range(*among):
-                inside = any(start <= source < end for source in links[i])
-                values.append(1 if inside else -bool(links[i]))
-            low, high = _best_run(values)
+            low, high = _best_run([_vote(links[i], start, end) for i in range(*among)])
             if low < high:
                 return among[0] + low, among[0] + high
         if start in around:
@@ -273,6 +268,11 @@ def _closing(marks: Sequence[Mark]) -> dict[int, int]:
                 pass
             found[opening] = i
     return found
+
+
+def _vote(sources: Collection[int], start: int, end: int) -> int:
+    """Return 1 for a word that comes from the source words of an element, -1 from others only, 0 from none."""
+    return 1 if any(start <= source < end for source in sources) else -bool(sources)
 
 
 def _best_run(values: Sequence[int]) -> Span:

@@ -1,8 +1,29 @@
 """Choose the device, the number format and the attention kernels with which a model runs."""
 
+import copy
+import json
+import math
+import platform
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
 import torch
+from huggingface_hub import constants
+
+from ..files import read_json, write_whole
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
+# A smaller gain than this is not worth the digits that bfloat16 lacks
+_GAIN = 0.03
+# Bounds of a measurement: its seconds after the first round, and the floating-point operations of one run
+_SECONDS = 0.4
+OPERATIONS = 1e10
+_SOURCE_LENGTH = 20
+_NEW_TOKENS = 8
 
 
 def default_device() -> torch.device:
@@ -30,14 +51,113 @@ def has_native_bfloat16(device: torch.device) -> bool:
     return False
 
 
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype called `name`; "auto" is bfloat16 if the device has it natively, otherwise float32.
+def hardware(device: torch.device, processes: int = 1) -> str:
+    """Return the number and model of the accelerators, or of the CPU, that some processes on this machine use."""
+    if device.type == "cuda":
+        return f"{processes} x {torch.cuda.get_device_name()}"
+    # Linux has no other source for the name: `platform.processor` is empty there, or only the architecture.
+    information = Path("/proc/cpuinfo")
+    models = re.findall(r"^model name\s*: (.+)$", information.read_text(), re.M) if information.is_file() else []
+    cpu = models[0] if models else platform.processor() or platform.machine()
+    return f"{processes} x {torch.get_num_threads()} threads of {cpu}"
+
+
+def named_dtype(name: str) -> torch.dtype:
+    """Return the dtype called `name`, where "auto" is float32, in which `choose_dtype` begins.
 
     Raises:
         ValueError: for an unknown name.
     """
     if name not in DTYPES:
         raise ValueError(f"Unknown dtype {name!r}; choose one of {', '.join(DTYPES)}.")
-    if name == "auto":
-        return torch.bfloat16 if has_native_bfloat16(device) else torch.float32
-    return getattr(torch, name)
+    return torch.float32 if name == "auto" else getattr(torch, name)
+
+
+def choose_dtype(model: Any, batch_size: int = 1, num_beams: int | None = None) -> torch.dtype:
+    """Return the dtype, float32 or bfloat16, in which a model translates faster on its device.
+
+    Args:
+        model: a model or an ensemble; it stays as it is.
+        batch_size: how many sentences are translated at a time.
+        num_beams: the beam size; by default that of the model.
+    """
+    config = model.config
+    beams = num_beams or model.generation_config.num_beams or 1
+    operations = 2 * model.num_parameters() * (_SOURCE_LENGTH + beams * _NEW_TOKENS)
+    sentences = max(1, min(batch_size, int(OPERATIONS / operations)))
+    shape = (sentences, _SOURCE_LENGTH)
+    source = torch.randint(config.vocab_size, shape, generator=torch.Generator().manual_seed(0)).to(model.device)
+    # No hypothesis ends early, since models never generate padding
+    settings: dict[str, Any] = {"max_new_tokens": _NEW_TOKENS, "eos_token_id": config.pad_token_id}
+
+    def search(dtype: torch.dtype) -> Callable[[], object]:
+        translates = copy.deepcopy(model).to(dtype).eval()
+        mask = torch.ones_like(source)
+        return lambda: translates.generate(source, attention_mask=mask, num_beams=beams, **settings)
+
+    workload = f"translation of {sentences} sentences with {beams} beams, {model_size(model)}"
+    return torch.bfloat16 if is_faster_in_bfloat16(workload, model.device, search) else torch.float32
+
+
+def model_size(model: Any) -> str:
+    """Return what decides how long a step of a model takes."""
+    layers = f"{model.config.num_encoder_layers} + {model.config.num_decoder_layers} layers"
+    return f"{layers} of width {model.config.d_model}, {model.num_parameters():,} parameters"
+
+
+def is_faster_in_bfloat16(
+    workload: str, device: torch.device, step_in: Callable[[torch.dtype], Callable[[], object]]
+) -> bool:
+    """Return whether a workload is faster in bfloat16 than in float32, by running a few steps in both.
+
+    This is measured once per machine: the result is kept in the cache folder of Hugging Face, HF_HOME.
+
+    Args:
+        workload: names everything that decides how long a step takes.
+        step_in: returns the step in a dtype.
+    """
+    # Where products are emulated, a step could take minutes
+    if not has_native_bfloat16(device):
+        return False
+    file = Path(constants.HF_HOME, "vanilla_transformer", "bfloat16.json")
+    key = f"{workload}; {hardware(device)}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    known = _read_ratios(file)
+    if key not in known:
+        known[key] = round(_time_ratio(step_in(torch.float32), step_in(torch.bfloat16), device), 3)
+        # Where nothing can be written, it is measured again next time
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, json.dumps(known, indent=2))
+    return known[key] < 1 - _GAIN
+
+
+def _read_ratios(file: Path) -> dict[str, float]:
+    """Return the time in bfloat16 divided by that in float32, by workload and machine."""
+    with suppress(OSError, ValueError):
+        known = read_json(file)
+        if isinstance(known, dict) and all(isinstance(ratio, (int, float)) for ratio in known.values()):
+            return known
+    return {}
+
+
+def _time_ratio(first: Callable[[], object], second: Callable[[], object], device: torch.device) -> float:
+    """Return the shortest time of `second` divided by that of `first`, which take turns."""
+
+    def seconds(step: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        step()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        return time.perf_counter() - start
+
+    # The first run of each is slower: it reserves memory and packs weights
+    for step in (first, second):
+        seconds(step)
+    end = time.perf_counter() + _SECONDS
+    shortest = [math.inf, math.inf]
+    while True:
+        shortest = [min(shortest[0], seconds(first)), min(shortest[1], seconds(second))]
+        ratio = shortest[1] / shortest[0]
+        # With a clear result, more runs would not change the choice
+        if time.perf_counter() > end or not 0.6 < ratio < 1.6:
+            return ratio

@@ -24,7 +24,7 @@ from ..model.text_rules_vanilla_transformer import Directions, check_weights, is
 from .alignment import Links, align
 from .ensemble import Ensemble
 from .html import HtmlDocument
-from .precision import avoid_cudnn_attention, default_device, resolve_dtype
+from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
 from .segments import Document
 
 MAX_TOKENS = 2048  # source tokens per batch, padding included
@@ -97,13 +97,22 @@ class Translator:
         self.max_source_tokens = max_source_tokens(model.config, tokenizer)
 
     @classmethod
-    def load(cls, names: str | Sequence[str], backend: str = "torch", dtype: str | None = None) -> "Translator":
+    def load(
+        cls,
+        names: str | Sequence[str],
+        backend: str = "torch",
+        dtype: str | None = None,
+        batch_size: int = 1,
+        num_beams: int | None = None,
+    ) -> "Translator":
         """Return the translator of a saved model, on the accelerator if there is one; several names form an ensemble.
 
         Args:
             names: folders, or names on the Hub.
             backend: "torch", or one of `export.registry.FORMATS`, to which a saved model is exported first.
-            dtype: number format of the weights in torch, one of `precision.DTYPES` (default: "float32").
+            dtype: number format of the weights in torch, one of `precision.DTYPES` (default: "float32"); "auto" is the
+                faster one here.
+            batch_size, num_beams: for which "auto" measures, as in `precision.choose_dtype`.
 
         Raises:
             ImportError: if the runtime of an export is not installed.
@@ -119,18 +128,16 @@ class Translator:
             exported = load_export(name, backend)
             return cls(exported, exported.tokenizer, name)
 
-        loaded = [_load_in_torch(each, dtype or "float32") for each in names]
-        model, tokenizer = loaded[0]
-        if len(loaded) == 1:
-            return cls(model, tokenizer, name)
+        models, tokenizers = zip(*(_load_in_torch(each, dtype or "float32") for each in names), strict=True)
+        model = models[0] if len(models) == 1 else _make_ensemble(names, models, tokenizers)
+        if dtype == "auto":
+            model.to(choose_dtype(model, batch_size, num_beams))  # type: ignore[arg-type]
+        return cls(model, tokenizers[0], name)
 
-        # Equal sizes are not enough: an ensemble would average the probabilities of different tokens
-        for other, (_, its_tokenizer) in zip(names, loaded, strict=True):
-            if its_tokenizer.get_vocab() != tokenizer.get_vocab():
-                raise ValueError(f"{names[0]} and {other} have different vocabularies: an ensemble must share one.")
-        models = [each for each, _ in loaded]
-        check_same_directions({each: Directions(model.config) for each, model in zip(names, models, strict=True)})
-        return cls(Ensemble(models), tokenizer, name)
+    @property
+    def dtype(self) -> str | None:
+        """Return the name of the number format of a model in torch, None for an export."""
+        return str(self.model.dtype).removeprefix("torch.") if isinstance(self.model, PreTrainedModel) else None
 
     def num_hypotheses(self, num_beams: int | None = None) -> int:
         """Return how many hypotheses of a sentence a beam search can return.
@@ -375,11 +382,29 @@ def _load_in_torch(
     device = default_device()
     if device.type == "cuda":
         avoid_cudnn_attention()
-    model = load_model(name, dtype=resolve_dtype(dtype, device))
+    model = load_model(name, dtype=named_dtype(dtype))
     tokenizer = load_tokenizer(name)
     # Here, because a token id beyond the embedding fails deep in torch, and on a GPU at some later operation
     check_tokenizer(tokenizer, model.config)
     return model.to(device), tokenizer  # type: ignore[arg-type]
+
+
+def _make_ensemble(
+    names: Sequence[str],
+    models: Sequence[VanillaTransformerForConditionalGeneration],
+    tokenizers: Sequence[PreTrainedTokenizerBase],
+) -> Ensemble:
+    """Return the ensemble of some models, given by name.
+
+    Raises:
+        ValueError: if they differ in vocabulary or languages.
+    """
+    # Equal sizes are not enough: an ensemble would average the probabilities of different tokens
+    for other, tokenizer in zip(names, tokenizers, strict=True):
+        if tokenizer.get_vocab() != tokenizers[0].get_vocab():
+            raise ValueError(f"{names[0]} and {other} have different vocabularies: an ensemble must share one.")
+    check_same_directions({each: Directions(model.config) for each, model in zip(names, models, strict=True)})
+    return Ensemble(models)
 
 
 def check_same_directions(directions: Mapping[str, Directions]) -> None:
@@ -470,8 +495,10 @@ def translate(
         raise ValueError("translate returns one translation per sentence; Translator.translate has nbest.")
     texts = [sentences] if isinstance(sentences, str) else _check_sentences(sentences)
     if dtype is not None:
+        beams = generate_kwargs.get("num_beams")
+        chosen = choose_dtype(model, len(texts), beams) if dtype == "auto" else named_dtype(dtype)
         # A copy, because `Module.to` would convert the weights of the caller's model
-        model = copy.deepcopy(model).to(resolve_dtype(dtype, model.device))
+        model = copy.deepcopy(model).to(chosen)
 
     translator = Translator(model, tokenizer)
     translations = translator.translate(

@@ -2,15 +2,12 @@
 
 import json
 import math
-import platform
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
 from huggingface_hub.errors import HFValidationError
@@ -250,17 +247,6 @@ def _count_parameters(folder: Path) -> int:
         except SafetensorError as error:
             raise ValueError(f"{file} is damaged: {error}") from None
     return count
-
-
-def hardware(device: torch.device, processes: int = 1) -> str:
-    """Return the number and model of the accelerators, or of the CPU, used by a training run on this machine."""
-    if device.type == "cuda":
-        return f"{processes} x {torch.cuda.get_device_name()}"
-    # Linux has no other source for the name: `platform.processor` is empty there, or only the architecture.
-    information = Path("/proc/cpuinfo")
-    models = re.findall(r"^model name\s*: (.+)$", information.read_text(), re.M) if information.is_file() else []
-    cpu = models[0] if models else platform.processor() or platform.machine()
-    return f"{processes} x {torch.get_num_threads()} threads of {cpu}"
 
 
 def read_scores(file: str) -> list[JsonObject]:

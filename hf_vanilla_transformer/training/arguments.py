@@ -11,11 +11,25 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..files import MODEL_TYPES
-from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
+from ..flags import (
+    Decides,
+    Meaning,
+    Part,
+    Refuser,
+    Settings,
+    boolean_or,
+    check_values,
+    finite,
+    number,
+    numpy_seed,
+    option,
+    positive,
+)
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import check_search
 
 NOAM = "noam"
+AUTO = "auto"
 # Recorded with the settings of a run, but not flags: the digests of the text that its flags name
 TEXT = "training_text"
 VALIDATION = "validation_text"
@@ -57,7 +71,7 @@ _GROUPS: tuple[tuple[Meaning, str], ...] = (
     # With most of these, numbers differ in their last bits, so that a resumed run would no longer be the same run
     (
         _LEARNING,
-        "lr_scheduler_kwargs average_tokens_across_devices neftune_noise_alpha bf16 fp16 tf32 full_determinism "
+        "lr_scheduler_kwargs average_tokens_across_devices neftune_noise_alpha fp16 tf32 full_determinism "
         "use_liger_kernel liger_kernel_config use_cache torch_compile torch_compile_ activation_ gradient_ "
         "fsdp fsdp_ parallelism_ accelerator_ ignore_data_skip remove_unused_columns",
     ),
@@ -201,6 +215,12 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         "sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.", "13a", _SCORES
     )
     generation_num_beams: int | None = option("Beam size of validation BLEU.", None, _SCORES, parse=positive)
+    bf16: bool | str = option(  # type: ignore[assignment]
+        "Train in bfloat16; with 'auto', if a few steps of the model show that it is faster here.",
+        False,
+        _LEARNING,
+        parse=boolean_or(AUTO),
+    )
     # Every parameter has a gradient in every step, and the only buffer is the constant table of sinusoids, so DDP need
     # not look for unused parameters or send buffers
     ddp_find_unused_parameters: bool | None = option("Let DDP look for unused parameters.", False, _NOTHING)
@@ -268,9 +288,31 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"The noam schedule needs at least one step of warm-up, got {self.warmup_steps}.")
             # transformers accepts only the names of its own schedules here; this one has the same shape
             self.lr_scheduler_type = "inverse_sqrt"
+        chooses = self.bf16 == AUTO
+        if chooses:
+            if self.fp16:
+                raise ValueError("bf16 may not be 'auto' together with fp16.")
+            # Until the model is there to measure with
+            self.bf16 = False
         super().__post_init__()
         if noam:
             self.lr_scheduler_type = NOAM
+        if chooses:
+            self.bf16 = AUTO
+
+    def precision(self) -> Settings:
+        """Return the precision as it is recorded."""
+        return {"bf16": self.bf16}
+
+    def set_precision(self, bfloat16: bool) -> None:
+        """Set whether to train in bfloat16, in place of "auto"."""
+        self.bf16 = bfloat16
+        self.mixed_precision = "bf16" if bfloat16 else "no"
+
+    def keep_precision(self, recorded: Settings | None) -> None:
+        """Replace "auto" by the choice of a run that resumes, given its settings, if there is one."""
+        if recorded is not None and self.bf16 == AUTO:
+            self.set_precision(bool(recorded.get("bf16", False)))
 
     def warmup_updates(self, updates: int) -> int:
         """Return over how many of `updates` the learning rate rises, which may be more than there are."""

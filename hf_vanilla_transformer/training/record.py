@@ -6,7 +6,8 @@ import torch
 import transformers
 
 from ..files import JsonObject
-from ..sharing.card import conversion, hardware
+from ..inference.precision import hardware
+from ..sharing.card import conversion
 from ..version import __version__
 from .arguments import DataArguments, ResolvedFlags, meaning
 from .progress import validations

@@ -20,6 +20,7 @@ from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record
 from ..sharing.hub import model_files
 from .arguments import (
+    AUTO,
     TEXT,
     DataArguments,
     ModelArguments,
@@ -80,8 +81,9 @@ class _Run(ResolvedFlags):
     """A training run, with the settings that are recorded in its folder."""
 
     def __post_init__(self):
-        self.settings = run_settings(self)
         self.folder = str(self.args.output_dir)
+        self.args.keep_precision(recorded_settings(self.folder))
+        self.settings = run_settings(self)
 
     def train(self) -> VanillaTransformerTrainer | None:
         """Train until the end or SIGTERM; return None if the run was already finished."""
@@ -198,8 +200,12 @@ class _Run(ResolvedFlags):
         args = self.args
         model = self._build_model(text.tokenizer)
         rows = {"train_dataset": text.train, "eval_dataset": text.validation}
+        chooses = args.bf16 == AUTO
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
         trainer.add_callback(_ReportShortWarmup())
+        if chooses:
+            self.settings |= args.precision()
+            self._report(f"--bf16 auto: training in {'bfloat16' if args.bf16 else 'float32'}")
         before = recorded_settings(self.folder) or {}
         changed = [name for name in (PAIRS, TEXT) if before.get(name, self.settings[name]) != self.settings[name]]
         if changed:

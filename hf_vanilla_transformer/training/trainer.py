@@ -30,6 +30,7 @@ from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
 from .events import RunEvents
 from .loss import r_drop_loss
+from .precision import choose_precision, use_faster_attention
 from .progress import OverfittingNotice, UnsmoothedLoss
 from .resumed_state import ResumedState
 from .safeguards import Safeguards
@@ -54,14 +55,11 @@ def _use_one_device(args: TrainingArguments) -> None:
         args._n_gpu = 1
 
 
-def _choose_attention(model: PreTrainedModel, args: TrainingArguments) -> None:
-    """Switch `model` to eager attention where torch's fused attention fails or is slow.
-
-    transformers' debugger requires masks of floats. In bfloat16 on a CPU, the backward pass of the fused attention
-    takes many times as long as that of the separate matrix products.
-    """
-    on_cpu = args.device.type == "cpu" and args.bf16 and model.config._attn_implementation == "sdpa"
-    if on_cpu or DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+def _choose_attention(model: PreTrainedModel, args: VanillaTransformerTrainingArguments) -> None:
+    """Choose the attention with which `model` trains."""
+    use_faster_attention(model, args.device, bool(args.bf16))
+    # transformers' debugger requires masks of floats
+    if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
         model.set_attn_implementation("eager")
 
 
@@ -84,6 +82,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         _use_one_device(args)
         if args.device.type == "cuda":
             avoid_cudnn_attention()
+        choose_precision(model, args)
         if args.bf16 and args.device.type == "cpu" and not has_native_bfloat16(args.device):
             logger.warning("This processor has no native bfloat16: training without --bf16 would be faster.")
         if as_rows(kwargs.get("train_dataset")) is not None:

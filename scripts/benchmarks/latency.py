@@ -14,12 +14,21 @@ from functools import partial
 from typing import Any
 
 import torch
-from decoding import SEARCHES, VOCAB_SIZE, export_to_ctranslate2, in_bfloat16, random_model, word_tokenizer
+from decoding import (
+    OURS,
+    SEARCHES,
+    VOCAB_SIZE,
+    export_to_ctranslate2,
+    in_formats,
+    random_model,
+    report_choice,
+    word_tokenizer,
+)
 from measuring import Report, describe_machine, time_interleaved
 from transformers.utils import logging
 
 from hf_vanilla_transformer import convert
-from hf_vanilla_transformer.inference.precision import has_native_bfloat16
+from hf_vanilla_transformer.inference.precision import choose_dtype
 
 SOURCE_LENGTH, TARGET_LENGTH = 20, 25
 TARGETS = {("base", "beam 4"): "at most 0.85", ("base", "greedy"): "at most 0.95", ("tiny", "beam 4"): "at most 0.6"}
@@ -28,9 +37,7 @@ TARGETS = {("base", "beam 4"): "at most 0.85", ("base", "greedy"): "at most 0.95
 def measure_latency(report: Report, name: str, repeats: int) -> None:
     """Measure one sentence with a random model of the size `name`."""
     model = random_model(name)
-    ours: dict[str, Any] = {"": model}
-    if has_native_bfloat16(torch.device("cpu")):
-        ours["bfloat16, "] = in_bfloat16(model)
+    ours = in_formats("ours", model)
     source = torch.randint(4, VOCAB_SIZE, (1, SOURCE_LENGTH))
     sentence = {"input_ids": source, "attention_mask": torch.ones_like(source)}
     with tempfile.TemporaryDirectory() as root:
@@ -40,14 +47,17 @@ def measure_latency(report: Report, name: str, repeats: int) -> None:
             settings = {**sentence, "num_beams": beams, "max_new_tokens": TARGET_LENGTH}
             candidates = {**ours, **peers}
             functions = {peer: partial(candidate.generate, **settings) for peer, candidate in candidates.items()}
-            milliseconds = {peer: 1000 * time for peer, time in time_interleaved(repeats, **functions).items()}
-            for dtype in ours:
+            seconds = time_interleaved(repeats, **functions)
+            milliseconds = {peer: 1000 * time for peer, time in seconds.items()}
+            for our, dtype in OURS.items():
                 for peer in peers:
-                    ratio = milliseconds[dtype] / milliseconds[peer]
+                    ratio = milliseconds[our] / milliseconds[peer]
                     target = TARGETS.get((name, search), "") if peer == "MarianMT" and not dtype else ""
                     row = f"`{name}`, {dtype}{search}, one sentence, against {peer}"
-                    report.add(row, milliseconds[dtype], milliseconds[peer], ratio, target, "ms")
-            outputs = [functions[peer]().tolist() for peer in ("", "MarianMT")]
+                    report.add(row, milliseconds[our], milliseconds[peer], ratio, target, "ms")
+            choice = choose_dtype(model, 1, beams)
+            report_choice(report, f"`{name}`, {search}, one sentence", seconds, choice == torch.bfloat16)
+            outputs = [functions[peer]().tolist() for peer in ("ours", "MarianMT")]
             report.add_agreement(f"{name}, {search}", *outputs)
 
 

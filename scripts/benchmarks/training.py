@@ -3,11 +3,12 @@
 import statistics
 import tempfile
 import time
+from functools import partial
 from typing import Any
 
 import torch
 from benchmark_text import Text
-from decoding import OURS, VOCAB_SIZE
+from decoding import NATIVE, OURS, VOCAB_SIZE, report_choice
 from measuring import Report, log, peak_memory_increase, synchronize, time_interleaved
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,6 +26,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import IGNORED_LABEL
 from hf_vanilla_transformer.model.loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
+from hf_vanilla_transformer.training.precision import choose_precision
 from hf_vanilla_transformer.training.presets import preset
 
 
@@ -98,11 +100,12 @@ def measure_training(report: Report, text: Text, repeats: int, steps: int) -> No
     assert config.pad_token_id is not None
     assert config.decoder_start_token_id is not None
     collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
+    peers = ["random", "group_by_length", "our batches", *(["our batches, bfloat16"] if NATIVE else [])]
     for _ in range(repeats):
-        for name, bf16 in (("ours", False), ("ours bfloat16", True)):
+        for name in OURS:
             ours = VanillaTransformerForConditionalGeneration(config)
-            run(name, VanillaTransformerTrainer, ours, collator, max_tokens=max_tokens, bf16=bf16)
-        for name in ("random", "group_by_length", "our batches", "our batches, bfloat16"):
+            run(name, VanillaTransformerTrainer, ours, collator, max_tokens=max_tokens, bf16="bfloat16" in name)
+        for name in peers:
             marian = convert.to_marian(VanillaTransformerForConditionalGeneration(config))
             if name.startswith("our batches"):
                 settings = {"max_tokens": max_tokens, "lr_scheduler_type": "linear", "bf16": "bfloat16" in name}
@@ -116,14 +119,18 @@ def measure_training(report: Report, text: Text, repeats: int, steps: int) -> No
     median = {name: statistics.median(values) for name, values in speeds.items()}
     ours_mean = len(text.train) * tokens_per_pair / len(sampler)
     log(f"{pairs} pairs per batch with {pairs * tokens_per_pair:.0f} target tokens; {ours_mean:.0f} in our batches")
-    fastest = max("our batches", "our batches, bfloat16", key=median.__getitem__)
+    fastest = max((name for name in peers if name.startswith("our batches")), key=median.__getitem__)
     targets = {("ours", "random"): "2.0", ("ours", "our batches"): "1.15"}
     targets |= {("ours bfloat16", "random"): "3.5", ("ours bfloat16", fastest): "1.3"}
     for our, dtype in OURS.items():
-        for name in (name for name in speeds if name not in OURS):
+        for name in peers:
             row = f"training `tiny` on {text.name}, {dtype}against MarianMT with Seq2SeqTrainer, {name}"
             ratio = median[our] / median[name]
             report.add(row, median[our], median[name], ratio, targets.get((our, name), ""), "target tokens/s")
+    args = VanillaTransformerTrainingArguments("unused", use_cpu=True, max_tokens=max_tokens, bf16="auto")
+    choose_precision(VanillaTransformerForConditionalGeneration(config), args)
+    seconds = {our: 1000 / median[our] for our in OURS}
+    report_choice(report, f"training `tiny` on {text.name}, 1,000 target tokens", seconds, args.bf16 is True)
 
 
 def measure_base_training_step(report: Report, gemm: float, repeats: int) -> None:
@@ -154,15 +161,18 @@ def measure_base_training_step(report: Report, gemm: float, repeats: int) -> Non
         logits = states @ embedding.weight.T
         nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten()).backward()
 
-    seconds = time_interleaved(repeats, ours=ours, bfloat16=lambda: ours(torch.bfloat16), theirs=theirs)
+    candidates = {"ours": ours, "theirs": theirs}
+    if NATIVE:
+        candidates["bfloat16"] = partial(ours, torch.bfloat16)
+    seconds = time_interleaved(repeats, **candidates)
     with FlopCounterMode(display=False) as counter:
         ours()
     rate = counter.get_total_flops() / seconds["ours"]
     report.add("`base` training step, share of the GEMM rate", rate / 1e9, gemm / 1e9, rate / gemm, "0.60", "GFLOP/s")
-    ratio = seconds["ours"] / seconds["bfloat16"]
-    report.add(
-        "the same step in bfloat16, against our float32", seconds["bfloat16"], seconds["ours"], ratio, "2.0", "s"
-    )
+    if NATIVE:
+        row = "the same step in bfloat16, against our float32"
+        ratio = seconds["ours"] / seconds["bfloat16"]
+        report.add(row, seconds["bfloat16"], seconds["ours"], ratio, "2.0", "s")
     ratio = seconds["theirs"] / seconds["ours"]
     report.add("the same step, against torch.nn.Transformer", seconds["ours"], seconds["theirs"], ratio, "", "s")
 

@@ -62,6 +62,17 @@ def test_scores_and_nbest_lists_are_those_of_the_translator(saved, corpus):
         assert row["score"] == pytest.approx(hypothesis.score, abs=2e-5)
 
 
+def test_a_job_that_resumes_keeps_the_number_format_that_auto_chose(saved, corpus, monkeypatch):
+    faster = [True]
+    monkeypatch.setattr("hf_vanilla_transformer.inference.precision.is_faster_in_bfloat16", lambda *work: faster.pop())
+    assert corpus("--dtype", "auto") == corpus("--dtype", "auto") == 0
+    assert faster == []
+    manifest = json.loads((saved.folder / "out" / "translation.json").read_text())
+    assert manifest["settings"]["dtype"] == "bfloat16"
+    assert corpus("--dtype", "bfloat16", name="given") == 0
+    assert read_parts(saved.folder / "out") == read_parts(saved.folder / "given")
+
+
 def test_text_output_has_one_translation_per_line(saved, corpus, capsys):
     assert corpus("--output_format", "txt") == 0
     expected = translate(saved.model, saved.tokenizer, saved.sources, num_beams=2)

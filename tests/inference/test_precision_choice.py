@@ -1,6 +1,7 @@
 """The number format of a model that translates: which one is chosen, and that translations use it."""
 
 import io
+import json
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from hf_vanilla_transformer import train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.commands.models import load_translator
-from hf_vanilla_transformer.inference.precision import resolve_dtype
+from hf_vanilla_transformer.inference import precision
+from hf_vanilla_transformer.inference.translator import Translator
 
 SENTENCES = ["a dog", "the old man reads a book", "", "where do your friends live"]
 
@@ -23,23 +25,126 @@ def saved(small_model, tmp_path):
     return str(tmp_path / "model")
 
 
+@pytest.fixture
+def native(monkeypatch, tmp_path):
+    """A processor that multiplies bfloat16 natively, and an empty cache folder."""
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "vanilla_transformer" / "bfloat16.json"
+
+
+@pytest.fixture
+def ratios(native, monkeypatch):
+    """A list of ratios of times: the next one is what the next measurement finds."""
+    found: list[float] = []
+    monkeypatch.setattr(precision, "_time_ratio", lambda *steps: found.pop(0))
+    return found
+
+
+class Clock:
+    """A clock that only the steps of a workload advance."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        self.steps: list[torch.dtype] = []
+        monkeypatch.setattr("time.perf_counter", lambda: self.now)
+
+    def step_in(self, **seconds: list[float]):
+        """Return the steps, of which each takes the next of the seconds of its dtype."""
+
+        def step_in(dtype: torch.dtype):
+            times = iter(seconds[str(dtype).removeprefix("torch.")])
+
+            def step() -> None:
+                self.steps.append(dtype)
+                self.now += next(times)
+
+            return step
+
+        return step_in
+
+
 @pytest.mark.parametrize(
     ("device", "avx512", "amx", "gpu", "expected"),
     [
-        ("cpu", True, False, False, torch.bfloat16),
-        ("cpu", False, True, False, torch.bfloat16),
-        ("cpu", False, False, True, torch.float32),
-        ("cuda", False, False, True, torch.bfloat16),
-        ("cuda", True, True, False, torch.float32),
-        ("mps", True, True, True, torch.float32),
+        ("cpu", True, False, False, True),
+        ("cpu", False, True, False, True),
+        ("cpu", False, False, True, False),
+        ("cuda", False, False, True, True),
+        ("cuda", True, True, False, False),
+        ("mps", True, True, True, False),
     ],
 )
-def test_auto_is_bfloat16_where_the_device_multiplies_it_natively(device, avx512, amx, gpu, expected, monkeypatch):
+def test_devices_that_multiply_bfloat16_natively(device, avx512, amx, gpu, expected, monkeypatch):
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: gpu)
-    assert resolve_dtype("auto", torch.device(device)) == expected
-    assert resolve_dtype("float16", torch.device(device)) == torch.float16
+    assert precision.has_native_bfloat16(torch.device(device)) == expected
+
+
+@pytest.mark.parametrize(
+    ("float32", "bfloat16", "steps", "expected"),
+    [
+        ([1.0, 0.10], [9.0, 0.05], 2, True),  # the first run of each does not count; a clear result ends at once
+        ([9.0, 0.05], [1.0, 0.10], 2, False),
+        ([0.1, 0.08, 0.06, 0.06], [0.1, 0.08, 0.05, 0.08], 4, True),  # the shortest times count
+        ([0.1, 0.07, 0.07, 0.07], [0.1, 0.069, 0.069, 0.069], 4, False),  # too little is gained
+    ],
+)
+def test_the_faster_format_is_measured_once(native, monkeypatch, float32, bfloat16, steps, expected):
+    clock = Clock(monkeypatch)
+    step_in = clock.step_in(float32=float32, bfloat16=bfloat16)
+    for _ in range(2):
+        assert precision.is_faster_in_bfloat16("work", torch.device("cpu"), step_in) == expected
+        assert clock.steps == [torch.float32, torch.bfloat16] * steps
+    other = clock.step_in(float32=[0.1] * 2, bfloat16=[0.01] * 2)
+    assert precision.is_faster_in_bfloat16("other work", torch.device("cpu"), other)
+    assert len(json.loads(native.read_text())) == 2
+
+
+def test_nothing_is_run_where_bfloat16_is_emulated(native, monkeypatch):
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: False)
+    clock = Clock(monkeypatch)
+    assert not precision.is_faster_in_bfloat16("work", torch.device("cpu"), clock.step_in())
+    assert clock.steps == []
+    assert not native.exists()
+
+
+@pytest.mark.parametrize("content", ['{"a": "b"}', "[1]", "{", "\xff"])
+def test_a_damaged_cache_is_measured_again_and_replaced(native, ratios, content):
+    native.parent.mkdir(parents=True)
+    native.write_text(content, encoding="latin-1")
+    ratios.append(0.5)
+    assert precision.is_faster_in_bfloat16("work", torch.device("cpu"), lambda dtype: print)
+    assert precision.is_faster_in_bfloat16("work", torch.device("cpu"), lambda dtype: print)
+    assert list(json.loads(native.read_text()).values()) == [0.5]
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(native, ratios):
+    native.parent.parent.write_text("a file where the folder would be")
+    ratios += [0.5, 2.0]
+    assert precision.is_faster_in_bfloat16("work", torch.device("cpu"), lambda dtype: print)
+    assert not precision.is_faster_in_bfloat16("work", torch.device("cpu"), lambda dtype: print)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_choosing_really_translates_and_changes_neither_the_model_nor_random_numbers(native, small_model, beams):
+    model = small_model().train()
+    before, state = {name: weight.clone() for name, weight in model.state_dict().items()}, torch.get_rng_state()
+    assert precision.choose_dtype(model, 4, beams) in (torch.float32, torch.bfloat16)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    (workload,) = json.loads(native.read_text())
+    assert workload.startswith(f"translation of 4 sentences with {beams} beams, 2 + 3 layers of width 32, ")
+
+
+def test_fewer_sentences_are_measured_for_larger_models(ratios, native, small_model, monkeypatch):
+    monkeypatch.setattr(precision, "OPERATIONS", 3 * 2 * small_model().num_parameters() * (20 + 8))
+    ratios += [1.0]
+    precision.choose_dtype(small_model(), 32, 1)
+    assert "translation of 3 sentences" in native.read_text()
 
 
 def test_an_unknown_dtype_is_rejected_with_the_known_ones(small_model):
@@ -52,6 +157,23 @@ def test_commands_load_float32_unless_told_otherwise(saved, flag, expected):
     assert load_translator([saved], dtype=flag).model.dtype == expected
     ensemble = load_translator([saved, saved], dtype=flag).model
     assert {parameter.dtype for parameter in ensemble.parameters()} == {expected}
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(0.5, "bfloat16"), (2.0, "float32")])
+def test_auto_is_the_faster_one_for_models_ensembles_and_translate(
+    saved, ratios, monkeypatch, capsys, ratio, expected
+):
+    ratios += [ratio, ratio, ratio]
+    translator = load_translator([saved], dtype="auto")
+    assert translator.dtype == expected
+    assert f"--dtype auto: {saved} translates in {expected}" in capsys.readouterr().err
+    assert load_translator([saved, saved], dtype="auto").dtype == expected
+    assert len(ratios) == 1
+    used = []
+    monkeypatch.setattr(Translator, "translate", lambda self, texts, **settings: used.append(self.dtype) or [])
+    translate(load_translator([saved]).model, translator.tokenizer, ["a dog"], dtype="auto")
+    assert used == [expected]
+    assert ratios == []
 
 
 def test_translations_in_bfloat16_are_those_of_a_bfloat16_model_which_stays_unchanged(saved):

@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,25 @@ def test_the_same_command_resumes_from_the_newest_intact_checkpoint(train, run_f
     assert [entry["step"] for entry in run.state.log_history if "loss" in entry] == [1, 2, 3, 4, 5, 6]
     straight, stopped = (load_file(tmp_path / name / "model.safetensors") for name in ("straight", "stopped"))
     assert all(torch.equal(straight[name], stopped[name]) for name in straight)
+
+
+def test_a_run_that_resumes_keeps_its_choice_of_precision(train, run_flags, text_flags, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
+    ratios = [0.5]
+    monkeypatch.setattr("hf_vanilla_transformer.inference.precision._time_ratio", lambda *steps: ratios.pop())
+    flags = run_flags(tmp_path / "run", *text_flags, "--bf16", "auto")
+    train(*flags)
+    assert yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["bf16"] is True
+    assert "--bf16 auto: training in bfloat16" in capfd.readouterr().err
+    # Elsewhere, float32 may be faster
+    shutil.rmtree(tmp_path / "home")
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
+    run = train(*flags, "--max_steps", "4")
+    assert run.args.bf16 is True
+    assert run.state.global_step == 4
+    with pytest.raises(ValueError, match="bf16 was True, now False"):
+        train(*run_flags(tmp_path / "run", *text_flags, "--max_steps", "6"))
 
 
 def logged_updates(run) -> dict[str, list[int]]:

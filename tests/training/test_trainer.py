@@ -1,3 +1,4 @@
+import json
 import logging
 import signal
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
+from hf_vanilla_transformer.inference import precision
 from hf_vanilla_transformer.model.loss_vanilla_transformer import smoothed_cross_entropy
 
 
@@ -275,6 +277,24 @@ def test_bfloat16_on_a_cpu_uses_eager_attention_and_warns_if_it_is_not_native(
     assert run.model.config._attn_implementation == "eager"
     assert ("no native bfloat16" in caplog.text) == warned
     assert trainer(small_model()).model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("ratio", [0.5, 2.0])
+def test_auto_trains_as_if_its_choice_had_been_given(trainer, small_model, monkeypatch, tmp_path, ratio):
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
+    # A real measurement, whose result is replaced
+    measure = precision._time_ratio
+    monkeypatch.setattr(precision, "_time_ratio", lambda *steps: measure(*steps) * 0 + ratio)
+    chosen, given = (trainer(small_model(dropout=0.3), bf16=bf16) for bf16 in ("auto", ratio < 1))
+    assert (chosen.args.bf16, chosen.args.mixed_precision) == (given.args.bf16, given.args.mixed_precision)
+    assert chosen.model.config._attn_implementation == given.model.config._attn_implementation
+    for run in (chosen, given):
+        torch.manual_seed(1)
+        run.train()
+    torch.testing.assert_close(parameters(chosen), parameters(given), atol=0, rtol=0)
+    (workload,) = json.loads((tmp_path / "home" / "vanilla_transformer" / "bfloat16.json").read_text())
+    assert workload.startswith("training with 4 x 32 tokens, 2 + 3 layers of width 32, ")
 
 
 def test_bfloat16_training_keeps_weights_norms_loss_and_optimizer_in_float32(trainer, small_model):
