@@ -71,7 +71,8 @@ def _is_patched(module: nn.Module) -> bool:
     # Its hook for noise on the embeddings (NEFTune) does nothing in evaluation mode.
     ignored = ("transformers.utils.output_capturing", "transformers.integrations.neftune")
     harmless = all(getattr(hook, "__module__", None) in ignored for hook in hooks)
-    return not harmless or hasattr(module, "_hf_hook") or "forward" in vars(module)
+    # not `hasattr`, which takes several times as long for an attribute that a module lacks
+    return not harmless or not vars(module).keys().isdisjoint(("_hf_hook", "forward"))
 
 
 def can_decode_incrementally(model: Any) -> bool:

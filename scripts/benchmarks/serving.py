@@ -1,6 +1,10 @@
 """Load `vanilla-transformer serve` with more and more clients over real connections (Locust), and check every answer.
 
 python scripts/benchmarks/serving.py --model runs/multi30k-average --text data/multi30k/val
+python scripts/benchmarks/serving.py --model M --text P --backend torch ctranslate2 --libretranslate PYTHON
+
+The second command measures both backends and LibreTranslate's own server, one after the other. PYTHON is that of an
+environment with libretranslate, and M as argos.py needs it.
 
 Every client sends one sentence after the other. The clients run on the same machine as the server and take a part of
 its time. Prints JSON with, for each number of clients, sentences per second, latencies, answers that differ from the
@@ -19,10 +23,20 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from argos import write_package
 from measuring import describe_machine, resident_memory
 
 from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.inference.segments import Document
+
+# Without what splits text into sentences, which it would download; every request is a single sentence
+LIBRETRANSLATE = """
+from argostranslate.sbd import MiniSBDSentencizer
+from libretranslate.main import main
+
+MiniSBDSentencizer.split_sentences = lambda self, text: [text]
+main()
+"""
 
 
 def expected_answers(model: str, dtype: str, text: str, sentences: int) -> dict[str, Any]:
@@ -83,6 +97,30 @@ def load(clients: int, seconds: int, address: str, expected: Path) -> dict[str, 
     }
 
 
+def measure(
+    name: str, command: list[str], variables: dict[str, str], args: argparse.Namespace, expected: Path
+) -> dict:
+    """Return what the clients of a server measure, for each number of clients, with its memory."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [*command, "--port", str(port)]
+    environment = {**os.environ, **variables}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_for(address, server)
+            before = resident_memory(server.pid)
+            rows = []
+            for clients in args.clients:
+                row = load(clients, args.seconds, address, expected)
+                rows.append({**row, "memory of the server, MB": round(resident_memory(server.pid))})
+        finally:
+            server.terminate()
+    one = rows[0]["sentences/s"]
+    growth = {f"{row['clients']} clients / {args.clients[0]}": round(row["sentences/s"] / one, 2) for row in rows[1:]}
+    return {"server": name, "memory of the server before, MB": round(before), "load": rows, **growth}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="model to serve")
@@ -92,34 +130,26 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=30, help="for each number of clients (default: 30)")
     parser.add_argument("--max_queue", default="1024", help="as for serve (default: 1024)")
     parser.add_argument("--sentences", type=int, default=500, help="different sentences to send (default: 500)")
+    parser.add_argument("--backend", nargs="+", default=["torch"], help="as for serve; several, one after the other")
+    parser.add_argument("--libretranslate", help="Python with libretranslate, whose server is measured too")
     args = parser.parse_args()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", args.model, "--port", str(port), "--no_page"]
-    command += ["--max_queue", args.max_queue]
+    ours = [sys.executable, "-m", "hf_vanilla_transformer", "serve", args.model, "--no_page"]
+    ours += ["--max_queue", args.max_queue]
     with tempfile.TemporaryDirectory() as folder:
         expected = Path(folder, "expected.json")
         answers = expected_answers(args.model, args.dtype, args.text, args.sentences)
         expected.write_text(json.dumps(answers), encoding="utf-8")
-        with subprocess.Popen([*command, "--dtype", args.dtype], stderr=subprocess.DEVNULL) as server:
-            try:
-                wait_for(address, server)
-                results, before = [], resident_memory(server.pid)
-                for clients in args.clients:
-                    row = load(clients, args.seconds, address, expected)
-                    results.append({**row, "memory of the server, MB": round(resident_memory(server.pid))})
-            finally:
-                server.terminate()
-    one = results[0]["sentences/s"]
-    summary = {
-        "machine": describe_machine(),
-        "dtype": args.dtype,
-        "memory of the server before, MB": round(before),
-        "load": results,
-        **{f"{row['clients']} clients / {args.clients[0]}": round(row["sentences/s"] / one, 2) for row in results[1:]},
-    }
-    print(json.dumps(summary, indent=2))
+        results = []
+        for backend in args.backend:
+            flags = ["--dtype", args.dtype] if backend == "torch" else ["--backend", backend]
+            results.append(measure(backend, [*ours, *flags], {}, args, expected))
+        if args.libretranslate:
+            packages = Path(folder, "packages")
+            write_package(args.model, packages)
+            variables = {"ARGOS_PACKAGES_DIR": str(packages)}
+            theirs = [args.libretranslate, "-c", LIBRETRANSLATE, "--disable-web-ui"]
+            results.append(measure("libretranslate", theirs, variables, args, expected))
+    print(json.dumps({"machine": describe_machine(), "dtype": args.dtype, "servers": results}, indent=2))
 
 
 def wait_for(address: str, server: subprocess.Popen) -> None:
