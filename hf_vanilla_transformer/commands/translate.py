@@ -105,9 +105,9 @@ def run(args: TranslateArguments) -> None:
     resolve_languages(translator, args)
     print_in_utf8()
     if args.format == "html":
-        page = "\n".join(decode_lines(_standard_input(), "standard input"))
-        (translation,) = translator.translate_html([page], **translate_settings(args), **sampling)
-        print(translation.text)
+        pages = texts_of(_standard_input().read(), "standard input")
+        (translation,) = translator.translate_html(pages, **translate_settings(args), **sampling)
+        print(translation.text, end="")
         report_problems([translation], "standard input")
         return
 

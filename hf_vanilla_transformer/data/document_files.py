@@ -26,9 +26,9 @@ _SUBTITLES = (".srt", ".vtt")
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 # their parts with text
 _ARCHIVES = {
-    ".docx": r"word/(document|header\d*|footer\d*|footnotes|endnotes)\.xml",
+    ".docx": r"word/(document\d*|header\d*|footer\d*|footnotes|endnotes)\.xml",
     ".pptx": r"ppt/(slides|notesSlides)/[^/]+\.xml",
-    ".epub": r".+\.x?html?",
+    ".epub": r".+\.(?i:x?html?)",
 }
 # the namespace of their paragraphs `p`, runs with their properties `rPr`, and texts `t`
 _OFFICE = {".docx": _WORD, ".pptx": "{http://schemas.openxmlformats.org/drawingml/2006/main}"}
@@ -37,6 +37,8 @@ MAX_BYTES = 1 << 26  # of an unpacked file
 # no two of its parts match the same, so that its time is linear
 _TAG = re.compile(r"(</?[A-Za-z][^<>]*>)")
 _PROOFING = ("lang", "altLang", "noProof", "dirty", "err")  # properties of a run that are not its format
+# between subtitles: a blank line, or only a line break in front of a time and its number
+_CUE_BORDER = re.compile(r"(\n\s*\n|\n(?=(?:\d+[ \t]*\n)?[ \t]*\d[\d:.,]*[ \t]*-->))")
 _LINE_WIDTH = 42  # characters per line of a subtitle
 _Translate = Callable[[str], str]
 
@@ -99,7 +101,7 @@ def _check_size(size: int, largest: int) -> None:
 def _rewrite_subtitles(text: str, ending: str, translate: _Translate) -> str:
     """Return subtitles of which only the lines below a time are translated."""
     newline = "\r\n" if "\r\n" in text else "\n"
-    blocks = re.split(r"(\n\s*\n)", text.replace("\r\n", "\n"))
+    blocks = _CUE_BORDER.split(text.replace("\r\n", "\n"))
     for i, block in enumerate(blocks):
         number, arrow, rest = block.partition("-->")
         times, end, cue = rest.partition("\n")
@@ -164,10 +166,12 @@ def _rewrite_office(part: bytes, space: str, translate: _Translate) -> bytes:
     # by paragraph, as a text box has paragraphs inside another one, and up to a tab, line break or border of a field
     texts: dict[tuple[_Element, int], list[_Element]] = {}
     breaks = 0
-    for each in root.iter(*(f"{space}{name}" for name in ("t", "tab", "br", "cr", "fldChar"))):
+    fields = ("fld", "fldSimple")
+    parents = [f"{space}{name}" for name in ("p", *fields)]
+    for each in root.iter(*(f"{space}{name}" for name in ("t", "tab", "br", "cr", "fldChar", *fields))):
         if each.tag != f"{space}t":
             breaks += 1
-        elif each.text and (paragraph := next(each.iterancestors(f"{space}p"), None)) is not None:
+        elif each.text and (paragraph := next(each.iterancestors(*parents), None)) is not None:
             texts.setdefault((paragraph, breaks), []).append(each)
     for (paragraph, _), found in texts.items():
         _rewrite_paragraph(paragraph, found, translate)

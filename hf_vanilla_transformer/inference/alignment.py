@@ -39,12 +39,14 @@ class Mark:
         place: the number of characters before it in the text, which does not contain it.
         source: what to write.
         opens, closes: the name of the element that it starts or ends, if it is a tag around text.
+        ends_word: whether it stands right behind a word.
     """
 
     place: int
     source: str
     opens: str = ""
     closes: str = ""
+    ends_word: bool = False
 
     @property
     def is_tag(self) -> bool:
@@ -53,7 +55,7 @@ class Mark:
     @property
     def follows(self) -> bool:
         """Return whether it belongs to the word before it, not to the next one."""
-        return bool(self.closes) or self.source[:1].isspace()
+        return bool(self.closes) or self.ends_word or self.source[:1].isspace()
 
 
 def words(text: str) -> list[Span]:

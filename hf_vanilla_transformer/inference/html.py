@@ -27,8 +27,8 @@ _ATTRIBUTE = re.compile(r"""([^\s/>"'=]+)(\s*=\s*)("[^"]*"|'[^']*'|[^\s>"']+)"""
 _TRANSLATED = re.compile("alt|title", re.IGNORECASE)
 _TAG_START = re.compile("<[A-Za-z/!?]")
 _WHOLE_TAG = re.compile(r"""[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>""")
-_UNTRANSLATED = ("translate", "no")
-_TO_SPACE = dict.fromkeys(map(ord, "\t\n\r\f"), " ")
+# A line break is a space in HTML, and a soft hyphen would hide its word from the model
+_PLAIN = str.maketrans("\t\n\r\f", "    ", "\xad")
 
 
 def escape_text(text: str) -> str:
@@ -56,8 +56,7 @@ class HtmlDocument(Document):
             place = len(self._text)
             if token.kind == "text":
                 self._raw += token.source
-                # A line break is a space in HTML
-                self._text += token.name.translate(_TO_SPACE)
+                self._text += token.name.translate(_PLAIN)
             elif token.kind == "start" and token.is_kept:
                 self._add(token.name, Mark(place, token.source + _rest(token, tokens)))
             elif token.kind == "start":
@@ -123,7 +122,7 @@ class HtmlDocument(Document):
 
     def _with_references(self, token: "_Token") -> str:
         """Return a start tag with references in place of what is translated in it."""
-        if _UNTRANSLATED in token.attributes:
+        if token.is_untranslated:
             return token.source
 
         def write(match: re.Match[str]) -> str:
@@ -167,7 +166,11 @@ class _Token:
     @property
     def is_kept(self) -> bool:
         """Return whether this starts an element that is not translated."""
-        return bool(self.opens) and bool(_KEPT.fullmatch(self.name) or _UNTRANSLATED in self.attributes)
+        return bool(self.opens) and bool(_KEPT.fullmatch(self.name) or self.is_untranslated)
+
+    @property
+    def is_untranslated(self) -> bool:
+        return any(name == "translate" and (value or "").lower() == "no" for name, value in self.attributes)
 
 
 class _Tokenizer(HTMLParser):

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import itemgetter
@@ -162,17 +162,33 @@ def _take_out_placeholders(text: str, marks: Sequence[Mark], escape: Callable[[s
     found = []
     # the end of what is in `plain`
     done = 0
-    for start, end, mark in sorted(items, key=itemgetter(0)):
+    for start, end, mark in _join_neighbours(items):
         source = mark.source
+        ends_word = False
         if not mark.is_tag:
+            before = text[max(start - 1, 0) : start]
             behind = text[end : end + 1]
             if text[done:start][-1:].isspace() and start not in tag_places and not behind.isalnum():
                 start -= 1
                 source = text[start] + source
-            elif behind.isspace() and end not in tag_places and not text[max(start - 1, 0) : start].strip():
+            elif behind.isspace() and end not in tag_places and not before.strip():
                 source += behind
                 end += 1
+            elif before.isalnum() or not behind.strip():
+                # as in "item{s}" and "#{number}"
+                ends_word = bool(before.strip()) and not behind.isalnum()
         plain += text[done:start]
-        found.append(replace(mark, place=len(plain), source=source))
+        found.append(replace(mark, place=len(plain), source=source, ends_word=ends_word))
         done = max(done, end)
     return plain + text[done:], found
+
+
+def _join_neighbours(items: Iterable[tuple[int, int, Mark]]) -> list[tuple[int, int, Mark]]:
+    """Return marks with the start and the end of their text, in order; those without text between them become one."""
+    joined: list[tuple[int, int, Mark]] = []
+    for start, end, mark in sorted(items, key=itemgetter(0)):
+        if joined and joined[-1][1] == start and not (joined[-1][2].is_tag or mark.is_tag):
+            start, _, other = joined.pop()
+            mark = replace(other, source=other.source + mark.source)
+        joined.append((start, end, mark))
+    return joined

@@ -69,7 +69,7 @@ class TranslateRequest(BaseModel):
 class TranslateFileRequest(BaseModel):
     """A file to translate."""
 
-    file: Annotated[tuple[str, bytes], WithJsonSchema({"type": "string", "format": "binary"})]
+    file: Annotated[tuple[str, bytes] | str, WithJsonSchema({"type": "string", "format": "binary"})]
     source: str
     target: str
     api_key: str | None = None
@@ -190,6 +190,8 @@ class Server:
         """Translate a file, and return where its translation can be downloaded for a while."""
         deadline = time.monotonic() + self.timeout
         wanted = await self._read(request, TranslateFileRequest, max_files=1)
+        if isinstance(wanted.file, str):
+            raise HTTPException(400, "Invalid request: file: expected the content of a file (curl -F file=@NAME)")
         name, content = wanted.file
         if ending_of(name) not in ENDINGS:
             raise HTTPException(400, f"Invalid request: file: expected one of {' '.join(ENDINGS)}")

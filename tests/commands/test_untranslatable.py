@@ -96,8 +96,11 @@ def test_a_language_that_the_model_does_not_have_is_refused_by_every_verb(flag, 
 
 
 def test_a_page_on_stdin_keeps_its_tags(saved, on_stdin):
-    lines, _ = on_stdin(["<p>A <b>dog</b> runs.", "</p><br/>", "12"], "--format", "html")
+    # longer than a line of a corpus may be, as pages with their images in them are
+    image = f"<img src='data:{'x' * (1 << 20)}'\r\n>"
+    lines, _ = on_stdin([image, "<p>A <b>dog</b> runs.", "</p><br/>", "12", ""], "--format", "html")
     page = "\n".join(lines)
+    assert page.startswith(f"{image}\n<p>")
     assert page.count("<b>") == page.count("</b>") == page.count("<p>") == 1
     assert page.endswith("</p><br/>\n12")
     assert main(["translate", saved.path, "--format", "html", "--input_files", "a", "--output_dir", "b"]) == 2

@@ -90,6 +90,19 @@ def test_web_subtitles_keep_styles_notes_and_positions():
     )
 
 
+def test_a_time_without_a_blank_line_before_it_starts_the_next_subtitle():
+    # as youtube-dl has written them
+    text = "{}00:01.000 --> 00:02.000\na dog\n{}00:02.000 --> 00:03.000 align:start\n<c>two</c> --> men\n"
+    web = text.format("WEBVTT\n\n", "")
+    assert rewritten(web.encode(), "a.vtt").decode() == web.replace("a dog", "A DOG").replace(
+        "<c>two</c> --> men", "<c>TWO</c> --&gt; MEN"
+    )
+    film = text.format("1\n", "2\n").replace("c>", "i>")
+    assert rewritten(film.encode(), "a.srt").decode() == film.replace("a dog", "A DOG").replace(
+        "<i>two</i> --> men", "<i>TWO</i> --> MEN"
+    )
+
+
 def test_long_subtitles_are_wrapped_outside_of_tags():
     text = "1\n00:00 --> 00:01\nfirst\nsecond\n"
     tag = '<font face="a b c d e f g h i j k l m">'
@@ -179,6 +192,24 @@ def archive(members: dict[str, str]) -> bytes:
     return output.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "kind", "field"),
+    [
+        # Word numbers this part, too, if a server has written it
+        ("a.docx", "word/document2.xml", "wordprocessingml", "<x:fldSimple><x:r><x:t>May 1</x:t></x:r></x:fldSimple>"),
+        ("a.pptx", "ppt/slides/slide1.xml", "drawingml", '<x:fld type="datetime"><x:t>May 1</x:t></x:fld>'),
+    ],
+)
+def test_a_field_is_not_part_of_the_sentence_around_it(name, part, kind, field):
+    # its text would be there twice when a program updates the field
+    space = f"http://schemas.openxmlformats.org/{kind}/2006/main"
+    before, after = (f"<x:r><x:t>{text}</x:t></x:r>" for text in ("made on ", " by us"))
+    content = archive({part: f'<x:p xmlns:x="{space}">{before}{field}{after}</x:p>'})
+    assert texts_of(content, name) == ["made on ", "May 1", " by us"]
+    with zipfile.ZipFile(io.BytesIO(rewritten(content, name))) as file:
+        assert re.findall("<x:t[^>]*>(.*?)<", file.read(part).decode()) == ["MADE ON ", "MAY 1", " BY US"]
+
+
 def test_slides_and_books():
     space = 'xmlns:a="http://schemas.openxmlformats.org/drawingml/2006/main"'
     runs = '<a:r><a:rPr lang="en" b="1"/><a:t>big</a:t></a:r><a:r><a:rPr lang="de" b="1"/><a:t> news</a:t></a:r>'
@@ -190,10 +221,10 @@ def test_slides_and_books():
         assert file.read("ppt/theme.xml").decode() == slide
 
     page = "<html><body><p>Once upon<br/></p></body></html>"
-    book = archive({"mimetype": "application/epub+zip", "OEBPS/one.xhtml": page})
+    book = archive({"mimetype": "application/epub+zip", "OEBPS/one.XHTML": page})
     with zipfile.ZipFile(io.BytesIO(rewritten(book, "a.epub"))) as file:
-        assert file.namelist() == ["mimetype", "OEBPS/one.xhtml"]
-        assert file.read("OEBPS/one.xhtml").decode() == loud(page)
+        assert file.namelist() == ["mimetype", "OEBPS/one.XHTML"]
+        assert file.read("OEBPS/one.XHTML").decode() == loud(page)
 
 
 XML_BOMB = """<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;">]><d>&b;</d>"""

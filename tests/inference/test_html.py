@@ -161,6 +161,7 @@ def translated(text, words=None):
         ("a <code>b <code>c</code> d</code> e", "A <code>b <code>c</code> d</code> E"),
         ("<p translate=no>a <p>b</p> c</p> d", "<p translate=no>a <p>b</p> c</p> D"),
         ("<img translate='no' alt='a dog'> a", "<img translate='no' alt='a dog'> A"),
+        ("<p translate=NO>a</p><b TRANSLATE='No'>a</b>", "<p translate=NO>a</p><b TRANSLATE='No'>a</b>"),
         ("<code>a dog", "<code>a dog"),
         ("a <b", "A <b"),
         ("</>a</>", "</>a</>"),
@@ -217,6 +218,24 @@ def test_without_an_alignment_words_are_in_the_same_order():
 def test_images_and_code_keep_one_space_on_each_side():
     assert translated("a <img> b, see <code>f()</code>. Use <i class=icon></i> c")[0] == (
         "A <img> B, SEE <code>f()</code>. USE <i class=icon></i> C"
+    )
+
+
+def test_an_empty_element_beside_code_leaves_a_space_between_words():
+    # as Sphinx writes an entry of its index
+    page = "in the\n<span id=index-1></span><code>PYTHONPATH</code> variable"
+    assert translated(page) == ("IN THE " + page[7:].replace("variable", "VARIABLE"), ["in the variable"])
+
+
+def test_an_image_behind_a_word_stays_with_it():
+    # as sites mark links to others
+    assert translated("a <a>dog</a><img> runs.<img> No")[0] == "A <a>DOG</a><img> RUNS.<img> NO"
+
+
+def test_soft_hyphens_do_not_reach_the_model():
+    assert translated("a beau&shy;ti\xadful <b>dog</b>, 1&shy;2") == (
+        "A BEAUTIFUL <b>DOG</b>, 12",
+        ["a beautiful dog, 12"],
     )
 
 

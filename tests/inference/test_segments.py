@@ -111,6 +111,19 @@ def test_other_text_is_no_placeholder(text):
     assert Document(f"A dog {text} runs", "en").sentences == [f"A dog {text} runs"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("an item{s}, or item{0} here", "AN ITEM{s}, OR ITEM{0} HERE"),
+        ("see v{n} of #{id} and {n}.", "SEE V{n} OF #{id} AND {n}."),
+        ('"{a}" of ({b})', '"{a}" OF ({b})'),
+    ],
+)
+def test_a_placeholder_that_touches_a_word_stays_beside_it(text, expected):
+    document = Document(text, "en")
+    assert document.join([sentence.upper() for sentence in document.sentences]) == expected
+
+
 def test_a_placeholder_follows_the_words_around_it():
     document = Document("The dog {name} eats.", "en")
     assert document.aligned == [0]

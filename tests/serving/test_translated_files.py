@@ -78,6 +78,10 @@ def test_a_request_without_a_file_is_explained(serve):
     message = {"error": "Invalid request: missing file parameter"}
     assert send("POST", "/translate_file", {"source": "en", "target": "de"}, form=True)[:2] == (400, message)
     assert send("POST", "/translate_file", {"source": "en", "target": "de"})[:2] == (400, message)
+    # as curl sends it if the "@" is missing
+    message = {"error": "Invalid request: file: expected the content of a file (curl -F file=@NAME)"}
+    name = {"file": "report.docx", "source": "en", "target": "de"}
+    assert send("POST", "/translate_file", name, form=True)[:2] == (400, message)
 
 
 def test_a_file_that_is_too_large_is_413(serve, monkeypatch):
