@@ -162,6 +162,10 @@ def _rewrite_office(part: bytes, space: str, translate: _Translate) -> bytes:
     root = etree.fromstring(part, etree.XMLParser(resolve_entities=False, no_network=True))
     if root.getroottree().docinfo.doctype:
         raise ExchangeError("declares XML entities, which are not read")
+    # Word has an element for this character of a word
+    for each in root.iter(f"{space}noBreakHyphen"):
+        each.tag = f"{space}t"
+        each.text = "-"
 
     # by paragraph, as a text box has paragraphs inside another one, and up to a tab, line break or border of a field
     texts: dict[tuple[_Element, int], list[_Element]] = {}

@@ -184,6 +184,17 @@ def test_the_text_of_a_field_stays_in_it():
     assert [run.text for run in document.paragraphs[0].runs] == ["ON PAGE ", "", "", "", "FIVE", "", " OR SO"]
 
 
+def test_a_hyphen_that_never_ends_a_line_is_part_of_its_word():
+    def fill(document):
+        run = document.add_paragraph("a well").runs[0]
+        run._r.append(run._r.makeelement(qn("w:noBreakHyphen"), {}))
+        run._r.add_t("known dog")
+
+    content = word_file(fill)
+    assert texts_of(content, "a.docx") == ["a well-known dog"]
+    assert read_word(rewritten(content, "a.docx")).paragraphs[0].text == "A WELL-KNOWN DOG"
+
+
 def archive(members: dict[str, str]) -> bytes:
     output = io.BytesIO()
     with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as file:
