@@ -55,7 +55,7 @@ def write_package(model: str, folder: Path) -> None:
     _write_metadata(back, config.target_lang, config.source_lang)
 
 
-def _write_metadata(package: Path, source: str, target: str) -> None:
+def _write_metadata(package: Path, source: str | None, target: str | None) -> None:
     languages = {"from_code": source, "from_name": source, "to_code": target, "to_name": target}
     (package / "metadata.json").write_text(json.dumps({**languages, "package_version": "1.0"}))
 
