@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -91,14 +92,30 @@ def test_data_measures_preparing_planning_and_streaming():
     assert result["streamed, pairs/s"] > 0
 
 
-@pytest.mark.slow
-def test_scale_measures_rates_and_computes_tables(tmp_path):
-    write_phrases(tmp_path / "text", splits()["train"][:600])
+def write_text_and_model(folder: Path) -> None:
+    """Write phrases (text.en, text.de), and a random model of a few thousand parameters."""
+    write_phrases(folder / "text", splits()["train"][:600])
     tokenizer = train_tokenizer([phrase.en for phrase in splits()["train"][:600]], 400)
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 16, "num_encoder_layers": 1, "num_decoder_layers": 1}
     config = VanillaTransformerConfig(vocab_size=len(tokenizer), source_lang="en", target_lang="de", **sizes)
-    VanillaTransformerForConditionalGeneration(config).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+    VanillaTransformerForConditionalGeneration(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+
+
+@pytest.mark.slow
+def test_documents_measures_placeholders_and_html(tmp_path):
+    write_text_and_model(tmp_path)
+    flags = ("--sentences", "40", "--html_sentences", "10", "--repeats", "1")
+    output = run_script("benchmarks/documents.py", str(tmp_path / "model"), str(tmp_path / "text"), *flags)
+    assert output.returncode == 0, output.stderr[-2000:]
+    assert "\n| placeholders exactly once | sentences | 40 | 40 | 1.00 | the rest reported |" in output.stdout
+    assert "\n| placeholders reported | sentences | 0 | 40 | 0.00 | at most 0.02 |" in output.stdout
+    assert "\n| HTML, beam 4, against the same text without tags | s | " in output.stdout
+
+
+@pytest.mark.slow
+def test_scale_measures_rates_and_computes_tables(tmp_path):
+    write_text_and_model(tmp_path)
     flags = ("--model", str(tmp_path / "model"), "--text", str(tmp_path / "text"), "--lines_per_task", "50")
     output = run_script("benchmarks/scale.py", *flags)
     assert output.returncode == 0, output.stderr[-2000:]
