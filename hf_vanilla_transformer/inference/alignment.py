@@ -8,7 +8,8 @@ where the decoder reads the token, it attends to other words.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -203,6 +204,7 @@ def insert(
     target_words = words(translation)
     if links is None:
         links = [[i * len(source_words) // len(target_words)] for i in range(len(target_words))]
+    targets = _invert(links)
     places = _words_before(marks, source_words)
     closing = _closing(marks)
 
@@ -215,10 +217,11 @@ def insert(
         """
         start = places[first]
         end = places[last]
-        if start < end:
-            low, high = _best_run([_vote(links[i], start, end) for i in range(*among)])
-            if low < high:
-                return among[0] + low, among[0] + high
+        linked = [i for j in range(start, end) for i in targets[j] if among[0] <= i < among[1]]
+        if linked:
+            low = min(linked)
+            run = _best_run([_vote(links[i], start, end) for i in range(low, max(linked) + 1)])
+            return low + run[0], low + run[1]
         if start in around:
             place = among[around.index(start)]
         elif marks[first].follows:
@@ -249,6 +252,15 @@ def insert(
     starts = [start for start, _ in target_words]
     ends = [0, *(end for _, end in target_words)]
     return splice(translation, walk(0, len(marks), (0, len(starts)), (0, len(source_words))), escape)
+
+
+def _invert(links: Links) -> Mapping[int, list[int]]:
+    """Return the words that come from each source word."""
+    found = defaultdict(list)
+    for i, sources in enumerate(links):
+        for source in sources:
+            found[source].append(i)
+    return found
 
 
 def _words_before(marks: Sequence[Mark], words: Sequence[Span]) -> list[int]:

@@ -1,9 +1,11 @@
 import re
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from hf_vanilla_transformer import Translator, train_tokenizer
+from hf_vanilla_transformer.inference import alignment
 from hf_vanilla_transformer.inference.alignment import Mark, _link, insert, splice, words
 from hf_vanilla_transformer.inference.html import HtmlDocument
 from hf_vanilla_transformer.inference.segments import Passage
@@ -82,6 +84,15 @@ def test_tags_go_to_the_words_that_come_from_the_words_in_them():
 def test_words_come_from_words_and_symbols_count_as_words(source, translation, attention, expected):
     sizes = (len(words(translation)), len(words(source)))
     assert _link(torch.tensor(attention).view(sizes), source, translation) == expected
+
+
+def test_the_work_for_a_sentence_is_not_its_elements_times_its_words(monkeypatch):
+    html = " ".join(f"<b>word {i}</b>" for i in range(1000))
+    document = HtmlDocument(html, "en")
+    vote = Mock(wraps=alignment._vote)
+    monkeypatch.setattr(alignment, "_vote", vote)
+    assert document.join(document.sentences) == html
+    assert vote.call_count == 2000  # two words in each
 
 
 @pytest.mark.parametrize("place", range(22))
