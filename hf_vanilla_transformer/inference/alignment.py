@@ -29,7 +29,7 @@ Links = Sequence[Sequence[int]]  # for each word of a translation, the indices o
 Span = tuple[int, int]  # start and end
 _SMOOTHING = 0.1  # keeps source words that get little attention in total from winning
 _SYMBOLS = "#%&*/@§‰"  # punctuation to Unicode, but these stand for words
-_MAX_DEPTH = 50  # of elements whose alignment counts; deeper tags are placed one by one
+MAX_DEPTH = 50  # of elements whose alignment counts; deeper tags are placed one by one
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def insert(
     target_words = words(translation)
     if links is None:
         links = [[i * len(source_words) // len(target_words)] for i in range(len(target_words))]
-    targets = _invert(links)
+    translations = _invert(links)
     places = _words_before(marks, source_words)
     closing = _closing(marks)
 
@@ -217,17 +217,17 @@ def insert(
         """
         start = places[first]
         end = places[last]
-        linked = [i for j in range(start, end) for i in targets[j] if among[0] <= i < among[1]]
+        linked = [i for j in range(start, end) for i in translations[j] if among[0] <= i < among[1]]
         if linked:
             low = min(linked)
             run = _best_run([_vote(links[i], start, end) for i in range(low, max(linked) + 1)])
             return low + run[0], low + run[1]
         if start in around:
             place = among[around.index(start)]
-        elif marks[first].follows:
-            place = max(((j, i + 1) for i in range(*among) for j in links[i] if j < start), default=among)[1]
         else:
-            place = min(((j, i) for i in range(*among) for j in links[i] if j >= start), default=among)[1]
+            follows = marks[first].follows
+            neighbours = reversed(range(start)) if follows else range(start, len(source_words))
+            place = _place_beside(neighbours, follows, translations, among)
         return place, place
 
     def walk(first: int, stop: int, among: Span, around: Span) -> Iterator[Mark]:
@@ -263,6 +263,15 @@ def _invert(links: Links) -> Mapping[int, list[int]]:
     return found
 
 
+def _place_beside(neighbours: Iterable[int], follows: bool, translations: Mapping[int, list[int]], among: Span) -> int:
+    """Return the place of a mark without words: behind, or before, the translation of the nearest source word."""
+    for j in neighbours:
+        found = [i for i in translations[j] if among[0] <= i < among[1]]
+        if found:
+            return max(found) + 1 if follows else min(found)
+    return among[1]
+
+
 def _words_before(marks: Sequence[Mark], words: Sequence[Span]) -> list[int]:
     """Return the number of words before each mark; a mark inside a word moves to the border of the word."""
     starts = [start for start, _ in words]
@@ -275,7 +284,7 @@ def _closing(marks: Sequence[Mark]) -> dict[int, int]:
     found = {}
     unclosed: list[int] = []
     for i, mark in enumerate(marks):
-        if mark.opens and len(unclosed) < _MAX_DEPTH:
+        if mark.opens and len(unclosed) < MAX_DEPTH:
             unclosed.append(i)
         elif mark.closes in [marks[opening].opens for opening in unclosed]:
             while marks[opening := unclosed.pop()].opens != mark.closes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from html import escape, unescape
 from html.parser import HTMLParser
 
-from .alignment import Links, Mark, splice
+from .alignment import MAX_DEPTH, Links, Mark, splice
 from .segments import PLACEHOLDER, Document, Passage
 
 # Elements inside sentences, of which WebVTT has `c` and `lang`; every other tag ends a sentence
@@ -48,7 +48,7 @@ class HtmlDocument(Document):
         self._language = language
         self._passages = []
         # The HTML with references to passages, which are numbers between characters that are not in the text
-        self._template = ""
+        self._template: list[str] = []
         self._sign = next(sign for sign in map(chr, range(0xE000, 0x110000)) if sign not in text)
         self._start_block()
         tokens = iter(_Tokenizer(text))
@@ -77,7 +77,7 @@ class HtmlDocument(Document):
             # A passage may contain tags, and these attributes
             return reference.sub(write, passages[int(match[1])])
 
-        return reference.sub(write, self._template)
+        return reference.sub(write, "".join(self._template))
 
     def _start_block(self) -> None:
         self._raw = ""
@@ -89,7 +89,7 @@ class HtmlDocument(Document):
     def _end_block(self) -> None:
         """Write the text since the last block, as it is if it has no sentence."""
         passage = Passage(self._text, self._marks, self._language, escape_text)
-        self._template += self._refer(passage) if passage.has_sentences else self._raw
+        self._template.append(self._refer(passage) if passage.has_sentences else self._raw)
         self._start_block()
 
     def _refer(self, passage: Passage) -> str:
@@ -100,10 +100,10 @@ class HtmlDocument(Document):
         """Add a tag or an element that is not translated, or without a name, a comment or the like."""
         if name and not _INLINE.fullmatch(name):
             self._end_block()
-            self._template += mark.source
+            self._template.append(mark.source)
             return
         self._raw += mark.source
-        if mark.opens:
+        if mark.opens and len(self._unclosed) < MAX_DEPTH:
             self._unclosed.append(len(self._marks))
         names = [self._marks[i].opens for i in self._unclosed] if mark.closes else []
         if mark.closes in names:

@@ -86,13 +86,29 @@ def test_words_come_from_words_and_symbols_count_as_words(source, translation, a
     assert _link(torch.tensor(attention).view(sizes), source, translation) == expected
 
 
-def test_the_work_for_a_sentence_is_not_its_elements_times_its_words(monkeypatch):
+def test_the_work_for_a_sentence_is_not_its_marks_times_its_words(monkeypatch):
     html = " ".join(f"<b>word {i}</b>" for i in range(1000))
     document = HtmlDocument(html, "en")
     vote = Mock(wraps=alignment._vote)
     monkeypatch.setattr(alignment, "_vote", vote)
     assert document.join(document.sentences) == html
     assert vote.call_count == 2000  # two words in each
+
+    class Counted(dict):
+        reads = 0
+
+        def __missing__(self, key):
+            return []
+
+        def __getitem__(self, key):
+            Counted.reads += 1
+            return super().__getitem__(key)
+
+    monkeypatch.setattr(alignment, "_invert", lambda links, invert=alignment._invert: Counted(invert(links)))
+    html = " ".join(f"word{i}</b> <i>{{x}}" for i in range(1000))
+    document = HtmlDocument(html, "en")
+    assert document.join(document.sentences) == html
+    assert Counted.reads < 10_000
 
 
 @pytest.mark.parametrize("place", range(22))
