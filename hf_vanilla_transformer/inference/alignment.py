@@ -8,8 +8,8 @@ where the decoder reads the token, it attends to other words.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -29,7 +29,7 @@ Links = Sequence[Sequence[int]]  # for each word of a translation, the indices o
 Span = tuple[int, int]  # start and end
 _SMOOTHING = 0.1  # keeps source words that get little attention in total from winning
 _SYMBOLS = "#%&*/@§‰"  # punctuation to Unicode, but these stand for words
-MAX_DEPTH = 50  # of elements whose alignment counts; deeper tags are placed one by one
+MAX_DEPTH = 50  # of elements that stay in one piece; deeper tags are placed one by one
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,34 @@ class Mark:
     def follows(self) -> bool:
         """Return whether it belongs to the word before it, not to the next one."""
         return bool(self.closes) or self.ends_word or self.source[:1].isspace()
+
+
+class Nesting:
+    """The elements around a place in a text, by which a closing tag finds its opening one."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[str, int]] = []
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def depth(self) -> int:
+        """Return the number of elements around the place."""
+        return len(self._open)
+
+    def open(self, name: str, number: int) -> None:
+        """Enter an element, whose opening tag has a number."""
+        self._open.append((name, number))
+        self._counts[name] += 1
+
+    def close(self, name: str) -> int | None:
+        """Leave the innermost element of a name, and those in it; return the number of its tag, or None."""
+        if not self._counts[name]:
+            return None
+        while True:
+            other, number = self._open.pop()
+            self._counts[other] -= 1
+            if other == name:
+                return number
 
 
 def words(text: str) -> list[Span]:
@@ -217,10 +245,11 @@ def insert(
         """
         start = places[first]
         end = places[last]
-        linked = [i for j in range(start, end) for i in translations[j] if among[0] <= i < among[1]]
+        linked = {i for j in range(start, end) for i in translations[j] if among[0] <= i < among[1]}
         if linked:
             low = min(linked)
-            run = _best_run([_vote(links[i], start, end) for i in range(low, max(linked) + 1)])
+            # 1 for a word that comes from the element, -1 from elsewhere only, 0 from nothing
+            run = _best_run([1 if i in linked else -bool(links[i]) for i in range(low, max(linked) + 1)])
             return low + run[0], low + run[1]
         if start in around:
             place = among[around.index(start)]
@@ -254,21 +283,24 @@ def insert(
     return splice(translation, walk(0, len(marks), (0, len(starts)), (0, len(source_words))), escape)
 
 
-def _invert(links: Links) -> Mapping[int, list[int]]:
-    """Return the words that come from each source word."""
-    found = defaultdict(list)
+def _invert(links: Links) -> defaultdict[int, list[int]]:
+    """Return the words that come from each source word, none for those that are not in it."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
     for i, sources in enumerate(links):
         for source in sources:
             found[source].append(i)
     return found
 
 
-def _place_beside(neighbours: Iterable[int], follows: bool, translations: Mapping[int, list[int]], among: Span) -> int:
-    """Return the place of a mark without words: behind, or before, the translation of the nearest source word."""
-    for j in neighbours:
-        found = [i for i in translations[j] if among[0] <= i < among[1]]
-        if found:
-            return max(found) + 1 if follows else min(found)
+def _place_beside(
+    neighbours: Iterable[int], follows: bool, translations: defaultdict[int, list[int]], among: Span
+) -> int:
+    """Return the place of a mark without words: after, or before, the translation of the nearest source word."""
+    if among[0] < among[1]:
+        for j in neighbours:
+            found = [i for i in translations[j] if among[0] <= i < among[1]]
+            if found:
+                return max(found) + 1 if follows else min(found)
     return among[1]
 
 
@@ -282,20 +314,15 @@ def _words_before(marks: Sequence[Mark], words: Sequence[Span]) -> list[int]:
 def _closing(marks: Sequence[Mark]) -> dict[int, int]:
     """Return the closing mark of each opening one that has one. Of tags that cross, the inner one has none."""
     found = {}
-    unclosed: list[int] = []
+    nesting = Nesting()
     for i, mark in enumerate(marks):
-        if mark.opens and len(unclosed) < MAX_DEPTH:
-            unclosed.append(i)
-        elif mark.closes in [marks[opening].opens for opening in unclosed]:
-            while marks[opening := unclosed.pop()].opens != mark.closes:
-                pass
-            found[opening] = i
+        if mark.opens:
+            nesting.open(mark.opens, i)
+        elif mark.closes:
+            opening = nesting.close(mark.closes)
+            if opening is not None and nesting.depth < MAX_DEPTH:
+                found[opening] = i
     return found
-
-
-def _vote(sources: Collection[int], start: int, end: int) -> int:
-    """Return 1 for a word that comes from the source words of an element, -1 from others only, 0 from none."""
-    return 1 if any(start <= source < end for source in sources) else -bool(sources)
 
 
 def _best_run(values: Sequence[int]) -> Span:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape, unescape
 from html.parser import HTMLParser
+from io import StringIO
 
-from .alignment import MAX_DEPTH, Links, Mark, splice
+from .alignment import MAX_DEPTH, Links, Mark, Nesting, splice
 from .segments import PLACEHOLDER, Document, Passage
 
 # Elements inside sentences, of which WebVTT has `c` and `lang`; every other tag ends a sentence
@@ -23,12 +24,22 @@ _KEPT = re.compile("code|kbd|math|pre|samp|script|style|textarea|tt|var")
 # Elements without content
 _VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")
 # Attributes with a value: those that are translated, and others, whose values may look like one
-_ATTRIBUTE = re.compile(r"""([^\s/>"'=]+)(\s*=\s*)("[^"]*"|'[^']*'|[^\s>"']+)""")
+_ATTRIBUTE = re.compile(r"""(?<![^\s/>"'=])([^\s/>"'=]+)(\s*=\s*)("[^"]*"|'[^']*'|[^\s>"']+)""")
 _TRANSLATED = re.compile("alt|title", re.IGNORECASE)
 _TAG_START = re.compile("<[A-Za-z/!?]")
 _WHOLE_TAG = re.compile(r"""[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>""")
+# The start of a character reference that Python refuses to read
+_LONG_NUMBER = re.compile("&(?=#[0-9]{4000})")
 # A line break is a space in HTML, and a soft hyphen would hide its word from the model
 _PLAIN = str.maketrans("\t\n\r\f", "    ", "\xad")
+
+
+def _unescape(text: str) -> str:
+    """Return a text without character references, or "" if one of them has too many digits for Python."""
+    try:
+        return unescape(text)
+    except ValueError:
+        return ""
 
 
 def escape_text(text: str) -> str:
@@ -53,10 +64,10 @@ class HtmlDocument(Document):
         self._start_block()
         tokens = iter(_Tokenizer(text))
         for token in tokens:
-            place = len(self._text)
+            place = self._text.tell()
             if token.kind == "text":
-                self._raw += token.source
-                self._text += token.name.translate(_PLAIN)
+                self._raw.append(token.source)
+                self._text.write(token.name.translate(_PLAIN))
             elif token.kind == "start" and token.is_kept:
                 self._add(token.name, Mark(place, token.source + _rest(token, tokens)))
             elif token.kind == "start":
@@ -80,16 +91,16 @@ class HtmlDocument(Document):
         return reference.sub(write, "".join(self._template))
 
     def _start_block(self) -> None:
-        self._raw = ""
-        self._text = ""
+        self._raw: list[str] = []
+        self._text = StringIO()
         self._marks: list[Mark] = []
-        # The indices of marks that open elements without an end so far
-        self._unclosed: list[int] = []
+        # Numbers an opening tag by its index in the marks
+        self._nesting = Nesting()
 
     def _end_block(self) -> None:
         """Write the text since the last block, as it is if it has no sentence."""
-        passage = Passage(self._text, self._marks, self._language, escape_text)
-        self._template.append(self._refer(passage) if passage.has_sentences else self._raw)
+        passage = Passage(self._text.getvalue(), self._marks, self._language, escape_text)
+        self._template += [self._refer(passage)] if passage.has_sentences else self._raw
         self._start_block()
 
     def _refer(self, passage: Passage) -> str:
@@ -102,22 +113,21 @@ class HtmlDocument(Document):
             self._end_block()
             self._template.append(mark.source)
             return
-        self._raw += mark.source
-        if mark.opens and len(self._unclosed) < MAX_DEPTH:
-            self._unclosed.append(len(self._marks))
-        names = [self._marks[i].opens for i in self._unclosed] if mark.closes else []
-        if mark.closes in names:
-            depth = len(names) - 1 - names[::-1].index(mark.closes)
-            first = self._unclosed[depth]
-            del self._unclosed[depth:]
+        self._raw.append(mark.source)
+        if mark.opens:
+            self._nesting.open(mark.opens, len(self._marks))
+        first = self._nesting.close(mark.closes) if mark.closes else None
+        if first is not None and self._nesting.depth < MAX_DEPTH:
             start = self._marks[first].place
-            inside = self._text[start:]
+            self._text.seek(start)
+            inside = self._text.read()
             if not inside or PLACEHOLDER.fullmatch(inside):
                 # An empty element, or one around a placeholder alone, is itself a placeholder
                 marks = [replace(each, place=each.place - start) for each in [*self._marks[first:], mark]]
                 mark = Mark(start, splice(inside, marks, escape_text))
                 del self._marks[first:]
-                self._text = self._text[:start]
+                self._text.seek(start)
+                self._text.truncate()
         self._marks.append(mark)
 
     def _with_references(self, token: "_Token") -> str:
@@ -125,10 +135,12 @@ class HtmlDocument(Document):
         if token.is_untranslated:
             return token.source
 
+        attributes = set(token.attributes)
+
         def write(match: re.Match[str]) -> str:
             name, equals, value = match.groups()
-            text = unescape(value.strip("\"'"))
-            if not _TRANSLATED.fullmatch(name) or (name.lower(), text) not in token.attributes:
+            text = _unescape(value.strip("\"'"))
+            if not _TRANSLATED.fullmatch(name) or (name.lower(), text) not in attributes:
                 return match[0]
             passage = Passage(text, [], self._language, escape)
             quote = value[0] if value[0] in "\"'" else '"'
@@ -184,7 +196,8 @@ class _Tokenizer(HTMLParser):
         # A tag cut off at the end, which the parser would take for text
         unfinished = _TAG_START.search(text, text.rfind(">") + 1)
         end = unfinished.start() if unfinished else len(text)
-        self.feed(text[:end])
+        self._source = text
+        self.feed(_LONG_NUMBER.sub("+", text[:end]))
         self.close()
         self.tokens.append(_Token(end, "other"))
         ends = [token.start for token in self.tokens[1:]]
@@ -196,13 +209,25 @@ class _Tokenizer(HTMLParser):
         tokens = iter(self.tokens)
         for token in tokens:
             # The parser skips "</>" behind text
-            if token.kind == "text" and (unescape(token.source) != token.name or _TAG_START.match(token.source)):
+            if token.kind == "text" and (_unescape(token.source) != token.name or _TAG_START.match(token.source)):
                 token.kind = "other"
-                # To browsers, such a tag goes on to the next ">" that is not in quotes
-                while not _WHOLE_TAG.match(token.source) and (more := next(tokens, None)):
-                    token.source += more.source
+                end = self._end_of_tag(token)
+                parts = [token.source]
+                place = token.start + len(token.source)
+                while place < end and (more := next(tokens, None)):
+                    parts.append(more.source)
+                    place += len(more.source)
+                token.source = "".join(parts)
             if token.source:
                 yield token
+
+    def _end_of_tag(self, text: _Token) -> int:
+        """Return where a tag inside a text ends to browsers: after the next ">" that is not in quotes."""
+        start = _TAG_START.search(text.source)
+        if not start:
+            return text.start
+        whole = _WHOLE_TAG.match(self._source, text.start + start.start())
+        return whole.end() if whole else len(self._source)
 
     def _add(self, kind: str, name: str = "", attributes: Sequence[tuple[str, str | None]] = ()) -> None:
         line, column = self.getpos()

@@ -29,7 +29,7 @@ PLACEHOLDER = re.compile(
     | (?<![\w%])%(?:\(\w+\)|\d+\$)?[-+0\#]?\d*(?:\.\d+)?[sdiufgx](?!\w)  # formats of C
     | \b(?:[A-Za-z][A-Za-z0-9+.-]{{0,20}}://|www\.|mailto:)[^\s<>"`]*[^\s<>"`.,;:!?)\]}}'\xbb\u2019\u201d]  # addresses
     | (?<![\w.+-])[\w.+-]*@\w+(?:[.-]\w+)*(?:@\w+(?:[.-]\w+)*)?  # e-mail, and names in social networks
-    | (?<![\w/.~\\])(?:~|\.{{1,2}})?/\w(?:[\w./@+-]*\w)? | (?<![\w/\\])(?:[\w-]+/)+[\w-]+\.\w+  # files
+    | (?<![\w/.~\\])(?:~|\.{{1,2}})?/\w(?:[\w./@+-]*\w)? | (?<![\w/\\-])(?:[\w-]+/)+[\w-]+\.\w+  # files
     | \b[A-Za-z]:\\[^\s"<>|]*\w
     | [\u200b\u2060\ufeff] | [{_EMOJI}][\ufe0f\u200d{_EMOJI}]*
     """,
@@ -186,9 +186,15 @@ def _take_out_placeholders(text: str, marks: Sequence[Mark], escape: Callable[[s
 def _join_neighbours(items: Iterable[tuple[int, int, Mark]]) -> list[tuple[int, int, Mark]]:
     """Return marks with the start and the end of their text, in order; those without text between them become one."""
     joined: list[tuple[int, int, Mark]] = []
+    sources: list[list[str]] = []
     for start, end, mark in sorted(items, key=itemgetter(0)):
         if joined and joined[-1][1] == start and not (joined[-1][2].is_tag or mark.is_tag):
-            start, _, other = joined.pop()
-            mark = replace(other, source=other.source + mark.source)
-        joined.append((start, end, mark))
-    return joined
+            joined[-1] = (joined[-1][0], end, joined[-1][2])
+            sources[-1].append(mark.source)
+        else:
+            joined.append((start, end, mark))
+            sources.append([mark.source])
+    return [
+        (start, end, replace(mark, source="".join(parts)))
+        for (start, end, mark), parts in zip(joined, sources, strict=True)
+    ]

@@ -4,11 +4,11 @@
 #   bash scripts/get_multi30k.sh
 #   bash scripts/recipes/multi30k_best.sh data/multi30k en de OUT
 #
-# trains OUT/model in about 4 hours on 2 CPU cores (3 with `--bf16 --use_cpu`, where they have native bfloat16), up to two
-# models at a time. Two models translate the training text as an ensemble, and the first learns on from their translations
-# (Kim and Rush 2016). A model of the opposite direction translates the text back (Sennrich et al. 2016), and the student
-# learns on from that, too. Run the command again to resume. Further arguments are flags for `train`, for all five models
-# (no texts, and no other kind of tokenizer). The output of models that are trained in the background is in OUT/*.log.
+# trains OUT/model in about 4 hours on 2 CPU cores, or in 3 hours with `--bf16 --use_cpu` if they have native bfloat16,
+# up to two models at a time. Two models translate the training text as an ensemble, and the first learns on from their
+# translations (Kim and Rush 2016). A model of the opposite direction translates the text back (Sennrich et al. 2016),
+# and the student learns on from that, too. Run the command again to resume. Further arguments are flags for `train`,
+# for all five models (no texts, no other kind of tokenizer). The output of background training is in OUT/*.log.
 set -euo pipefail
 [ $# -ge 4 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 text=$1 source=$2 target=$3 out=$4

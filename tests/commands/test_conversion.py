@@ -145,9 +145,15 @@ def test_a_converted_model_of_base_size_translates_to_the_token_as_marian_does(o
         batch = tokenizer(sentences[start : start + 50], return_tensors="pt", padding=True)
         expected = marian.generate(**batch, num_beams=num_beams, max_length=40)
         found = converted.generate(**batch, num_beams=num_beams, max_length=40)
-        different = [row for row in range(len(found)) if not torch.equal(found[row], expected[row])]
+        # One output more or less decides how far all are padded
+        width = max(found.shape[1], expected.shape[1])
+        found, expected = (
+            torch.nn.functional.pad(each, (0, width - each.shape[1]), value=marian.config.pad_token_id)
+            for each in (found, expected)
+        )
+        different = (found != expected).any(1).nonzero().flatten().tolist()
         assert len(different) <= 0.05 * len(found)
-        for row in different:  # as far as rounding can tell, hypotheses of equal score
+        for row in different:  # hypotheses whose scores float32 cannot tell apart
             source = {name: values[row : row + 1] for name, values in batch.items()}
             scores = [mean_log_probability(marian, source, output[row]) for output in (found, expected)]
             assert scores[0] == pytest.approx(scores[1], rel=2e-6)

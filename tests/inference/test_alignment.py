@@ -1,5 +1,5 @@
 import re
-from unittest.mock import Mock
+from collections import defaultdict
 
 import pytest
 import torch
@@ -86,29 +86,37 @@ def test_words_come_from_words_and_symbols_count_as_words(source, translation, a
     assert _link(torch.tensor(attention).view(sizes), source, translation) == expected
 
 
-def test_the_work_for_a_sentence_is_not_its_marks_times_its_words(monkeypatch):
-    html = " ".join(f"<b>word {i}</b>" for i in range(1000))
+class CountedReads(defaultdict):
+    """A dictionary that counts how often it is read."""
+
+    reads = 0
+
+    def __getitem__(self, key):
+        self.reads += 1
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("html", ["<b>word</b> ", "word</b> <i>{x} ", "<b>word ", "a <!-- b --> ", "<b></b> {} "])
+def test_placing_the_marks_of_a_sentence_takes_linear_time(html, monkeypatch):
+    counted = CountedReads(list)
+
+    def invert(links):
+        counted.update(original(links))
+        return counted
+
+    original = alignment._invert
+    monkeypatch.setattr(alignment, "_invert", invert)
+    document = HtmlDocument("A word: " + html * 1000, "en")
+    assert document.join(document.sentences) == "A word: " + html * 1000
+    assert counted.reads < 5000
+
+
+def test_elements_deeper_than_the_limit_stay_nested_and_around_their_words():
+    html = f"Go <i>{'<b>' * 49}<i></i>big red dog{'</b>' * 49}</i> now"
     document = HtmlDocument(html, "en")
-    vote = Mock(wraps=alignment._vote)
-    monkeypatch.setattr(alignment, "_vote", vote)
-    assert document.join(document.sentences) == html
-    assert vote.call_count == 2000  # two words in each
-
-    class Counted(dict):
-        reads = 0
-
-        def __missing__(self, key):
-            return []
-
-        def __getitem__(self, key):
-            Counted.reads += 1
-            return super().__getitem__(key)
-
-    monkeypatch.setattr(alignment, "_invert", lambda links, invert=alignment._invert: Counted(invert(links)))
-    html = " ".join(f"word{i}</b> <i>{{x}}" for i in range(1000))
-    document = HtmlDocument(html, "en")
-    assert document.join(document.sentences) == html
-    assert Counted.reads < 10_000
+    assert document.sentences == ["Go big red dog now"]
+    joined = document.join(["VA CHIEN ROUGE GRAND MAINTENANT"], {0: [[0], [3], [2], [1], [4]]})
+    assert joined == f"VA <i>{'<b>' * 49}<i></i>CHIEN ROUGE GRAND{'</b>' * 49}</i> MAINTENANT"
 
 
 @pytest.mark.parametrize("place", range(22))

@@ -143,6 +143,9 @@ def translated(text, words=None):
     return document.join([translation], {0: links})
 
 
+NINES = "9" * 5000
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -165,6 +168,12 @@ def translated(text, words=None):
         ("<code>a dog", "<code>a dog"),
         ("a <b", "A <b"),
         ("</>a</>", "</>a</>"),
+        ("it's</><b>x</b>", "it's</><b>X</b>"),
+        # a number with more digits than Python reads
+        (
+            f"<p>a &#{'9' * 5000};</p>b<img alt='&#{'9' * 5000}; c'>",
+            f"<p>a &#{'9' * 5000};</p>B<img alt='&#{'9' * 5000}; c'>",
+        ),
         ("<img alt='a &quot;dog&#39;s&quot;'>", "<img alt='A &quot;DOG&#x27;S&quot;'>"),
         ('<img ALT=dog title="12" data-x=" alt=\'a\'">', '<img ALT="DOG" title="12" data-x=" alt=\'a\'">'),
         ("<p title='a dog'>12</p>", "<p title='A DOG'>12</p>"),
@@ -246,7 +255,19 @@ def test_a_link_around_an_address_is_a_placeholder():
 
 
 @pytest.mark.parametrize(
-    "text", ["<b>" * 3000 + "a dog", "<i>a " * 3000 + "</i>" * 3000, "<!--" * 3000, "<a href='" * 1000]
+    "text",
+    [
+        "<b>" * 3000 + "a dog",
+        "<i>a " * 3000 + "</i>" * 3000,
+        "<!--" * 3000,
+        "<a href='" * 1000,
+        # these took minutes, from the square of their length
+        f"<a {'x' * 100_000}>a dog</a>",
+        "a dog" + "-a" * 100_000,
+        "it's</>" + "<b>x</b>" * 5000,
+        "a dog" + "<!-- a -->" * 30_000,
+    ],
+    ids=range(8),
 )
 def test_html_made_to_be_deep_or_slow_is_translated(text):
     assert Counter(tags(translated(text)[0])) == Counter(tags(text))

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import random
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.inference.translator import Hypothesis, Translation
 
 BENCHMARKS = ROOT / "scripts" / "benchmarks"
 
@@ -108,9 +111,39 @@ def test_documents_measures_placeholders_and_html(tmp_path):
     flags = ("--sentences", "40", "--html_sentences", "10", "--repeats", "1")
     output = run_script("benchmarks/documents.py", str(tmp_path / "model"), str(tmp_path / "text"), *flags)
     assert output.returncode == 0, output.stderr[-2000:]
-    assert "\n| placeholders exactly once | sentences | 40 | 40 | 1.00 | the rest reported |" in output.stdout
-    assert "\n| placeholders reported | sentences | 0 | 40 | 0.00 | at most 0.02 |" in output.stdout
+    assert "\n| placeholders kept exactly once | sentences | 40 | 40 | 1.00 |  |" in output.stdout
+    assert "\n| placeholders lost or doubled, and not reported | sentences | 0 | 40 | 0.00 | 0 |" in output.stdout
+    assert "\n| sentences reported | sentences | 0 | 40 | 0.00 | at most 0.02 |" in output.stdout
     assert "\n| HTML, beam 4, against the same text without tags | s | " in output.stdout
+
+
+def test_documents_counts_what_is_lost_and_scores_the_rest(load):
+    documents, measuring = load("documents"), load("measuring")
+
+    class Careless:
+        """Translate by copying, but lose the placeholder of the first text and refuse the second."""
+
+        def translate(self, texts, split_sentences):
+            assert split_sentences
+            results = [Translation([Hypothesis(text, 0.0)]) for text in texts]
+            if texts != lines:
+                results[0] = Translation([Hypothesis(lines[0], 0.0)])
+                results[1] = Translation([Hypothesis(texts[1], 0.0)], "2 tokens, more than 1")
+            return results
+
+    lines = [phrase.en for phrase in splits()["train"][:10]]
+    report = measuring.Report()
+    documents.measure_placeholders(report, Careless(), lines, lines)
+    assert [row["ours"] for row in report.rows] == [9, 1, 1, pytest.approx(100.0)]
+
+
+def test_documents_marks_up_the_same_text(load):
+    documents = load("documents")
+    chooser = random.Random(1)
+    lines = [phrase.en for phrase in splits()["train"][:50]]
+    pages = [documents.as_html(line, chooser) for line in lines]
+    assert [re.sub("<[^>]+>", "", page) for page in pages] == lines
+    assert sum(page.count("<b>") + page.count("<a ") for page in pages) > 50
 
 
 @pytest.mark.slow
