@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
 from unicodedata import category
@@ -87,9 +88,10 @@ class Nesting:
                 return number
 
 
-def words(text: str) -> list[Span]:
+@lru_cache(1024)  # each sentence is asked for several times
+def words(text: str) -> tuple[Span, ...]:
     """Return the place of each word of a text."""
-    return [match.span() for match in _WORD.finditer(text)]
+    return tuple(match.span() for match in _WORD.finditer(text))
 
 
 @torch.inference_mode()
@@ -111,8 +113,8 @@ def align(
     """
     pad_token_id = model.config.pad_token_id
     assert isinstance(pad_token_id, int)  # every model has one
-    source_tokens = [_tokenize(tokenizer, text, "text") for text, _ in pairs]
-    target_tokens = [_tokenize(tokenizer, text, "text_target") for _, text in pairs]
+    source_tokens = _tokenize(tokenizer, [text for text, _ in pairs], "text")
+    target_tokens = _tokenize(tokenizer, [text for _, text in pairs], "text_target")
     source_ids = [[*prefix, *ids] for ids, _ in source_tokens]
     target_ids = [[model.config.decoder_start_token_id, *ids][:limit] for ids, _ in target_tokens]
     found: list[Links] = [()] * len(pairs)
@@ -125,6 +127,7 @@ def align(
                 attention_mask=pad([[1] * len(source) for source in inputs], 0).to(model.device),
                 decoder_input_ids=pad([target_ids[i] for i in batch], pad_token_id).to(model.device),
                 output_attentions=True,
+                use_cache=False,
             )
         layers = outputs.cross_attentions
         # each (B, heads, T, S) -> (B, T, S)
@@ -184,22 +187,28 @@ def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(implementation)
 
 
-def _tokenize(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[list[int], list[Span]]:
-    """Return the ids of the tokens of a text, and the place of each one in the text, empty for special tokens.
+def _tokenize(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], side: str
+) -> list[tuple[list[int], Sequence[Span]]]:
+    """Return the ids of the tokens of each text, and the place of each one in the text, empty for special tokens.
 
     Args:
-        side: "text" for a source, "text_target" for a translation, as the tokenizer calls them.
+        side: "text" for sources, "text_target" for translations, as the tokenizer calls them.
     """
-    encoded = tokenizer(**{side: text}, return_offsets_mapping=tokenizer.is_fast, verbose=False)
-    ids: list[int] = encoded["input_ids"]
+    encoded = tokenizer(**{side: texts}, return_offsets_mapping=tokenizer.is_fast, verbose=False)
+    rows: list[list[int]] = encoded["input_ids"]
     if tokenizer.is_fast:
-        return ids, encoded["offset_mapping"]
-    # SentencePiece: the tokens are the characters of the text, with "▁" for a space
+        return list(zip(rows, encoded["offset_mapping"], strict=True))
+    return [(ids, _places(tokenizer, text, ids)) for text, ids in zip(texts, rows, strict=True)]
+
+
+def _places(tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int]) -> list[Span]:
+    """Return the places of the tokens of SentencePiece: the characters of the text, with "▁" for a space."""
     characters = [i for i, character in enumerate(text) if not character.isspace()]
     tokens = [token.replace("▁", "") for token in tokenizer.convert_ids_to_tokens(ids, skip_special_tokens=True)]
     own = [characters[end - len(token) : end] for token, end in zip(tokens, accumulate(map(len, tokens)), strict=True)]
     places = [(each[0], each[-1] + 1) if each else (0, 0) for each in own]
-    return ids, places + [(0, 0)] * (len(ids) - len(places))
+    return places + [(0, 0)] * (len(ids) - len(places))
 
 
 def _overlaps(words: Sequence[Span], tokens: Sequence[Span]) -> torch.Tensor:
