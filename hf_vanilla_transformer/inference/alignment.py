@@ -257,7 +257,6 @@ def insert(
         linked = {i for j in range(start, end) for i in translations[j] if among[0] <= i < among[1]}
         if linked:
             low = min(linked)
-            # 1 for a word that comes from the element, -1 from elsewhere only, 0 from nothing
             run = _best_run([1 if i in linked else -bool(links[i]) for i in range(low, max(linked) + 1)])
             return low + run[0], low + run[1]
         if start in around:
@@ -335,7 +334,11 @@ def _closing(marks: Sequence[Mark]) -> dict[int, int]:
 
 
 def _best_run(values: Sequence[int]) -> Span:
-    """Return the run with the largest sum: a stray link should not widen an element."""
+    """Return the run with the largest sum: a stray link should not widen an element.
+
+    Args:
+        values: 1 for a word that comes from the element, -1 for one from elsewhere, 0 for one from nothing.
+    """
     best = 0
     found = (0, 0)
     start = 0
