@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
 from unicodedata import category
@@ -88,10 +87,9 @@ class Nesting:
                 return number
 
 
-@lru_cache(1024)  # each sentence is asked for several times
-def words(text: str) -> tuple[Span, ...]:
+def words(text: str) -> list[Span]:
     """Return the place of each word of a text."""
-    return tuple(match.span() for match in _WORD.finditer(text))
+    return [match.span() for match in _WORD.finditer(text)]
 
 
 @torch.inference_mode()

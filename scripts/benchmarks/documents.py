@@ -12,16 +12,13 @@ Takes about a minute with a model of the size of `tiny`.
 
 import argparse
 import random
-import statistics
 import time
-from collections.abc import Callable
 from functools import partial
 from html import escape
 from itertools import islice
-from typing import Any
 
 import sacrebleu
-from measuring import Report, describe_machine, log
+from measuring import Report, describe_machine, log, time_interleaved
 
 from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.data.formats import read_lines
@@ -76,24 +73,13 @@ def as_html(line: str, chooser: random.Random) -> str:
     return f"<p>{' '.join(words)}</p>"
 
 
-def processor_seconds(repeats: int, **candidates: Callable[[], Any]) -> dict[str, float]:
-    """Return the median processor time of each candidate; they alternate, after one round that does not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    for round_number in range(repeats + 1):
-        for name, function in candidates.items():
-            start = time.process_time()
-            function()
-            if round_number:
-                seconds[name].append(time.process_time() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
-
-
 def measure_html(report: Report, translator: Translator, lines: list[str], num_beams: int, repeats: int) -> None:
     """Add the row on the time of HTML."""
     chooser = random.Random(0)
     pages = [as_html(line, chooser) for line in lines]
-    seconds = processor_seconds(
+    seconds = time_interleaved(
         repeats,
+        time.process_time,
         html=partial(translator.translate_html, pages, num_beams=num_beams),
         plain=partial(translator.translate, lines, split_sentences=True, num_beams=num_beams),
     )

@@ -63,7 +63,9 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def time_interleaved(repeats: int, **candidates: Callable[[], object]) -> dict[str, float]:
+def time_interleaved(
+    repeats: int, clock: Callable[[], float] = time.perf_counter, /, **candidates: Callable[[], object]
+) -> dict[str, float]:
     """Return the median time of each candidate in seconds.
 
     The candidates alternate in each of `repeats` rounds, after one untimed round. A short pause before each call lets
@@ -73,11 +75,11 @@ def time_interleaved(repeats: int, **candidates: Callable[[], object]) -> dict[s
     for round_number in range(repeats + 1):
         for name, function in candidates.items():
             time.sleep(0.3)
-            start = time.perf_counter()
+            start = clock()
             function()
             synchronize()
             if round_number:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
