@@ -340,6 +340,16 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             limit = self.args.save_total_limit + bool(self.state.best_model_checkpoint)
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint)
 
+    def _finalize_training(self, *args, **kwargs):
+        # With a limit of one, transformers would delete all checkpoints but the best, and so the one from which a run
+        # that was stopped resumes
+        limit = self.args.save_total_limit
+        self.args.save_total_limit = None
+        try:
+            return super()._finalize_training(*args, **kwargs)
+        finally:
+            self.args.save_total_limit = limit
+
     def _issue_warnings_after_load(self, load_result):
         """Warn of weights that a checkpoint lacks, unless they are tied to one that it has."""
         tied = self.accelerator.unwrap_model(self.model).all_tied_weights_keys

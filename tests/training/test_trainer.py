@@ -155,12 +155,13 @@ def test_the_token_count_may_be_repeated_for_each_gpu(trainer):
     torch.testing.assert_close(once, twice)
 
 
-def test_the_best_checkpoint_is_kept_besides_the_newest(trainer, tmp_path):
-    settings = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
+@pytest.mark.parametrize(("limit", "kept"), [(2, (2, 4, 5)), (1, (2, 5))])
+def test_the_best_checkpoint_is_kept_besides_the_newest(trainer, tmp_path, limit, kept):
+    settings = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 1, "save_total_limit": limit}
     run = train_with_bleus(trainer(max_steps=5, **settings), [1.0, 9.0, 2.0, 3.0, 4.0])
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in (2, 4, 5)]
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in kept]
     assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
-    assert run.args.save_total_limit == 2
+    assert run.args.save_total_limit == limit
 
 
 def test_early_stopping_ends_with_the_best_model(trainer, tmp_path):
