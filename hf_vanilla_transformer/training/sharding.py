@@ -22,10 +22,11 @@ def check_saved_form(plugin: FullyShardedDataParallelPlugin) -> None:
 
 
 def keep_in_float32(plugin: FullyShardedDataParallelPlugin) -> None:
-    """Let FSDP2 in bfloat16 add up gradients, and pass on the outputs of layers and the loss, in float32."""
-    plugin.mixed_precision_policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32
-    )
+    """Let FSDP2 in bfloat16 add up gradients in float32, and return the loss as the model has computed it.
+
+    The default returns it in bfloat16. In float32, the outputs of layers would not suit the projection's weights.
+    """
+    plugin.mixed_precision_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
 def restore_name(model: torch.nn.Module) -> None:

@@ -16,7 +16,7 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch.distributed.tensor import DTensor
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.training.sharding import restore_name, unsharded
+from hf_vanilla_transformer.training.sharding import keep_in_float32, restore_name, unsharded
 
 CONFIGURATION = Path(__file__).parents[2] / "scripts" / "accelerate" / "fsdp.yaml"
 SIZES = {"d_model": 32, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "d_ff": 64, "dropout": 0.0}
@@ -44,8 +44,8 @@ def train(model: torch.nn.Module, rank: int, world_size: int) -> list[float]:
     return losses
 
 
-def shard(model: torch.nn.Module) -> torch.nn.Module:
-    """Shard the model as accelerate does on GPUs with `scripts/accelerate/fsdp.yaml`."""
+def shard(model: torch.nn.Module, bf16: bool = False) -> torch.nn.Module:
+    """Shard the model as accelerate does on GPUs with `scripts/accelerate/fsdp.yaml`, which has `bf16`."""
     given = yaml.safe_load(CONFIGURATION.read_text())["fsdp_config"]
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=given["fsdp_version"],
@@ -55,6 +55,8 @@ def shard(model: torch.nn.Module) -> torch.nn.Module:
         state_dict_type=given["fsdp_state_dict_type"],
         cpu_ram_efficient_loading=False,
     )
+    if bf16:
+        keep_in_float32(plugin)
     state = SimpleNamespace(fsdp_plugin=plugin)
     accelerator = SimpleNamespace(state=state, mixed_precision="no", device=torch.device("cpu"), is_main_process=True)
     return fsdp2_prepare_model(accelerator, model)
@@ -71,6 +73,7 @@ def main() -> None:
         "sharded_parameters": sum(isinstance(parameter, DTensor) for parameter in parameters.values()),
         "losses": train(plain, 0, 1),
         "sharded_losses": train(sharded, rank, world_size),
+        "bfloat16_losses": train(shard(build(), bf16=True), rank, world_size),
     }
     expected = dict(plain.named_parameters())
     differences = [(p.full_tensor() - expected[name]).abs().max().item() for name, p in parameters.items()]
