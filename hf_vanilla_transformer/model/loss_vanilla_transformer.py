@@ -11,40 +11,48 @@ CHUNK_ROWS = 512
 GPU_CHUNK_ROWS = 4096
 
 
-def _loss_and_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
+def _softmax(logits: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    """Return the probabilities in `wide`, which may be the logits themselves, or on a GPU in new memory.
+
+    A GPU has a kernel that also converts the dtype. On a CPU, new memory of this size costs more than the arithmetic.
+    """
+    if logits.dtype != wide.dtype and logits.device.type != "cpu":
+        return torch.softmax(logits, -1, dtype=wide.dtype)
+    return torch.softmax(wide.copy_(logits), -1, out=wide)
+
+
+def _losses_and_gradient(
+    logits: torch.Tensor,
+    uniform_logits: torch.Tensor | float,
+    wide: torch.Tensor,
+    labels: torch.Tensor,
+    smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the sum over rows of -sum_k q(k) log p(k), the same without smoothing, and the gradient of the first.
+    """Return the sum over rows of -sum_k q(k) log p(k), the same without smoothing, and part of the first's gradient.
 
-    The gradient p - q overwrites the logits: on a CPU, new memory for tensors of this size costs more time than the
-    arithmetic.
+    The gradient is p - q. Of q, only the 1 - smoothing of the labels is subtracted here. The caller accounts for the
+    rest, which is the same for every token but padding, and for padded positions, whose gradient is 0: every pass over
+    a tensor of this size counts.
 
-    *Shape:* logits (N, V), float32 or wider, and labels (N,) to two scalars and (N, V).
+    Args:
+        logits: (N, V).
+        uniform_logits: (N,), the rest of q times the logits, summed over the vocabulary.
+        wide: (N, V), float32 or wider, overwritten with the gradient; the logits themselves, or other memory.
+        labels: (N,).
     """
     padded = labels == IGNORED_LABEL
-    # any token will do at padded positions, whose loss and gradient are set to 0 below
+    # any token will do at padded positions
     index = labels.masked_fill(padded, 0)[:, None]
-    real = (~padded).to(logits.dtype)
-    # added to the target probability of every token except padding
-    uniform = smoothing / (logits.shape[-1] - 1)
+    label_logits = logits.gather(1, index)[:, 0].to(wide.dtype)
+    highest = logits.amax(-1).to(wide.dtype)
+    probabilities = _softmax(logits, wide)
+    # the highest probability is at least 1 / V, so its logarithm is exact
+    log_partition = highest - probabilities.amax(-1).log()
     # -sum_k q(k) log p(k) = log sum_k exp(logit_k) - sum_k q(k) logit_k, because q sums to 1
-    label_logits = logits.gather(1, index)[:, 0]
-    expected = (1 - smoothing) * label_logits
-    if smoothing:
-        expected += uniform * (logits.sum(-1) - logits[:, pad_token_id])
-    # so that no exponential overflows
-    highest = logits.amax(-1)
-    exponentials = logits.sub_(highest[:, None]).exp_()
-    partition = exponentials.sum(-1)
-    log_partition = highest + partition.log()
-    loss = (log_partition - expected).masked_fill(padded, 0.0).sum()
+    losses = log_partition - (1 - smoothing) * label_logits - uniform_logits
+    loss = losses.masked_fill(padded, 0.0).sum()
     cross_entropy = (log_partition - label_logits).masked_fill(padded, 0.0).sum()
-    # p, then minus q
-    gradient = exponentials.mul_((real / partition)[:, None])
-    if smoothing:
-        gradient -= (uniform * real)[:, None]
-        gradient[:, pad_token_id] += uniform * real
-    gradient.scatter_add_(1, index, ((smoothing - 1) * real)[:, None])
+    gradient = probabilities.scatter_add_(1, index, torch.full_like(index, smoothing - 1, dtype=wide.dtype))
     return loss, cross_entropy, gradient
 
 
@@ -53,9 +61,17 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
-        # a copy, since the gradient overwrites it and the caller's logits must stay
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
-        loss, cross_entropy, gradient = _loss_and_gradient(wide, labels, smoothing, pad_token_id)
+        wide = torch.empty_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
+        # added to the target probability of every token except padding
+        uniform = smoothing / (logits.shape[-1] - 1)
+        uniform_logits: torch.Tensor | float = 0.0
+        if smoothing:
+            uniform_logits = uniform * (logits.sum(-1, dtype=wide.dtype) - logits[:, pad_token_id])
+        loss, cross_entropy, gradient = _losses_and_gradient(logits, uniform_logits, wide, labels, smoothing)
+        if smoothing:
+            gradient -= uniform
+            gradient[:, pad_token_id] += uniform
+        gradient.masked_fill_((labels == IGNORED_LABEL)[:, None], 0.0)
         ctx.save_for_backward(gradient.to(logits.dtype))
         ctx.mark_non_differentiable(cross_entropy)
         return loss, cross_entropy
@@ -66,11 +82,38 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype), None, None, None
 
 
+def _share_of_smoothing(
+    gradients: list[torch.Tensor | None],
+    inputs: torch.Tensor,
+    real: torch.Tensor,
+    others: torch.Tensor,
+    uniform: float,
+    pad_token_id: int,
+) -> None:
+    """Subtract from the gradients of the states, the weight and the bias what is due to the uniform part of q.
+
+    Args:
+        inputs: (N, d_model), the states.
+        real: (N, 1), 0 at padded positions, at which the gradient of the states is set to 0.
+        others: (d_model,), the sum of the rows of the weight except that of padding.
+        uniform: the target probability that smoothing adds to every token except padding.
+    """
+    if (states := gradients[0]) is not None:
+        states -= uniform * others
+        states *= real
+    for gradient, rows in ((gradients[1], inputs * real), (gradients[2], real[:, 0])):
+        if gradient is not None:
+            share = uniform * rows.sum(0, dtype=gradient.dtype)
+            gradient -= share
+            gradient[pad_token_id] += share
+
+
 class _ProjectedCrossEntropy(torch.autograd.Function):
     """Compute the loss of the projected states and its gradients in chunks of rows.
 
     Logits never exist for more than one chunk, because the backward pass only scales gradients that the forward pass
-    has computed, with the same three matrix products as otherwise.
+    has computed, with the same three matrix products as otherwise. Smoothing adds the same share to the target
+    probability of every token but padding, so its part of the gradients needs only sums over the rows of the factors.
     """
 
     @staticmethod
@@ -90,38 +133,43 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(dtype, torch.float32)
         inputs = states.to(dtype)
         matrix = weight.to(dtype)
-        needed = ctx.needs_input_grad[:3]
+        offset = matrix.new_zeros(len(matrix)) if bias is None else bias.to(dtype)
+        # sums over all tokens but padding, (d_model,) and a number
+        others = matrix.sum(0, dtype=wide) - matrix[pad_token_id]
+        other_offsets = offset.sum(dtype=wide) - offset[pad_token_id]
+        uniform = smoothing / (len(matrix) - 1)
+        real = (labels != IGNORED_LABEL).to(dtype)[:, None]
         gradients = [
-            torch.zeros_like(value, dtype=wide) if value is not None and need else None
-            for value, need in zip((inputs, weight, bias), needed, strict=True)
+            torch.zeros_like(value, dtype=wide) if need else None
+            for value, need in zip((inputs, matrix, offset), ctx.needs_input_grad[:3], strict=True)
         ]
         loss = states.new_zeros((), dtype=wide)
         cross_entropy = torch.zeros_like(loss)
         chunk_rows = CHUNK_ROWS if device == "cpu" else GPU_CHUNK_ROWS
-        narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(weight))
+        narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(matrix))
         # the same memory if the dtypes are equal
         wide_buffer = narrow_buffer.to(wide)
         for start in range(0, len(inputs), chunk_rows):
             chunk = slice(start, start + chunk_rows)
             part = inputs[chunk]
             # (rows of the chunk, V); the last chunk may be shorter
-            narrow = narrow_buffer[: len(part)]
-            logits = wide_buffer[: len(part)]
-            torch.mm(part, matrix.t(), out=narrow)
-            logits.copy_(narrow)
-            if bias is not None:
-                logits += bias
-            chunk_loss, chunk_entropy, gradient = _loss_and_gradient(logits, labels[chunk], smoothing, pad_token_id)
+            logits = torch.addmm(offset, part, matrix.t(), out=narrow_buffer[: len(part)])
+            # not a matrix product, which autocast would round
+            uniform_logits = uniform * ((part * others).sum(-1) + other_offsets)
+            chunk_loss, chunk_entropy, gradient = _losses_and_gradient(
+                logits, uniform_logits, wide_buffer[: len(part)], labels[chunk], smoothing
+            )
             loss += chunk_loss
             cross_entropy += chunk_entropy
-            if gradients[2] is not None:
-                gradients[2] += gradient.sum(0)
             # matrix products in the dtype of autocast, as backward() of a linear layer would compute them
-            gradient = narrow.copy_(gradient)
+            gradient = logits.copy_(gradient)
             if gradients[0] is not None:
                 gradients[0][chunk] = gradient @ matrix
             if gradients[1] is not None:
-                gradients[1] += gradient.t() @ part
+                gradients[1] += gradient.t() @ (part * real[chunk])
+            if gradients[2] is not None:
+                gradients[2] += (gradient.t() @ real[chunk])[:, 0]
+        _share_of_smoothing(gradients, inputs, real, others, uniform, pad_token_id)
         # not save_for_backward(), since nothing else can change them before backward() scales them
         ctx.gradients = gradients
         ctx.dtypes = [None if value is None else value.dtype for value in (states, weight, bias)]
