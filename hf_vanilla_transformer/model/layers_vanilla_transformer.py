@@ -252,6 +252,14 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+def cast_once(states: torch.Tensor) -> torch.Tensor:
+    """Return `states` in the dtype of autocast, if it is enabled: it would cast them for each product they enter."""
+    device = states.device.type
+    if states.dtype == torch.float32 and device != "meta" and torch.is_autocast_enabled(device):
+        return states.to(torch.get_autocast_dtype(device))
+    return states
+
+
 class VanillaTransformerAttention(nn.Module):
     """Multi-head attention (section 3.2.2): MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O."""
 
@@ -305,6 +313,7 @@ class VanillaTransformerAttention(nn.Module):
             Output (B, T, d_model), and attention weights (B, h, T, S) or None.
         """
         batch_and_length = hidden_states.shape[:-1]
+        hidden_states = cast_once(hidden_states)
         # (B, T, d_model) -> (B, T, h, d_k) -> (B, h, T, d_k)
         query = self.q_proj(hidden_states).view(*batch_and_length, self.num_heads, self.d_k).transpose(1, 2)
 

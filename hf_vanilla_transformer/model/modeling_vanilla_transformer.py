@@ -34,6 +34,7 @@ from .layers_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
+    cast_once,
     init_weights,
     mask_config,
     next_positions,
@@ -230,6 +231,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         )
         cross_mask = padding_mask(self.config, embeddings, encoder_attention_mask, encoder_hidden_states)
         hidden_states = self.add_positions(embeddings, cache)
+        if encoder_hidden_states is not None:
+            encoder_hidden_states = cast_once(encoder_hidden_states)
         for layer, *layer_head_masks in zip(self.layers, head_masks, cross_head_masks, strict=True):
             # tensors are passed by position, because gradient checkpointing only tracks positional arguments
             hidden_states = layer(
