@@ -145,13 +145,18 @@ def batches_by_length(source_lengths: Lengths, target_lengths: Lengths, max_toke
     return [*(fitting[batch].tolist() for batch in sampler), *([int(i)] for i in singles)]
 
 
-def pad(rows: Sequence[Lengths], value: int) -> torch.Tensor:
-    """Return the rows as one tensor (B, longest row), padded at the end with `value`."""
+def pad(rows: Sequence[Lengths], value: int, round_to: int = 0) -> torch.Tensor:
+    """Return the rows as one tensor (B, T), padded at the end with `value` to the longest row.
+
+    Args:
+        round_to: round T up to one of few lengths, but to no more than this.
+    """
     # Not pad_sequence of torch, which would make a tensor of every row first.
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    padded = np.full((len(rows), lengths.max(initial=0)), value)
+    longest = lengths.max(initial=0)
+    padded = np.full((len(rows), max(longest, min(_round_up(longest), round_to))), value)
     if padded.size:
-        # A Boolean index is filled row by row: (B, longest row) where there are tokens.
+        # A Boolean index is filled row by row: (B, T), true where there are tokens.
         padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(rows)
     return torch.from_numpy(padded)
 
@@ -298,16 +303,21 @@ class Seq2SeqCollator:
     """Pad a batch of tokenised pairs, and shift the labels to obtain the decoder input.
 
     *Shape:* `input_ids`, `attention_mask` (B, S); `labels`, `decoder_input_ids` (B, T). Labels are -100 at padding.
+
+    Args:
+        round_to: round S and T up to few different lengths, but to no more than this. On a GPU, the first matrix
+            product of a new shape takes many times as long as the next, and most batches would have a new one.
     """
 
-    def __init__(self, pad_token_id: int, decoder_start_token_id: int):
+    def __init__(self, pad_token_id: int, decoder_start_token_id: int, round_to: int = 0):
         self.pad_token_id = pad_token_id
         self.decoder_start_token_id = decoder_start_token_id
+        self.round_to = round_to
 
     def __call__(self, pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
         sources = [pair["input_ids"] for pair in pairs]
-        input_ids = pad(sources, self.pad_token_id)
-        labels = pad([pair["labels"] for pair in pairs], IGNORED_LABEL)
+        input_ids = pad(sources, self.pad_token_id, self.round_to)
+        labels = pad([pair["labels"] for pair in pairs], IGNORED_LABEL, self.round_to)
         shifted = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
 
         # By length and not by token: a tokenizer may use the padding token inside a text.

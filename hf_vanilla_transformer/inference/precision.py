@@ -32,12 +32,14 @@ def default_device() -> torch.device:
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def avoid_cudnn_attention() -> None:
-    """Leave fused attention to torch's other kernels.
+def avoid_slow_attention() -> None:
+    """Leave fused attention on a GPU to torch's memory-efficient kernels.
 
-    cuDNN builds a plan for each new shape, which takes tens of milliseconds, and batches have hundreds of shapes.
+    cuDNN builds a plan for each new shape, which takes tens of milliseconds, and batches have hundreds of shapes. The
+    kernels of FlashAttention are made for long texts: for sentences, they take more than twice as long.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cuda.enable_flash_sdp(False)
 
 
 def has_native_bfloat16(device: torch.device) -> bool:

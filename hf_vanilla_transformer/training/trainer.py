@@ -19,7 +19,7 @@ from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_
 from ..files import STATE, replacing, replacing_files, write_failure
 from ..flags import Refuser
 from ..inference.metrics import perplexity
-from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
+from ..inference.precision import avoid_slow_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loading import loading_errors
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
@@ -81,7 +81,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         args = args or VanillaTransformerTrainingArguments()
         _use_one_device(args)
         if args.device.type == "cuda":
-            avoid_cudnn_attention()
+            avoid_slow_attention()
         choose_precision(model, args)
         if args.bf16 and args.device.type == "cpu" and not has_native_bfloat16(args.device):
             logger.warning("This processor has no native bfloat16: training without --bf16 would be faster.")
@@ -96,7 +96,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if data_collator is None:
             # of the model, or of the one that `model_init` returned
             config = self.model.config
-            self.data_collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
+            round_to = config.max_position_embeddings if args.device.type == "cuda" else 0
+            self.data_collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id, round_to)
 
         if args.device.type == "cuda" and args.dataloader_pin_memory:
             # Otherwise each copy of a batch to the GPU waits for the last update

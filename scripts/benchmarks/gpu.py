@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from gpu_decoding import measure_decoding
+from gpu_profile import measure_profile
 from gpu_results import OutOfTimeError, Results, Setup
 from gpu_runs import measure_launchers, measure_recipe, run_tests, test_devices
 from gpu_training import measure_training, peak_rate
@@ -33,6 +34,7 @@ STAGES = {
     "recipe": measure_recipe,
     "training": measure_training,
     "decoding": measure_decoding,
+    "profile": measure_profile,
     "launchers": measure_launchers,
     "tests": run_tests,
 }

@@ -72,7 +72,7 @@ def _decode(setup: Setup, name: str, beams: int, size: int, dtype: torch.dtype) 
             values[peer] = describe(error)
         else:
             functions[peer] = function
-    seconds = time_interleaved(1 if setup.small else 5, **functions)
+    seconds = time_interleaved(1 if setup.small else 3, **functions)
     speed = {peer: size / elapsed for peer, elapsed in seconds.items()}
     values = {"tokens/s": speed["ours"] * TARGET_LENGTH, "sentences/s": speed["ours"], **values}
     for peer in (peer for peer in speed if peer != "ours"):

@@ -87,7 +87,8 @@ def _pytest(setup: Setup, results: Results, name: str, selection: list[str]) -> 
         start, log_file = time.monotonic(), setup.output / f"{name.replace(' ', '_')}.log"
         log_file.unlink(missing_ok=True)
         environment = {"TEST_DEVICE": setup.device.type, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "pytest", *selection]
+        # a plugin that is installed may warn of parallel tests, and warnings are errors
+        command = [sys.executable, "-m", "pytest", "-p", "no:benchmark", *selection]
         status = _run(command, log_file, results.seconds_left(), environment=environment)
         if status is None:
             raise OutOfTimeError

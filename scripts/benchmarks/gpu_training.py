@@ -1,7 +1,6 @@
 """Training in bfloat16 on WMT text, by batch size, attention and compilation, and against MarianMT."""
 
 import gc
-import tempfile
 from functools import partial
 from typing import Any
 
@@ -55,83 +54,104 @@ def flops_per_token(model: VanillaTransformerForConditionalGeneration) -> float:
     return counter.get_total_flops() / tokens.numel()
 
 
-def measure_training(setup: Setup, results: Results) -> None:
-    """Add one row for each variant of training `base` and `big`."""
+def read_rows(setup: Setup) -> Any:
+    """Return the tokenized pairs of the WMT text, repeated so that few runs are longer than an epoch."""
     pairs = TextFile(("en", "de"), str(setup.text / "wmt" / "train")).pairs()
     texts = [text for side in ("source", "target") for text in pairs[side] if text]
     tokenizer = train_tokenizer(texts, SMALL["vocab_size"] if setup.small else 16_000)
     rows, _ = tokenize_pairs(pairs, tokenizer, 256, None)
-    rows = concatenate_datasets([rows] * (1 if setup.small else 10))  # few runs are longer than an epoch
+    return concatenate_datasets([rows] * (1 if setup.small else 10))
+
+
+def measure_training(setup: Setup, results: Results) -> None:
+    """Add one row for each variant of training `base` and `big`, at last for those that compile and take longest."""
+    rows = read_rows(setup)
     standard = 500 if setup.small else DEFAULT_BATCH_SIZE
     variants: dict[str, dict[str, Any]] = {
         f"{size:,} tokens": {"max_tokens": size} for size in ((250, 500) if setup.small else BATCH_SIZES)
     }
-    variants |= {name: {"attention": name} for name in ("eager", "flex_attention", "flash_attention_2")}
-    if not setup.small:  # on a CPU, compiling even one layer takes minutes
-        variants["compiled"] = {"torch_compile": True}
+    variants["MarianMT with Seq2SeqTrainer and our batches"] = {"marian": True}
     variants["two workers load the data"] = {"dataloader_num_workers": 2}
     variants["with cuDNN's attention"] = {"cudnn": True}
+    variants["with the kernels of FlashAttention"] = {"flash": True}
+    variants |= {name: {"attention": name} for name in ("eager", "flash_attention_2")}
     variants["float32"] = {"bf16": False, "tf32": False}
     variants["float32, matrix products in TF32"] = {"bf16": False, "tf32": True}
     variants["float16"] = {"bf16": False, "fp16": True}
-    variants["MarianMT with Seq2SeqTrainer and our batches"] = {"marian": True}
+    variants["flex_attention"] = {"attention": "flex_attention"}
+    if not setup.small:  # on a CPU, compiling even one layer takes minutes
+        variants["compiled"] = {"torch_compile": True}
     bf16 = has_native_bfloat16(setup.device)  # where it is emulated, products take 100 times as long
-    for name in setup.models:
-        for variant, changes in variants.items():
+    for variant, changes in variants.items():
+        for name in setup.models:
             settings = {"max_tokens": standard, "bf16": bf16, **changes}
-            slow = "torch_compile" in changes or variant == "flex_attention"  # both are compiled
+            slow = variant in ("flex_attention", "compiled")
             run = partial(_train, setup, results, name, rows, settings)
-            results.measure(f"training {name}", variant, run, seconds=150 if slow and not setup.small else 30)
+            results.measure(f"training {name}", variant, run, seconds=90 if slow and not setup.small else 15)
 
 
-def _train(setup: Setup, results: Results, name: str, rows: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the speed and the peak memory of some updates."""
+def build_trainer(setup: Setup, name: str, rows: Any, settings: dict[str, Any]) -> tuple[Any, float]:
+    """Return a trainer that saves nothing, and the model's operations per target token.
+
+    Args:
+        settings: training arguments, and "attention", an implementation; "marian", to train MarianMT instead.
+    """
     settings = dict(settings)
-    ceiling = results.tables["machine"][describe_machine()]["bf16 TFLOP/s"]
-    attention, marian, cudnn = (settings.pop(name, False) for name in ("attention", "marian", "cudnn"))
-    if setup.device.type == "cpu" and settings.keys() & {"fp16", "tf32"}:
-        raise MissingError("needs a GPU")
-    if attention == "flash_attention_2" and not is_flash_attn_2_available():
-        raise MissingError("flash-attn is not installed")
+    attention, marian = (settings.pop(name, False) for name in ("attention", "marian"))
     gc.collect()  # the models of earlier rows
     torch.compiler.reset()
     torch.manual_seed(0)
     config = paper_config(name, **(SMALL if setup.small else PAPER))
-    model: Any = VanillaTransformerForConditionalGeneration(config)
+    with setup.device:
+        model: Any = VanillaTransformerForConditionalGeneration(config)
     assert config.pad_token_id is not None
     assert config.decoder_start_token_id is not None
-    collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
+    round_to = config.max_position_embeddings
+    collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id, round_to)
     flops = flops_per_token(model.to(setup.device).train())
     if marian:
         model, settings["lr_scheduler_type"] = convert.to_marian(model), "linear"
     model.set_attn_implementation(attention or "sdpa")
+    args = VanillaTransformerTrainingArguments(
+        str(setup.output / "training"),
+        use_cpu=setup.device.type == "cpu",
+        label_smoothing_factor=0.1,
+        disable_tqdm=True,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        **settings,
+    )
     trainer_class = OurBatchesTrainer if marian else VanillaTransformerTrainer
-    with tempfile.TemporaryDirectory() as folder:
-        args = VanillaTransformerTrainingArguments(
-            folder,
-            max_steps=Throughput.WARM_UP + (2 if setup.small else 30),
-            use_cpu=setup.device.type == "cpu",
-            label_smoothing_factor=0.1,
-            disable_tqdm=True,
-            save_strategy="no",
-            logging_strategy="no",
-            report_to="none",
-            **settings,
-        )
-        trainer = trainer_class(model, args, data_collator=collator, train_dataset=rows)
-        speed = Throughput()
-        speed.attach(trainer)
-        trainer.remove_callback(PrinterCallback)
-        # transformers changes this only once per process
-        torch.set_float32_matmul_precision("high" if settings.get("tf32") else "highest")
-        if setup.device.type == "cuda":
-            torch.backends.cuda.enable_cudnn_sdp(cudnn)
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        trainer.train()
-        synchronize()
-        if trainer.state.global_step < args.max_steps:  # stopped by SIGTERM
-            raise OutOfTimeError
+    trainer = trainer_class(model, args, data_collator=collator, train_dataset=rows)
+    trainer.remove_callback(PrinterCallback)
+    # transformers changes this only once per process
+    torch.set_float32_matmul_precision("high" if settings.get("tf32") else "highest")
+    return trainer, flops
+
+
+def _train(setup: Setup, results: Results, name: str, rows: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the speed and the peak memory of some updates."""
+    warm_up, measured = (8, 2) if setup.small else (30, 20)  # on a GPU, the first product of each shape takes longer
+    settings = {**settings, "max_steps": warm_up + measured}
+    ceiling = results.tables["machine"][describe_machine()]["bf16 TFLOP/s"]
+    cudnn, flash = settings.pop("cudnn", False), settings.pop("flash", False)
+    if setup.device.type == "cpu" and settings.keys() & {"fp16", "tf32"}:
+        raise MissingError("needs a GPU")
+    if settings.get("attention") == "flash_attention_2" and not is_flash_attn_2_available():
+        raise MissingError("flash-attn is not installed")
+    trainer, flops = build_trainer(setup, name, rows, settings)
+    speed = Throughput(warm_up)
+    speed.attach(trainer)
+    if setup.device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)
+        torch.backends.cuda.enable_flash_sdp(flash)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    trainer.train()
+    synchronize()
+    if trainer.state.global_step < trainer.args.max_steps:  # stopped by SIGTERM
+        raise OutOfTimeError
     rate = speed.tokens_per_second()
     values = {"tokens/s": rate, "TFLOP/s": rate * flops / 1e12, "share of peak": rate * flops / 1e12 / ceiling}
     if setup.device.type == "cuda":

@@ -31,11 +31,12 @@ from hf_vanilla_transformer.training.presets import preset
 
 
 class Throughput(TrainerCallback):
-    """Measure target tokens per second, without padding, from the end of update 8 to the end of the last update."""
+    """Measure target tokens per second, without padding, from the end of the warm-up to the end of the last update."""
 
-    WARM_UP = 8
+    WARM_UP = 8  # updates
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: int = WARM_UP) -> None:
+        self.warm_up = warm_up
         self.counts: list[torch.Tensor] = []
         self.ends: list[float] = []
 
@@ -51,12 +52,12 @@ class Throughput(TrainerCallback):
         trainer.add_callback(self)
 
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step in (self.WARM_UP, state.max_steps):
+        if state.global_step in (self.warm_up, state.max_steps):
             synchronize()
         self.ends.append(time.perf_counter())
 
     def tokens_per_second(self) -> float:
-        return float(sum(self.counts[self.WARM_UP : len(self.ends)])) / (self.ends[-1] - self.ends[self.WARM_UP - 1])
+        return float(sum(self.counts[self.warm_up : len(self.ends)])) / (self.ends[-1] - self.ends[self.warm_up - 1])
 
 
 class OurBatchesTrainer(Seq2SeqTrainer):

@@ -200,6 +200,18 @@ def test_the_decoder_input_is_the_labels_shifted_by_one_position(targets):
         assert labels.tolist() == target + [-100] * (len(labels) - len(target))
 
 
+@pytest.mark.parametrize(
+    ("longest", "limit", "padded"), [(16, 99, 16), (17, 99, 18), (33, 99, 36), (33, 34, 34), (61, 64, 64), (61, 0, 61)]
+)
+def test_few_lengths_are_padded_to_on_request(longest, limit, padded):
+    rows = [{"input_ids": [5] * longest, "labels": [6, 2]}, {"input_ids": [7, 2], "labels": [8] * longest}]
+    exact, rounded = Seq2SeqCollator(0, 1)(rows), Seq2SeqCollator(0, 1, round_to=limit)(rows)
+    for name, value in rounded.items():
+        assert value.shape == (2, padded)
+        assert torch.equal(value[:, :longest], exact[name])
+        assert (value[:, longest:] == (-100 if name == "labels" else 0)).all()
+
+
 @given(corpora(), st.lists(st.integers(301, 900), max_size=4))
 @settings(deadline=None)
 def test_batches_by_length_puts_each_too_long_pair_in_a_batch_of_its_own(corpus, long):

@@ -16,7 +16,7 @@ from small import write_phrases
 from hf_vanilla_transformer.data.phrases import splits
 
 BENCHMARKS = ROOT / "scripts" / "benchmarks"
-STAGES = ["devices", "training", "decoding", "recipe", "launchers", "tests"]
+STAGES = ["devices", "training", "decoding", "profile", "recipe", "launchers", "tests"]
 
 
 @pytest.fixture
