@@ -307,17 +307,20 @@ class Seq2SeqCollator:
     Args:
         round_to: round S and T up to few different lengths, but to no more than this. On a GPU, the first matrix
             product of a new shape takes many times as long as the next, and most batches would have a new one.
+        max_tokens: do not round to more tokens than this per side.
     """
 
-    def __init__(self, pad_token_id: int, decoder_start_token_id: int, round_to: int = 0):
+    def __init__(self, pad_token_id: int, decoder_start_token_id: int, round_to: int = 0, max_tokens: int = 0):
         self.pad_token_id = pad_token_id
         self.decoder_start_token_id = decoder_start_token_id
         self.round_to = round_to
+        self.max_tokens = max_tokens
 
     def __call__(self, pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
         sources = [pair["input_ids"] for pair in pairs]
-        input_ids = pad(sources, self.pad_token_id, self.round_to)
-        labels = pad([pair["labels"] for pair in pairs], IGNORED_LABEL, self.round_to)
+        round_to = min(self.round_to, self.max_tokens // len(pairs))
+        input_ids = pad(sources, self.pad_token_id, round_to)
+        labels = pad([pair["labels"] for pair in pairs], IGNORED_LABEL, round_to)
         shifted = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
 
         # By length and not by token: a tokenizer may use the padding token inside a text.

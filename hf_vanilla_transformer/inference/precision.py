@@ -32,14 +32,12 @@ def default_device() -> torch.device:
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def avoid_slow_attention() -> None:
-    """Leave fused attention on a GPU to torch's memory-efficient kernels.
+def avoid_cudnn_attention() -> None:
+    """Leave fused attention to torch's other kernels.
 
-    cuDNN builds a plan for each new shape, which takes tens of milliseconds, and batches have hundreds of shapes. The
-    kernels of FlashAttention are made for long texts: for sentences, they take more than twice as long.
+    cuDNN builds a plan for each new shape, which takes tens of milliseconds, and batches have hundreds of shapes.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
-    torch.backends.cuda.enable_flash_sdp(False)
 
 
 def has_native_bfloat16(device: torch.device) -> bool:

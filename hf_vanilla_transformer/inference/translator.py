@@ -24,7 +24,7 @@ from ..model.text_rules_vanilla_transformer import Directions, check_weights, is
 from .alignment import Links, align
 from .ensemble import Ensemble
 from .html import HtmlDocument
-from .precision import avoid_slow_attention, choose_dtype, default_device, named_dtype
+from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
 from .segments import Document
 
 MAX_TOKENS = 2048  # source tokens per batch, padding included
@@ -381,7 +381,7 @@ def _load_in_torch(
         )
     device = default_device()
     if device.type == "cuda":
-        avoid_slow_attention()
+        avoid_cudnn_attention()
     model = load_model(name, dtype=named_dtype(dtype))
     tokenizer = load_tokenizer(name)
     # Here, because a token id beyond the embedding fails deep in torch, and on a GPU at some later operation

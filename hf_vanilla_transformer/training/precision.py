@@ -22,6 +22,14 @@ def use_faster_attention(model: PreTrainedModel, device: torch.device, bfloat16:
         model.set_attn_implementation("eager")
 
 
+def avoid_flash_attention() -> None:
+    """Leave fused attention on a GPU to torch's memory-efficient kernels, in all of this process.
+
+    The kernels of FlashAttention are made for long texts. In training with sentences, they take twice as long.
+    """
+    torch.backends.cuda.enable_flash_sdp(False)
+
+
 def choose_precision(model: PreTrainedModel | None, args: VanillaTransformerTrainingArguments) -> None:
     """Replace the value "auto" of `args.bf16` by the faster choice for a model, the same one in all processes."""
     if args.bf16 != AUTO:

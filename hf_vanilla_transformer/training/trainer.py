@@ -12,14 +12,14 @@ from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PreTrainedModel, TrainingArguments
 from transformers.debug_utils import DebugOption
 from transformers.integrations import TensorBoardCallback
-from transformers.trainer_utils import rotate_checkpoints
+from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import logging
 
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name
 from ..files import STATE, replacing, replacing_files, write_failure
 from ..flags import Refuser
 from ..inference.metrics import perplexity
-from ..inference.precision import avoid_slow_attention, has_native_bfloat16
+from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loading import loading_errors
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
@@ -30,7 +30,7 @@ from .checkpoints import UNFINISHED, write_checksums
 from .ema import MovingAverage
 from .events import RunEvents
 from .loss import r_drop_loss
-from .precision import choose_precision, use_faster_attention
+from .precision import avoid_flash_attention, choose_precision, use_faster_attention
 from .progress import OverfittingNotice, UnsmoothedLoss
 from .resumed_state import ResumedState
 from .safeguards import Safeguards
@@ -81,7 +81,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         args = args or VanillaTransformerTrainingArguments()
         _use_one_device(args)
         if args.device.type == "cuda":
-            avoid_slow_attention()
+            avoid_cudnn_attention()
+            avoid_flash_attention()
         choose_precision(model, args)
         if args.bf16 and args.device.type == "cpu" and not has_native_bfloat16(args.device):
             logger.warning("This processor has no native bfloat16: training without --bf16 would be faster.")
@@ -97,7 +98,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             # of the model, or of the one that `model_init` returned
             config = self.model.config
             round_to = config.max_position_embeddings if args.device.type == "cuda" else 0
-            self.data_collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id, round_to)
+            ids = config.pad_token_id, config.decoder_start_token_id
+            self.data_collator = Seq2SeqCollator(*ids, round_to, args.max_tokens)
 
         if args.device.type == "cuda" and args.dataloader_pin_memory:
             # Otherwise each copy of a batch to the GPU waits for the last update
@@ -336,10 +338,13 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             if self.args.should_save:
                 shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
         self.accelerator.wait_for_everyone()
-        # transformers has counted only the temporary folder, and would count the best checkpoint within the limit
+        # transformers has counted only the temporary folder. It would count the best checkpoint within the limit, and
+        # take a damaged one with a higher number for the newest
         if self.args.should_save and self.args.save_total_limit:
-            limit = self.args.save_total_limit + bool(self.state.best_model_checkpoint)
-            rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint)
+            others = [Path(path) for path in sort_checkpoints(str(folder)) if Path(path) not in (checkpoint, best)]
+            surplus = len(others) + (checkpoint != best) - self.args.save_total_limit
+            for other in others[: max(0, surplus)]:
+                shutil.rmtree(other, ignore_errors=True)
 
     def _finalize_training(self, *args, **kwargs):
         # With a limit of one, transformers would delete all checkpoints but the best, and so the one from which a run

@@ -64,7 +64,7 @@ def read_rows(setup: Setup) -> Any:
 
 
 def measure_training(setup: Setup, results: Results) -> None:
-    """Add one row for each variant of training `base` and `big`, at last for those that compile and take longest."""
+    """Add one row for each variant of training `base` and `big`; the slowest, which compile, come last."""
     rows = read_rows(setup)
     standard = 500 if setup.small else DEFAULT_BATCH_SIZE
     variants: dict[str, dict[str, Any]] = {
@@ -106,8 +106,9 @@ def build_trainer(setup: Setup, name: str, rows: Any, settings: dict[str, Any]) 
         model: Any = VanillaTransformerForConditionalGeneration(config)
     assert config.pad_token_id is not None
     assert config.decoder_start_token_id is not None
-    round_to = config.max_position_embeddings
-    collator = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id, round_to)
+    collator = Seq2SeqCollator(
+        config.pad_token_id, config.decoder_start_token_id, config.max_position_embeddings, settings["max_tokens"]
+    )
     flops = flops_per_token(model.to(setup.device).train())
     if marian:
         model, settings["lr_scheduler_type"] = convert.to_marian(model), "linear"

@@ -201,11 +201,12 @@ def test_the_decoder_input_is_the_labels_shifted_by_one_position(targets):
 
 
 @pytest.mark.parametrize(
-    ("longest", "limit", "padded"), [(16, 99, 16), (17, 99, 18), (33, 99, 36), (33, 34, 34), (61, 64, 64), (61, 0, 61)]
+    ("longest", "limit", "max_tokens", "padded"),
+    [(16, 99, 99, 16), (17, 99, 99, 18), (33, 99, 99, 36), (33, 34, 99, 34), (33, 99, 71, 35), (61, 0, 200, 61)],
 )
-def test_few_lengths_are_padded_to_on_request(longest, limit, padded):
+def test_few_lengths_are_padded_to_on_request(longest, limit, max_tokens, padded):
     rows = [{"input_ids": [5] * longest, "labels": [6, 2]}, {"input_ids": [7, 2], "labels": [8] * longest}]
-    exact, rounded = Seq2SeqCollator(0, 1)(rows), Seq2SeqCollator(0, 1, round_to=limit)(rows)
+    exact, rounded = Seq2SeqCollator(0, 1)(rows), Seq2SeqCollator(0, 1, limit, max_tokens)(rows)
     for name, value in rounded.items():
         assert value.shape == (2, padded)
         assert torch.equal(value[:, :longest], exact[name])

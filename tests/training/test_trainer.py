@@ -1,5 +1,6 @@
 import json
 import logging
+import shutil
 import signal
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -162,6 +163,17 @@ def test_the_best_checkpoint_is_kept_besides_the_newest(trainer, tmp_path, limit
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in kept]
     assert run.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
     assert run.args.save_total_limit == limit
+
+
+def test_a_new_checkpoint_is_kept_although_a_damaged_one_has_a_higher_number(trainer, tmp_path):
+    settings = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 1, "save_total_limit": 1}
+    train_with_bleus(trainer(max_steps=4, **settings), [9.0, 1.0, 2.0, 3.0])
+    (tmp_path / "checkpoint-4" / "model.safetensors").unlink()
+    shutil.copytree(tmp_path / "checkpoint-4", tmp_path / "checkpoint-7")
+    run = trainer(max_steps=3, **settings)
+    with patch.object(run, "evaluate", return_value={"eval_bleu": 1.0}):
+        run.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-3"]
 
 
 def test_early_stopping_ends_with_the_best_model(trainer, tmp_path):
