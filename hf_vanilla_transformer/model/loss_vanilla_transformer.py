@@ -11,20 +11,25 @@ CHUNK_ROWS = 512
 GPU_CHUNK_ROWS = 4096
 
 
-def _softmax(logits: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
-    """Return the probabilities in `wide`, which may be the logits themselves, or on a GPU in new memory.
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which losses of logits in `dtype` are computed."""
+    return torch.promote_types(dtype, torch.float32)
 
-    A GPU has a kernel that also converts the dtype. On a CPU, new memory of this size costs more than the arithmetic.
+
+def _softmax(logits: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
+    """Return the probabilities in float32 or wider: in `buffer`, which may be the logits themselves, or in new memory.
+
+    On a CPU, new memory of this size costs more than the arithmetic.
     """
-    if logits.dtype != wide.dtype and logits.device.type != "cpu":
-        return torch.softmax(logits, -1, dtype=wide.dtype)
-    return torch.softmax(wide.copy_(logits), -1, out=wide)
+    if buffer is None:
+        return torch.softmax(logits, -1, dtype=_wide(logits.dtype))
+    return torch.softmax(buffer.copy_(logits), -1, out=buffer)
 
 
 def _losses_and_gradient(
     logits: torch.Tensor,
     uniform_logits: torch.Tensor | float,
-    wide: torch.Tensor,
+    buffer: torch.Tensor | None,
     labels: torch.Tensor,
     smoothing: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -37,22 +42,23 @@ def _losses_and_gradient(
     Args:
         logits: (N, V).
         uniform_logits: (N,), the rest of q times the logits, summed over the vocabulary.
-        wide: (N, V), float32 or wider, overwritten with the gradient; the logits themselves, or other memory.
+        buffer: (N, V), float32 or wider, for the gradient: the logits themselves, or other memory; new memory if None.
         labels: (N,).
     """
     padded = labels == IGNORED_LABEL
     # any token will do at padded positions
     index = labels.masked_fill(padded, 0)[:, None]
-    label_logits = logits.gather(1, index)[:, 0].to(wide.dtype)
-    highest = logits.amax(-1).to(wide.dtype)
-    probabilities = _softmax(logits, wide)
+    wide = _wide(logits.dtype)
+    label_logits = logits.gather(1, index)[:, 0].to(wide)
+    highest = logits.amax(-1).to(wide)
+    probabilities = _softmax(logits, buffer)
     # the highest probability is at least 1 / V, so its logarithm is exact
     log_partition = highest - probabilities.amax(-1).log()
     # -sum_k q(k) log p(k) = log sum_k exp(logit_k) - sum_k q(k) logit_k, because q sums to 1
     losses = log_partition - (1 - smoothing) * label_logits - uniform_logits
     loss = losses.masked_fill(padded, 0.0).sum()
     cross_entropy = (log_partition - label_logits).masked_fill(padded, 0.0).sum()
-    gradient = probabilities.scatter_add_(1, index, torch.full_like(index, smoothing - 1, dtype=wide.dtype))
+    gradient = probabilities.scatter_add_(1, index, torch.full_like(index, smoothing - 1, dtype=wide))
     return loss, cross_entropy, gradient
 
 
@@ -61,13 +67,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
-        wide = torch.empty_like(logits, dtype=torch.promote_types(logits.dtype, torch.float32))
         # added to the target probability of every token except padding
         uniform = smoothing / (logits.shape[-1] - 1)
         uniform_logits: torch.Tensor | float = 0.0
         if smoothing:
-            uniform_logits = uniform * (logits.sum(-1, dtype=wide.dtype) - logits[:, pad_token_id])
-        loss, cross_entropy, gradient = _losses_and_gradient(logits, uniform_logits, wide, labels, smoothing)
+            uniform_logits = uniform * (logits.sum(-1, dtype=_wide(logits.dtype)) - logits[:, pad_token_id])
+        loss, cross_entropy, gradient = _losses_and_gradient(logits, uniform_logits, None, labels, smoothing)
         if smoothing:
             gradient -= uniform
             gradient[:, pad_token_id] += uniform
@@ -127,10 +132,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         pad_token_id: int,
     ):
         device = states.device.type
-        # autocast does not reach into a custom function, so its dtype is applied here
+        # autocast does not cast the operands of a product with `out`
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
         # of the loss and of the sums over chunks
-        wide = torch.promote_types(dtype, torch.float32)
+        wide = _wide(dtype)
         inputs = states.to(dtype)
         matrix = weight.to(dtype)
         offset = matrix.new_zeros(len(matrix)) if bias is None else bias.to(dtype)
@@ -148,16 +153,17 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         chunk_rows = CHUNK_ROWS if device == "cpu" else GPU_CHUNK_ROWS
         narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(matrix))
         # the same memory if the dtypes are equal
-        wide_buffer = narrow_buffer.to(wide)
+        wide_buffer = narrow_buffer.to(wide) if device == "cpu" else None
         for start in range(0, len(inputs), chunk_rows):
             chunk = slice(start, start + chunk_rows)
             part = inputs[chunk]
             # (rows of the chunk, V); the last chunk may be shorter
             logits = torch.addmm(offset, part, matrix.t(), out=narrow_buffer[: len(part)])
             # not a matrix product, which autocast would round
-            uniform_logits = uniform * ((part * others).sum(-1) + other_offsets)
+            uniform_logits = uniform * ((part * others).sum(-1) + other_offsets) if smoothing else 0.0
+            buffer = None if wide_buffer is None else wide_buffer[: len(part)]
             chunk_loss, chunk_entropy, gradient = _losses_and_gradient(
-                logits, uniform_logits, wide_buffer[: len(part)], labels[chunk], smoothing
+                logits, uniform_logits, buffer, labels[chunk], smoothing
             )
             loss += chunk_loss
             cross_entropy += chunk_entropy

@@ -179,6 +179,16 @@ def test_the_loss_in_chunks_matches_that_of_all_logits(bias, smoothing):
         torch.testing.assert_close(gradient, expected_gradient)
 
 
+def test_a_token_may_be_forbidden_by_its_bias_where_there_is_no_smoothing():
+    states, projection, _ = decoder_output(bias=True)
+    projection.bias.data[5] = -torch.inf
+    labels = torch.full((3, 5), 6)
+    loss, cross_entropy = projected_cross_entropy(projection, states, labels, 0.0, PAD)
+    expected = nn.functional.cross_entropy(projection(states).flatten(0, 1), labels.flatten(), reduction="sum")
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(cross_entropy, expected.detach())
+
+
 @pytest.mark.usefixtures("chunks")
 def test_under_autocast_the_loss_and_the_gradient_of_the_weights_are_float32():
     states, projection, labels = decoder_output(bias=True, dtype=torch.float32)
