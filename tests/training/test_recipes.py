@@ -150,6 +150,10 @@ def test_recipes_match_their_presets_and_name_no_paths(file, tmp_path):
     preset_values = {**like.model, **like.training}
     exceptions = {
         "multi30k_en_de_tiny": {"max_steps": 12_000, "learning_rate": 1.0},
+        "multi30k_pairs": {
+            **{"vocab_size": 10_000, "max_tokens": 8192, "max_steps": 8000, "save_steps": 1000},
+            **{"learning_rate": 2.53, "warmup_steps": 2000},
+        },
         "wmt14_en_fr_big": {"dropout": 0.1},
     }.get(file.stem, {})
     for name, value in {**preset_values, **exceptions}.items():
