@@ -72,7 +72,9 @@ def fetch_suite() -> Path:
             pytest.skip(f"pip cannot download the source of {name}: {pip.stderr.strip()[-200:]}")
         with tarfile.open(next(Path(temporary).glob("*.tar.gz"))) as archive:
             members = [member for member in archive if member.name.startswith(f"{name}/tests/")]
-            archive.extractall(Path(temporary, "source"), members, filter="data")
+            # not an argument of extractall(), which Python 3.11 has only since 3.11.4
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(Path(temporary, "source"), members)
         Path(temporary, "source", name, "tests", "__init__.py").touch()
         Path(temporary, "source", name).replace(folder.parent)
     return folder
