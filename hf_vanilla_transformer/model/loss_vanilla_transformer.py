@@ -87,7 +87,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype), None, None, None
 
 
-def _share_of_smoothing(
+def _subtract_share_of_smoothing(
     gradients: list[torch.Tensor | None],
     inputs: torch.Tensor,
     real: torch.Tensor,
@@ -175,7 +175,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 gradients[1] += gradient.t() @ (part * real[chunk])
             if gradients[2] is not None:
                 gradients[2] += (gradient.t() @ real[chunk])[:, 0]
-        _share_of_smoothing(gradients, inputs, real, others, uniform, pad_token_id)
+        _subtract_share_of_smoothing(gradients, inputs, real, others, uniform, pad_token_id)
         # not save_for_backward(), since nothing else can change them before backward() scales them
         ctx.gradients = gradients
         ctx.dtypes = [None if value is None else value.dtype for value in (states, weight, bias)]
