@@ -307,10 +307,12 @@ class Seq2SeqCollator:
     Args:
         round_to: round S and T up to few different lengths, but to no more than this. On a GPU, the first matrix
             product of a new shape takes many times as long as the next, and most batches would have a new one.
-        max_tokens: do not round to more tokens than this per side.
+        max_tokens: round to no more tokens per side than this; None for any number.
     """
 
-    def __init__(self, pad_token_id: int, decoder_start_token_id: int, round_to: int = 0, max_tokens: int = 0):
+    def __init__(
+        self, pad_token_id: int, decoder_start_token_id: int, round_to: int = 0, max_tokens: int | None = None
+    ):
         self.pad_token_id = pad_token_id
         self.decoder_start_token_id = decoder_start_token_id
         self.round_to = round_to
@@ -318,7 +320,9 @@ class Seq2SeqCollator:
 
     def __call__(self, pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
         sources = [pair["input_ids"] for pair in pairs]
-        round_to = min(self.round_to, self.max_tokens // len(pairs))
+        round_to = self.round_to
+        if self.max_tokens is not None:
+            round_to = min(round_to, self.max_tokens // len(pairs))
         input_ids = pad(sources, self.pad_token_id, round_to)
         labels = pad([pair["labels"] for pair in pairs], IGNORED_LABEL, round_to)
         shifted = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)

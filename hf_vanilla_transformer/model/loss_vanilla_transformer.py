@@ -35,9 +35,9 @@ def _losses_and_gradient(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the sum over rows of -sum_k q(k) log p(k), the same without smoothing, and part of the first's gradient.
 
-    The gradient is p - q. Of q, only the 1 - smoothing of the labels is subtracted here. The caller accounts for the
-    rest, which is the same for every token but padding, and for padded positions, whose gradient is 0: every pass over
-    a tensor of this size counts.
+    The gradient is p - q. Here, only the 1 - smoothing of each label is subtracted from p. The caller subtracts the
+    rest of q, which is the same for every token except padding, and sets the gradient of padded positions to 0. With
+    the projection, neither takes another pass over a tensor of this size.
 
     Args:
         logits: (N, V).
@@ -72,7 +72,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         uniform_logits: torch.Tensor | float = 0.0
         if smoothing:
             uniform_logits = uniform * (logits.sum(-1, dtype=_wide(logits.dtype)) - logits[:, pad_token_id])
-        loss, cross_entropy, gradient = _losses_and_gradient(logits, uniform_logits, None, labels, smoothing)
+        buffer = torch.empty_like(logits, dtype=_wide(logits.dtype)) if logits.device.type == "cpu" else None
+        loss, cross_entropy, gradient = _losses_and_gradient(logits, uniform_logits, buffer, labels, smoothing)
         if smoothing:
             gradient -= uniform
             gradient[:, pad_token_id] += uniform

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures everything on a GPU, in stages of at most 8 minutes each and 28 minutes together:
 #
-#   bash scripts/benchmarks/gpu.sh TEXT OUT [STAGE ...]     stages: devices training decoding profile recipe launchers tests
+#   bash scripts/benchmarks/gpu.sh TEXT OUT [STAGE ...] # devices training decoding profile recipe launchers tests
 #
 # TEXT is a folder with multi30k/{train,val}.{en,de} and wmt/train.{en,de}. Results are in OUT/gpu.json and OUT/gpu.md.
 # The same command continues where it stopped, and what is missing is named. Needs no network if $PYTHON (python3) has

@@ -33,8 +33,9 @@ class ProfiledUpdates(TrainerCallback):
 
 def measure_profile(setup: Setup, results: Results) -> None:
     """Add one row for the training of each model, and one for its decoding with each search and batch size."""
+    rows = read_rows(setup)
     for name in setup.models:
-        results.measure("profile", f"training {name}", partial(_profile_training, setup, name))
+        results.measure("profile", f"training {name}", partial(_profile_training, setup, name, rows))
         for search, beams in SEARCHES.items():
             for size in (1,) if setup.small else (1, 64):
                 run = partial(_profile_decoding, setup, name, beams, size)
@@ -46,8 +47,7 @@ def _profiler(setup: Setup) -> profile:
     return profile(activities=[ProfilerActivity.CPU, *on_gpu])
 
 
-def _profile_training(setup: Setup, name: str) -> dict[str, Any]:
-    rows = read_rows(setup)
+def _profile_training(setup: Setup, name: str, rows: Any) -> dict[str, Any]:
     settings = {"max_tokens": 500 if setup.small else DEFAULT_BATCH_SIZE, "bf16": setup.device.type == "cuda"}
     trainer, _ = build_trainer(setup, name, rows, {**settings, "max_steps": LAST + 1})
     profiler = _profiler(setup)
@@ -91,6 +91,6 @@ def _summary(setup: Setup, name: str, profiler: profile, steps: int) -> dict[str
     values: dict[str, Any] = {"ms per step": elapsed / steps / 1000}
     if on_gpu:
         values |= {"GPU busy": busy / elapsed, "kernels per step": sum(event.count for event in kernels) / steps}
-        for event in kernels[:LISTED]:
-            values[f"{event.key[:60]}"] = f"{event.self_device_time_total / busy:.1%}"
+        longest = (f"{event.self_device_time_total / busy:.1%} {event.key[:60]}" for event in kernels[:LISTED])
+        values["longest kernels"] = "; ".join(longest)
     return values

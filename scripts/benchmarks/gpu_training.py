@@ -70,7 +70,7 @@ def measure_training(setup: Setup, results: Results) -> None:
     variants: dict[str, dict[str, Any]] = {
         f"{size:,} tokens": {"max_tokens": size} for size in ((250, 500) if setup.small else BATCH_SIZES)
     }
-    variants["MarianMT with Seq2SeqTrainer and our batches"] = {"marian": True}
+    variants["MarianMT with Seq2SeqTrainer and our batches"] = {"marian": True, "flash": True}
     variants["two workers load the data"] = {"dataloader_num_workers": 2}
     variants["with cuDNN's attention"] = {"cudnn": True}
     variants["with the kernels of FlashAttention"] = {"flash": True}

@@ -33,9 +33,7 @@ from hf_vanilla_transformer.training.presets import preset
 class Throughput(TrainerCallback):
     """Measure target tokens per second, without padding, from the end of the warm-up to the end of the last update."""
 
-    WARM_UP = 8  # updates
-
-    def __init__(self, warm_up: int = WARM_UP) -> None:
+    def __init__(self, warm_up: int = 8) -> None:
         self.warm_up = warm_up
         self.counts: list[torch.Tensor] = []
         self.ends: list[float] = []

@@ -202,7 +202,15 @@ def test_the_decoder_input_is_the_labels_shifted_by_one_position(targets):
 
 @pytest.mark.parametrize(
     ("longest", "limit", "max_tokens", "padded"),
-    [(16, 99, 99, 16), (17, 99, 99, 18), (33, 99, 99, 36), (33, 34, 99, 34), (33, 99, 71, 35), (61, 0, 200, 61)],
+    [
+        (16, 99, 99, 16),
+        (17, 99, 99, 18),
+        (33, 99, 99, 36),
+        (33, 34, 99, 34),
+        (33, 99, 71, 35),
+        (33, 99, None, 36),
+        (61, 0, 200, 61),
+    ],
 )
 def test_few_lengths_are_padded_to_on_request(longest, limit, max_tokens, padded):
     rows = [{"input_ids": [5] * longest, "labels": [6, 2]}, {"input_ids": [7, 2], "labels": [8] * longest}]

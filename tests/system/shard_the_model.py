@@ -34,6 +34,7 @@ def train(model: torch.nn.Module, rank: int, world_size: int) -> list[float]:
     for _ in range(10):
         batch = torch.randint(4, 100, (8, 6), generator=generator).chunk(world_size)[rank]
         loss = model(input_ids=batch, labels=batch.flip(1)).loss
+        assert loss.dtype == torch.float32  # with sharded weights in bfloat16, too
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

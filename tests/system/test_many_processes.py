@@ -55,8 +55,6 @@ def test_fsdp2_shards_all_parameters_and_keeps_losses_and_weights():
     assert results["sharded_losses"] == pytest.approx(results["losses"], abs=1e-5)
     assert results["losses"][-1] < results["losses"][0]
     assert results["bfloat16_losses"] == pytest.approx(results["losses"], rel=0.02)
-    # which a loss in bfloat16 would be
-    assert results["bfloat16_losses"] != [torch.tensor(loss).bfloat16().item() for loss in results["bfloat16_losses"]]
     assert results["largest_difference"] < 1e-5
     assert results["largest_difference_of_copy"] < 1e-5
     assert results["translation"] == results["expected_translation"]
