@@ -13,6 +13,7 @@ import torch.distributed as dist
 import yaml
 from accelerate import FullyShardedDataParallelPlugin
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -63,6 +64,17 @@ def shard(model: torch.nn.Module, bf16: bool = False) -> torch.nn.Module:
     return fsdp2_prepare_model(accelerator, model)
 
 
+def logits_of_sharded_layers() -> torch.Tensor:
+    """Return logits in bfloat16 of a model whose projection is not sharded on its own, unlike its layers."""
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+    keep_in_float32(plugin)
+    model = build()
+    for part in (*model.model.encoder.layers, *model.model.decoder.layers, model):
+        fully_shard(part, mp_policy=plugin.mixed_precision_policy)
+    tokens = torch.arange(4, 16).view(2, 6)
+    return model(input_ids=tokens, decoder_input_ids=tokens).logits
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -76,6 +88,7 @@ def main() -> None:
         "sharded_losses": train(sharded, rank, world_size),
         "bfloat16_losses": train(shard(build(), bf16=True), rank, world_size),
     }
+    results["bfloat16_logits"] = str(logits_of_sharded_layers().dtype)
     expected = dict(plain.named_parameters())
     differences = [(p.full_tensor() - expected[name]).abs().max().item() for name, p in parameters.items()]
     state, copy = torch.get_rng_state(), unsharded(sharded)

@@ -54,6 +54,7 @@ def test_fsdp2_shards_all_parameters_and_keeps_losses_and_weights():
     assert results["sharded_parameters"] == results["parameters"] > 0
     assert results["sharded_losses"] == pytest.approx(results["losses"], abs=1e-5)
     assert results["losses"][-1] < results["losses"][0]
+    assert results["bfloat16_logits"] == "torch.bfloat16"
     assert results["bfloat16_losses"] == pytest.approx(results["losses"], rel=0.02)
     assert results["largest_difference"] < 1e-5
     assert results["largest_difference_of_copy"] < 1e-5
