@@ -1,5 +1,8 @@
 """Batch by token count: "sentence pairs were batched together by approximate sequence length" (section 5.1)."""
 
+import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -13,6 +16,7 @@ from torch.utils.data import Sampler
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.layers_vanilla_transformer import shift_right
 
+SECONDS_AFTER_SIGTERM = 30.0  # by default, Slurm and Kubernetes wait as long before they kill a job
 Lengths = Sequence[int] | np.ndarray
 Pair = Mapping[str, Sequence[int] | np.ndarray]  # "input_ids" and "labels"
 
@@ -108,6 +112,9 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the shuffling."""
         self.epoch = epoch
+
+    def stop(self) -> None:
+        """Stop planning further epochs in the background; this class plans each only when it begins."""
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -297,6 +304,20 @@ def as_rows(dataset: Any, as_arrays: bool = True) -> Rows | None:
 def by_name(dataset: Any) -> dict[str, Any]:
     """Return the datasets given to a trainer for evaluation by name; a single one has the name ""."""
     return dict(dataset) if isinstance(dataset, dict) else {"": dataset}
+
+
+def delay_sigterm(worker: int) -> None:
+    """Make worker number `worker` of a `DataLoader` end some time after SIGTERM instead of immediately.
+
+    Clusters send the signal to all processes of a job, and the one that trains needs batches until its update ends.
+    """
+
+    def on_signal(*_) -> None:
+        timer = threading.Timer(SECONDS_AFTER_SIGTERM, os._exit, (0,))
+        timer.daemon = True  # does not keep a worker that ends earlier
+        timer.start()
+
+    signal.signal(signal.SIGTERM, on_signal)
 
 
 class Seq2SeqCollator:

@@ -1,18 +1,32 @@
 """Training text from several sources, with tags and BPE dropout applied as pairs are read."""
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
 import numpy as np
+import torch
+from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from .batching import Pair, Rows
+from .batching import Pair, Rows, delay_sigterm
 from .bpe_dropout import BpeDropout
+from .cleaning import available_cores
 from .sampling import WeightedBatchSampler
 
 PAIRS_PER_BLOCK = 10_000  # measured at once before an epoch with BPE dropout
+BLOCKS_PER_WORKER = 4  # at least; less work is done sooner than workers start
 SIDES = ("input_ids", "labels")
 DRAWS = 4  # segmentations tried for a sentence before it is used without dropout
+
+
+def _stay_in_background(worker: int) -> None:
+    """Leave the cores to training, which goes on meanwhile."""
+    delay_sigterm(worker)
+    # missing on Windows
+    if hasattr(os, "nice"):
+        os.nice(10)
 
 
 class MixedRows(Rows):
@@ -33,9 +47,6 @@ class MixedRows(Rows):
         self._starts = np.cumsum([0, *self.sizes])
         self._max_tokens = 0
 
-        # Lengths (2, n) by use. The first epoch needs those by which the batches were planned, and finds them here.
-        self._measured: dict[int, np.ndarray] = {}
-
     def __len__(self) -> int:
         return int(self._starts[-1])
 
@@ -45,40 +56,57 @@ class MixedRows(Rows):
         sources, targets = zip(*(each.lengths for each in self.rows), strict=True)
         return np.concatenate(sources), np.concatenate(targets)
 
-    def segmented_lengths(self, numbers: np.ndarray, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return the lengths (n,) of sources and targets as BPE dropout segments them, given the sampler's numbers.
+    def segmented_lengths(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the lengths (2, n) of sources and targets that BPE dropout gives, for numbers of the sampler."""
+        assert self.dropout is not None
+        uses, pairs = np.divmod(numbers, len(self))
+        rows = self._read(pairs)
+        sides = ([row[name] for row in rows] for name in SIDES)
+        return np.stack([self.dropout.lengths(texts, pairs, uses, side, 0) for side, texts in enumerate(sides)])
+
+    def measure(self, numbers: np.ndarray, progress: bool = False) -> Callable[[], np.ndarray]:
+        """Start to measure the `segmented_lengths`, and return a function that waits for them.
+
+        Worker processes measure a large text, on all cores; a small text is measured when the function is called.
 
         Args:
-            progress: whether to show a progress bar if it takes long.
+            progress: whether to show a progress bar if the wait is long.
         """
-        assert self.dropout is not None
-        uses, pairs = np.divmod(numbers, max(len(self), 1))
+        # Sorted, because pairs that are read together should be neighbours in their file.
+        order = np.argsort(numbers)
+        ordered = numbers[order]
+        # In blocks, so that only the lengths of a corpus are in memory and not its tokens.
+        blocks = [ordered[start : start + PAIRS_PER_BLOCK] for start in range(0, len(ordered), PAIRS_PER_BLOCK)]
+        cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        workers = min(max(1, cores), len(blocks) // BLOCKS_PER_WORKER)
+        loader: DataLoader = DataLoader(
+            blocks,  # type: ignore[arg-type]  # a list is a dataset, too
+            batch_size=None,
+            collate_fn=self.segmented_lengths,  # type: ignore[arg-type]
+            num_workers=workers,
+            worker_init_fn=_stay_in_background,
+            # All blocks are handed out at once, so that no worker waits until the results are asked for.
+            prefetch_factor=math.ceil(len(blocks) / workers) if workers else None,
+            # With a generator of its own, the loader draws nothing from that of training.
+            generator=torch.Generator(),
+        )
+        results = iter(loader)
 
-        # Forget the uses of earlier epochs; 0 stands for a length that is not known yet.
-        earlier = self._measured
-        self._measured = {}
-        lengths = np.empty((2, len(numbers)), dtype=np.int64)
-        for use in np.unique(uses).tolist():
-            measured = earlier[use] if use in earlier else np.zeros((2, len(self)), np.int32)
-            self._measured[use] = measured
-            places = np.flatnonzero(uses == use)
-            unknown = np.unique(pairs[places][measured[0, pairs[places]] == 0])
-
+        def wait() -> np.ndarray:
+            lengths = [np.empty((2, 0), np.int64)]
             shown = {"desc": "Segmenting", "unit": " pairs", "delay": 5, "leave": False, "disable": not progress}
-            with tqdm(total=len(unknown), **shown) as bar:
-                # In blocks, so that only the lengths of a corpus are in memory and not its tokens.
-                for start in range(0, len(unknown), PAIRS_PER_BLOCK):
-                    block = unknown[start : start + PAIRS_PER_BLOCK]
-                    rows = self._read(block)
-                    for side, name in enumerate(SIDES):
-                        measured[side, block] = self.dropout.lengths([row[name] for row in rows], block, use, side, 0)
-                    bar.update(len(block))
-            lengths[:, places] = measured[:, pairs[places]]
-        return lengths[0], lengths[1]
+            with tqdm(total=len(numbers), **shown) as bar:
+                for block in results:
+                    lengths.append(block)
+                    bar.update(block.shape[1])
+            # the inverse of the sorting
+            return np.concatenate(lengths, axis=1)[:, np.argsort(order)]
+
+        return wait
 
     def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> WeightedBatchSampler:
         self._max_tokens = max_tokens
-        measure = partial(self.segmented_lengths, progress=progress) if self.dropout else None
+        measure = partial(self.measure, progress=progress) if self.dropout else None
         return WeightedBatchSampler(*self.lengths, max_tokens, self.sizes, self.weights, seed, measure)
 
     def _read(self, pairs: np.ndarray) -> list[dict[str, np.ndarray]]:

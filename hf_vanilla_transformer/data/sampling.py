@@ -3,13 +3,14 @@
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from .batching import Lengths, MaxTokensBatchSampler, check_fits
 
-ChangingLengths = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+Wait = Callable[[], np.ndarray]  # waits for the lengths (2, n) that are being measured, and returns them
+ChangingLengths = Callable[[np.ndarray], Wait]
 # Drawn or left out of each group of pairs of similar length. Larger groups would waste more padding, because a slot is
 # as long as the longest pair of its group.
 MIN_GROUP_PAIRS = 8
@@ -84,10 +85,11 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         source_lengths, target_lengths: number of tokens of each pair.
         sizes: number of pairs of each source.
         weights: number of times that each source is used per epoch, positive and finite.
-        changing_lengths: if the lengths change with every use, a function that returns the numbers of tokens (n,) of
-            the sources and of the targets for n of the numbers that are yielded. The pairs of each epoch are sorted
-            by these lengths into batches of the same sizes. A batch may still have too little room for such a length,
-            but it always has room for the pair's `source_lengths` and `target_lengths`.
+        changing_lengths: if the lengths change with every use, a function that starts to measure n of the numbers that
+            are yielded, and returns a function that waits for the result: the numbers of tokens (2, n) of the sources
+            and of the targets. Those of the next epoch are measured during an epoch. The pairs of each epoch are
+            sorted by these lengths into batches of the same sizes. A batch may still have too little room for such a
+            length, but it always has room for the pair's `source_lengths` and `target_lengths`.
 
     The other arguments are those of `MaxTokensBatchSampler`.
 
@@ -114,15 +116,16 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         self.uses_per_epoch = max([1, *(math.ceil(weight) for weight in weights)])
         self.max_tokens = max_tokens
         self.changing_lengths = changing_lengths
+        # What waits for the lengths of the next epoch, by its number: they are measured during this one.
+        self._measuring: dict[int, Wait] = {}
 
         # The length for which a pair's batch always has room.
         self._guaranteed = np.maximum(source, target)
         check_fits(self._guaranteed, max_tokens)
         if changing_lengths is not None:
             # Plan with the lengths of the first use, which are typical, but never below the guaranteed ones.
-            first_source, first_target = changing_lengths(np.arange(len(source)))
-            source = np.clip(first_source, source, max_tokens)
-            target = np.clip(first_target, target, max_tokens)
+            self._first_lengths = changing_lengths(np.arange(len(source)))()
+            source, target = np.clip(self._first_lengths, (source, target), max_tokens)
 
         self._draws = []
         for i, (start, size, weight) in enumerate(zip(self.offsets, sizes, weights, strict=True)):
@@ -133,20 +136,49 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         target = np.concatenate([draws.target for draws in self._draws])
         super().__init__(source, target, max_tokens, seed)
 
-    def __iter__(self):
-        parts = [start + draws.of_epoch(self.epoch) for start, draws in zip(self.offsets, self._draws, strict=True)]
+    def _numbers(self, epoch: int) -> np.ndarray:
+        """Return the number in each slot of an epoch."""
+        parts = [start + draws.of_epoch(epoch) for start, draws in zip(self.offsets, self._draws, strict=True)]
         copies = [np.arange(len(part)) // max(size, 1) for part, size in zip(parts, self._sizes, strict=True)]
-        uses = self.epoch * self.uses_per_epoch + np.concatenate(copies)
-        numbers = uses * self.num_pairs + np.concatenate(parts)
-        for slots in super().__iter__() if self.changing_lengths is None else self._batches_by_new_lengths(numbers):
+        uses = epoch * self.uses_per_epoch + np.concatenate(copies)
+        return uses * self.num_pairs + np.concatenate(parts)
+
+    def _start_measuring(self, epoch: int) -> Wait:
+        """Start to measure the lengths of the pairs in the slots of an epoch."""
+        assert self.changing_lengths is not None
+        numbers = self._numbers(epoch)
+        # The lengths of the first use were measured when the batches were planned.
+        new = numbers >= self.num_pairs
+        measured = self.changing_lengths(numbers[new])
+
+        def wait() -> np.ndarray:
+            lengths = np.empty((2, len(numbers)), np.int64)
+            lengths[:, ~new] = self._first_lengths[:, numbers[~new]]
+            lengths[:, new] = measured()
+            return lengths
+
+        return wait
+
+    def __iter__(self) -> Iterator[list[int]]:
+        numbers = self._numbers(self.epoch)
+        batches: Iterable[list[int] | np.ndarray]
+        if self.changing_lengths is None:
+            batches = super().__iter__()
+        else:
+            wait = self._measuring.pop(self.epoch, None) or self._start_measuring(self.epoch)
+            batches = self._batches_by_new_lengths(numbers, *wait())
+            self._measuring = {self.epoch + 1: self._start_measuring(self.epoch + 1)}
+        for slots in batches:
             yield numbers[slots].tolist()
 
-    def _batches_by_new_lengths(self, numbers: np.ndarray) -> list[np.ndarray]:
+    def stop(self) -> None:
+        """Stop measuring the lengths of the next epoch in the background."""
+        self._measuring.clear()
+
+    def _batches_by_new_lengths(self, numbers: np.ndarray, source: np.ndarray, target: np.ndarray) -> list[np.ndarray]:
         """Divide the slots of an epoch into batches of the planned sizes by the lengths of this epoch."""
-        assert self.changing_lengths is not None
         generator = np.random.default_rng((self.seed, self.epoch))
         slots = generator.permutation(len(numbers))  # decides between pairs of equal lengths
-        source, target = self.changing_lengths(numbers)
         # A length above `max_tokens` counts as that; what reads the pair replaces it by the guaranteed one.
         slots = slots[self._sort(source[slots], target[slots], self.max_tokens)[0]]
 

@@ -163,11 +163,13 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         return model
 
     def train(self, *args, **kwargs):
-        """Train as `Seq2SeqTrainer.train` does, and restore the SIGTERM handler afterwards, even if training fails."""
+        """Train as `Seq2SeqTrainer.train` does; then restore the SIGTERM handler and stop work in the background."""
         try:
             return super().train(*args, **kwargs)
         finally:
             self.safeguards.restore_signals()
+            if self._sampler is not None:
+                self._sampler.stop()
 
     def _run_epoch(self, *args, **kwargs):
         """Train for an epoch, unless the run has resumed after its last update, which the training loop overlooks."""

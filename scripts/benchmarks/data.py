@@ -6,6 +6,7 @@ python scripts/benchmarks/data.py --pairs 5000000 --duplicates 0.2
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -15,14 +16,20 @@ import time
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 from measuring import describe_machine, peak_memory_increase
 
 from hf_vanilla_transformer import MaxTokensBatchSampler
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator, TokenRows
+from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
+from hf_vanilla_transformer.data.cleaning import available_cores
+from hf_vanilla_transformer.data.mixture import MixedRows
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.shards import ShardStream, load_shards, read_manifest
+from hf_vanilla_transformer.model.loading import load_tokenizer
 
 MAX_TOKENS = 25_000
+MEASURED_PAIRS = 500_000  # with BPE dropout
 
 
 def write_pairs(prefix: Path, pairs: int, duplicates: int) -> None:
@@ -72,6 +79,20 @@ def prepare(text: str, shards: str, vocab_size: int) -> tuple[float, float, floa
     return time.perf_counter() - start, peak, largest
 
 
+def segmenting_rates(shards: str) -> dict[str, int]:
+    """Return how many pairs per second BPE dropout segments before an epoch, on one core and on all."""
+    pairs = TokenRows(load_shards(shards))
+    rates = {}
+    for name, processes in (("one core", available_cores()), ("all cores", 1)):
+        rows = MixedRows([pairs], [1.0], BpeDropout(load_tokenizer(shards), 0.1, seed=0))
+        # as if this machine's cores were shared by so many processes
+        os.environ["LOCAL_WORLD_SIZE"] = str(processes)
+        start = time.perf_counter()
+        lengths = rows.measure(np.arange(min(len(rows), MEASURED_PAIRS)))()
+        rates[name] = round(lengths.shape[1] / (time.perf_counter() - start))
+    return rates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=4_500_000, help="sentence pairs to generate (default: 4500000)")
@@ -106,6 +127,7 @@ def main() -> None:
         start = time.perf_counter()
         streamed = sum(map(len, islice(ShardStream(shards, MAX_TOKENS), 300)))
         rate = streamed / (time.perf_counter() - start)
+        rates = segmenting_rates(shards)
         size = sum(file.stat().st_size for file in Path(shards).glob("*.arrow"))
     result = {
         "machine": describe_machine(),
@@ -120,6 +142,7 @@ def main() -> None:
         "opened, s": round(times["opened"], 2),
         "batches planned, s": round(times["planned"], 1),
         "batches planned, peak MB": round(planning_peak),
+        **{f"segmented with BPE dropout on {cores}, pairs/s": rate for cores, rate in rates.items()},
         f"batch of {MAX_TOKENS} tokens read and padded, ms": round(1000 * times["read"], 1),
         "streamed, pairs/s": round(rate),
     }

@@ -1,9 +1,11 @@
+import multiprocessing
 import pickle
 
 import numpy as np
 import pytest
+import torch
 
-from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer import data, train_tokenizer
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator, TokenRows
 from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
@@ -32,6 +34,14 @@ def rows(tokenizer) -> list[TokenRows]:
 
 def sampler_of(mixture: MixedRows) -> WeightedBatchSampler:
     return mixture.sampler(256, seed=1, readers=1, progress=False)
+
+
+def epochs(sampler: WeightedBatchSampler, count: int) -> list[list[list[int]]]:
+    batches = []
+    for epoch in range(count):
+        sampler.set_epoch(epoch)
+        batches.append(list(sampler))
+    return batches
 
 
 def test_pairs_are_those_of_the_sources_with_their_prefix(rows):
@@ -83,13 +93,36 @@ def test_dropout_is_rarely_given_up_for_lack_of_room(rows, tokenizer, weight):
         batches = list(sampler)
         assert len(batches) == len(sampler)
         tokens = [[len(row["labels"]) for row in mixture.__getitems__(numbers)] for numbers in batches]
-        drawn = mixture.segmented_lengths(np.concatenate(batches))[1]
+        drawn = mixture.measure(np.concatenate(batches))()[1]
         assert np.mean(drawn == np.concatenate(tokens)) > 0.95
         if weight != 0.75:  # which leaves room for the longest pair of each group
             without = list(sampler_of(MixedRows(rows[:1], [weight])))
             lengths = rows[0].lengths[1]
             original = sum(int(lengths[number % len(mixture)]) for batch in without for number in batch)
             assert sum(map(sum, tokens)) / len(batches) > 0.95 * original / len(without)
+
+
+def test_workers_measure_the_same_lengths_ahead_of_each_epoch(rows, tokenizer, monkeypatch):
+    dropout = BpeDropout(tokenizer, 0.1, seed=3)
+    expected = epochs(sampler_of(MixedRows(rows, [1.0, 0.5], dropout)), 3)
+
+    monkeypatch.setattr(data.mixture, "PAIRS_PER_BLOCK", 30)
+    monkeypatch.setattr(data.mixture, "available_cores", lambda: 2)
+    state = torch.get_rng_state()
+    before = set(multiprocessing.active_children())
+    sampler = sampler_of(MixedRows(rows, [1.0, 0.5], dropout))
+    assert epochs(sampler, 1) == expected[:1]
+    assert len(set(multiprocessing.active_children()) - before) == 2  # for the second epoch
+    sampler.set_epoch(1)
+    assert list(sampler) == expected[1]
+    sampler.stop()
+    assert set(multiprocessing.active_children()) == before
+
+    # An epoch that comes unexpectedly, as after a resume, is measured when it begins.
+    resumed = sampler_of(MixedRows(rows, [1.0, 0.5], dropout))
+    resumed.set_epoch(2)
+    assert list(resumed) == expected[2]
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_pair_that_is_used_twice_in_an_epoch_is_segmented_twice(rows, tokenizer):

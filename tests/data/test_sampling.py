@@ -1,6 +1,7 @@
 """Weights of sources: how often each pair is used over the epochs."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -108,10 +109,9 @@ def test_batches_of_changing_lengths_have_room_for_the_guaranteed_lengths(sizes,
     weights = data.draw(st.lists(st.floats(0.03, 3.5), min_size=len(sizes), max_size=len(sizes)))
     source, target = lengths(sum(sizes), seed)
 
-    def changing(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        pairs = numbers % len(source)
+    def changing(numbers: np.ndarray) -> Callable[[], np.ndarray]:
         growth = np.random.default_rng((seed, *numbers[:1])).integers(-3, 20, (2, len(numbers)))  # rarely, they shrink
-        return np.maximum(np.array(source)[pairs] + growth[0], 1), np.maximum(np.array(target)[pairs] + growth[1], 1)
+        return lambda: np.maximum(np.array([source, target])[:, numbers % len(source)] + growth, 1)
 
     sampler = WeightedBatchSampler(source, target, 70, sizes, weights, seed, changing)
     for batches in epochs(sampler, 4):
@@ -123,7 +123,7 @@ def test_batches_of_changing_lengths_have_room_for_the_guaranteed_lengths(sizes,
 
 
 def test_a_pair_that_never_fits_is_named_by_its_number():
-    for changing in (None, lambda numbers: (np.ones(len(numbers)),) * 2):
+    for changing in (None, lambda numbers: lambda: np.ones((2, len(numbers)))):
         with pytest.raises(ValueError, match="Pair 3 has 11 tokens, which exceeds max_tokens"):
             WeightedBatchSampler([1, 1, 1, 11], [1, 1, 1, 2], 10, [3, 1], [2.5, 1], 0, changing)
 

@@ -50,8 +50,9 @@ def test_sigterm_to_two_processes_saves_once_and_exits_with_0(run, undisturbed):
     assert bit_identical(stopped.weights(), undisturbed(processes=2))
 
 
-def test_sigterm_saves_and_exits_with_0_and_the_run_resumes_from_there(run, undisturbed):
-    stopped = run()
+def test_sigterm_to_all_processes_saves_and_exits_with_0_and_the_run_resumes_from_there(run, undisturbed):
+    workers = ("--dataloader_num_workers", "2")  # which Slurm signals as well
+    stopped = run("run", *workers)
     stopped.start()
     stopped.wait_for("checkpoint-14")
     output = stopped.end(signal.SIGTERM)
@@ -61,7 +62,7 @@ def test_sigterm_saves_and_exits_with_0_and_the_run_resumes_from_there(run, undi
     assert (stopped.folder / f"checkpoint-{step}").is_dir()
     assert not (stopped.folder / "model.safetensors").exists()
     assert f"Resuming from {stopped.folder / f'checkpoint-{step}'}" in stopped.finish()
-    assert bit_identical(stopped.weights(), undisturbed())
+    assert bit_identical(stopped.weights(), undisturbed(*workers))
 
 
 @pytest.mark.parametrize("damage", ["flipped byte", "truncated weights", "missing optimizer"])

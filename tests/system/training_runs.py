@@ -122,17 +122,20 @@ class Run:
         """What the run has printed since it was last started."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def wait_for(self, path: str) -> None:
-        """Wait until the run has written `path` in its folder."""
-        while not (self.folder / path).exists():
+    def _newest(self) -> int:
+        """Return the number of updates after which the newest checkpoint was written, or 0 if there is none."""
+        return max((int(path.name[11:]) for path in self.folder.glob("checkpoint-[0-9]*")), default=0)
+
+    def wait_for(self, checkpoint: str) -> None:
+        """Wait until the run has written a checkpoint, or later ones, for which it may have deleted it already."""
+        while self._newest() < int(checkpoint.removeprefix("checkpoint-")):
             if self.statuses != [None] * len(self.started):
-                raise AssertionError(f"The run ended before {path} existed:\n{self.output[-3000:]}")
+                raise AssertionError(f"The run ended before {checkpoint} existed:\n{self.output[-3000:]}")
             time.sleep(0.01)
 
     def wait_for_next_checkpoint(self, save_steps: int) -> None:
         """Wait for the checkpoint that follows the newest existing one."""
-        newest = max(int(path.name[11:]) for path in self.folder.glob("checkpoint-[0-9]*"))
-        self.wait_for(f"checkpoint-{newest + save_steps}")
+        self.wait_for(f"checkpoint-{self._newest() + save_steps}")
 
     def end(self, number: int | None = None) -> str:
         """Wait for the end of the run, after sending a signal (if given) to all its processes; return its output."""
@@ -151,10 +154,10 @@ class Run:
         if None in self.statuses:
             self.end(signal.SIGKILL)
 
-    def kill_after(self, path: str) -> None:
-        """Start the run and kill it some updates after it has written `path`."""
+    def kill_after(self, checkpoint: str) -> None:
+        """Start the run and kill it some updates after it has written a checkpoint."""
         self.start()
-        self.wait_for(path)
+        self.wait_for(checkpoint)
         time.sleep(0.15)
         self.end(signal.SIGKILL)
 
