@@ -138,17 +138,6 @@ def _boolean(text: str) -> bool:
     return _BOOLEANS[text.lower()]
 
 
-def boolean_or(word: str) -> Callable[[str], bool | str]:
-    """Return a parser of true, false, or `word`."""
-
-    def parse_boolean_or_word(text: str) -> bool | str:
-        if text != word and text.lower() not in _BOOLEANS:
-            raise argparse.ArgumentTypeError(f"must be true, false or {word}, got {text!r}")
-        return _BOOLEANS.get(text.lower(), word)
-
-    return parse_boolean_or_word
-
-
 def _boolean_or_text(text: str) -> bool | str:
     return _BOOLEANS.get(text.lower(), text)
 
@@ -346,7 +335,7 @@ def check_values(flags: Flags) -> None:
             continue
         choices = flag.metadata.get("choices", [value])
         if value not in choices:
-            raise ValueError(f"{flag.name} must be one of {', '.join(choices)}, got {value!r}.")
+            raise ValueError(f"{flag.name} must be one of {', '.join(map(str, choices))}, got {value!r}.")
         parse = flag.metadata.get("parse", str)
         for item in value if isinstance(value, list) else [value]:
             try:

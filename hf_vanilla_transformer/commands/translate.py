@@ -84,33 +84,33 @@ def run(args: TranslateArguments) -> None:
 
     from ..data.formats import decode_lines
 
-    sampling = _sampling(args)
+    settings = {**translate_settings(args), **_sampling(args)}
     if args.format == "html" and args.output_dir:
         raise UsageError("--format html is for standard input.")
     if args.input_files:
-        _translate_files(args, sampling)
+        _translate_files(args, settings)
         return
+    if args.do_sample:
+        set_seed(args.seed)
     if args.documents:
-        _translate_documents(args, sampling)
+        _translate_documents(args, settings)
         return
     # Python has no stdin if it was closed, as by a service manager
     if sys.stdin is None:
         raise OSError("Standard input is closed: redirect the text to it with < FILE.")
 
-    if args.do_sample:
-        set_seed(args.seed)
     translator = load_translator(args.model, args.backend, args.dtype, num_beams=args.num_beams)
-    settings = {**translate_settings(args), **sampling, "split_sentences": args.split_sentences}
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
     print_in_utf8()
     if args.format == "html":
         pages = texts_of(_standard_input().read(), "standard input")
-        (translation,) = translator.translate_html(pages, **translate_settings(args), **sampling)
+        (translation,) = translator.translate_html(pages, **settings)
         print(translation.text, end="")
         report_problems([translation], "standard input")
         return
 
+    settings |= {"split_sentences": args.split_sentences}
     lines_read = 0
     untranslated = 0
     # No bar while someone types, which would be drawn over
@@ -185,10 +185,9 @@ def _standard_input() -> BinaryIO:
         return sys.stdin.buffer
 
 
-def _translate_documents(args: TranslateArguments, sampling: Settings) -> None:
+def _translate_documents(args: TranslateArguments, settings: Settings) -> None:
     """Translate documents into a folder, and print the path of each translation."""
     from tqdm import tqdm
-    from transformers import set_seed
 
     assert args.output_dir  # checked by the flags
     check_folder(args.output_dir)
@@ -200,9 +199,6 @@ def _translate_documents(args: TranslateArguments, sampling: Settings) -> None:
     texts = list(map(texts_of, contents, args.documents))
     translator = load_translator(args.model, args.backend, args.dtype, num_beams=args.num_beams)
     resolve_languages(translator, args)
-    settings = {**translate_settings(args), **sampling}
-    if args.do_sample:
-        set_seed(args.seed)
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr) as bar:
         settings |= {"progress": bar.update}
@@ -218,7 +214,7 @@ def _translate_documents(args: TranslateArguments, sampling: Settings) -> None:
             print(output)
 
 
-def _translate_files(args: TranslateArguments, sampling: Settings) -> None:
+def _translate_files(args: TranslateArguments, settings: Settings) -> None:
     """Translate files into a folder, and print a summary as JSON."""
     from tqdm import tqdm
 
@@ -259,11 +255,10 @@ def _translate_files(args: TranslateArguments, sampling: Settings) -> None:
         args.scores,
         args.seed if args.do_sample else None,
         {
-            **translate_settings(args),
+            **settings,
             "source_lang": source_lang,
             "target_lang": target_lang,
             **({"split_sentences": True} if args.split_sentences else {}),
-            **sampling,
         },
     )
     # each worker loads its own

@@ -27,7 +27,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..files import import_extra
 
@@ -202,40 +202,32 @@ def _cell(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-class _Dialect(NamedTuple):
-    """How a table is written: what separates its cells, and whether quotation marks enclose them."""
-
-    delimiter: str
-    quoting: int
-    strict: bool
-
-
 def _table_rows(text: str) -> Iterator[Line]:
     """Yield the rows of a table, read in the way that cuts most rows into equally many cells."""
     csv.field_size_limit(MAX_BYTES)
 
-    def cut(dialect: _Dialect) -> Iterator[list[str]]:
-        return csv.reader(io.StringIO(text, newline=""), **dialect._asdict())
+    def cut(dialect: dict[str, Any]) -> Iterator[list[str]]:
+        return csv.reader(io.StringIO(text, newline=""), **dialect)
 
-    def regularity(dialect: _Dialect) -> tuple[int, int]:
+    def regularity(dialect: dict[str, Any]) -> tuple[int, int]:
         try:
             lengths = Counter(len(row) for row in cut(dialect) if len(row) > 1)
         except csv.Error:
             return (0, 0)
         # one mistake in a table does not make the quotation marks around all of its cells text
-        is_quoted = 2 * text.count(f'"{dialect.delimiter}"') > sum(lengths.values())
-        if dialect.quoting == csv.QUOTE_NONE and is_quoted:
+        is_quoted = 2 * text.count(f'"{dialect["delimiter"]}"') > sum(lengths.values())
+        if "quoting" in dialect and is_quoted:
             return (0, 0)
         return max(((count, length) for length, count in lengths.items()), default=(0, 0))
 
     # Quotation marks that are not those of a table belong to the text; one that is never closed would swallow rows.
-    ways = ((csv.QUOTE_MINIMAL, True), (csv.QUOTE_NONE, False), (csv.QUOTE_MINIMAL, False))
-    dialects = [_Dialect(separator, *way) for way in ways for separator in SEPARATORS if separator in text]
+    ways: tuple[dict[str, Any], ...] = ({"strict": True}, {"quoting": csv.QUOTE_NONE}, {})
+    dialects = [{"delimiter": each, **way} for way in ways for each in SEPARATORS if each in text]
     best = max(dialects, key=regularity, default=None)
     if best is None or regularity(best) == (0, 0):
         raise ExchangeError("a single column: source and target must be separated by tabs, commas or semicolons")
-    quotes = "; quotation marks are text" if best.quoting == csv.QUOTE_NONE else ""
-    yield ["note", f"separator: {best.delimiter!r}{quotes}"]
+    quotes = "; quotation marks are text" if "quoting" in best else ""
+    yield ["note", f"separator: {best['delimiter']!r}{quotes}"]
     yield ["table", ""]
     for row in cut(best):
         if row:

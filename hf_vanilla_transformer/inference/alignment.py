@@ -10,7 +10,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
@@ -19,7 +18,7 @@ from unicodedata import category
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.batching import batches_by_length, pad
+from ..data.batching import Seq2SeqCollator, batches_by_length
 
 # A number, a word, a punctuation mark, or a character of a script without spaces
 _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
@@ -109,29 +108,15 @@ def align(
         limit: the number of tokens after which a translation is cut off.
         max_tokens: the maximum number of tokens per batch and side, padding included.
     """
-    pad_token_id = model.config.pad_token_id
-    assert isinstance(pad_token_id, int)  # every model has one
     source_tokens = _tokenize(tokenizer, [text for text, _ in pairs], "text")
     target_tokens = _tokenize(tokenizer, [text for _, text in pairs], "text_target")
     source_ids = [[*prefix, *ids] for ids, _ in source_tokens]
-    target_ids = [[model.config.decoder_start_token_id, *ids][:limit] for ids, _ in target_tokens]
+    target_ids = [ids[:limit] for ids, _ in target_tokens]
+    collate = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
     found: list[Links] = [()] * len(pairs)
     for batch in batches_by_length(list(map(len, source_ids)), list(map(len, target_ids)), max_tokens):
-        inputs = [source_ids[i] for i in batch]
-        with _eager_attention(model):
-            # Without the projection to the vocabulary
-            outputs = model.base_model(
-                input_ids=pad(inputs, pad_token_id).to(model.device),
-                attention_mask=pad([[1] * len(source) for source in inputs], 0).to(model.device),
-                decoder_input_ids=pad([target_ids[i] for i in batch], pad_token_id).to(model.device),
-                output_attentions=True,
-                use_cache=False,
-            )
-        layers = outputs.cross_attentions
-        # each (B, heads, T, S) -> (B, T, S)
-        upper = [layer.float().mean(1) for layer in layers[len(layers) // 2 :]]
-        attention = torch.stack(upper).mean(0).cpu()
-        for weights, i in zip(attention, batch, strict=True):
+        inputs = collate([{"input_ids": source_ids[i], "labels": target_ids[i]} for i in batch])
+        for weights, i in zip(_cross_attention(model, inputs), batch, strict=True):
             from_words = _overlaps(words(pairs[i][0]), source_tokens[i][1])
             to_words = _overlaps(words(pairs[i][1]), target_tokens[i][1])
             # Without padding and prefix, at the steps that predict the tokens
@@ -174,15 +159,23 @@ def _are_words(text: str) -> torch.Tensor:
     return torch.tensor([category(start)[0] != "P" or start in _SYMBOLS for start in starts])
 
 
-@contextmanager
-def _eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Use the only implementation that returns its weights."""
+def _cross_attention(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the attention (B, T, S) to the sources of a batch: the mean over heads of the upper layers."""
+    names = ("input_ids", "attention_mask", "decoder_input_ids")
     implementation = model.config._attn_implementation
+    # the only one that returns its weights
     model.set_attn_implementation("eager")
     try:
-        yield
+        # Without the projection to the vocabulary
+        outputs = model.base_model(
+            **{name: inputs[name].to(model.device) for name in names}, output_attentions=True, use_cache=False
+        )
     finally:
         model.set_attn_implementation(implementation)
+    layers = outputs.cross_attentions
+    # the upper half; each (B, heads, T, S) -> (B, T, S)
+    upper = [layer.float().mean(1) for layer in layers[len(layers) // 2 :]]
+    return torch.stack(upper).mean(0).cpu()
 
 
 def _tokenize(

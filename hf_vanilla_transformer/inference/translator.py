@@ -444,18 +444,12 @@ def _join(
 
 # A type checker learns from these that a string gives a string
 @overload
-def translate(
-    model: Runtime, tokenizer: PreTrainedTokenizerBase, sentences: str, max_tokens: int = ..., **settings: Any
-) -> str: ...
+def translate(model: Runtime, tokenizer: PreTrainedTokenizerBase, sentences: str, **settings: Any) -> str: ...
 
 
 @overload
 def translate(
-    model: Runtime,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Iterable[str],
-    max_tokens: int = ...,
-    **settings: Any,
+    model: Runtime, tokenizer: PreTrainedTokenizerBase, sentences: Iterable[str], **settings: Any
 ) -> list[str]: ...
 
 

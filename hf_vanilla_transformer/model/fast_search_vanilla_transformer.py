@@ -152,8 +152,8 @@ def _widen(sequences: torch.Tensor, fill: int) -> torch.Tensor:
 
 def greedy_search(
     model: Any, input_ids: torch.Tensor, limits: torch.Tensor, rules: OutputRules, settings: Any, model_kwargs: dict
-) -> torch.Tensor:
-    """Decode with the most likely token at every step. *Shape:* (B, 1) to (B, T).
+) -> tuple[torch.Tensor, None]:
+    """Decode with the most likely token at every step. *Shape:* (B, 1) to (B, T), and no scores.
 
     Args:
         input_ids: (B, 1) start tokens.
@@ -185,7 +185,7 @@ def greedy_search(
         # sentences that are done may stay in the batch for some steps
         output[state.rows, length] = state.tokens[:, 0].masked_fill(state.done, padding)
         state.done |= (torch.isin(state.tokens, settings._eos_token_tensor) | (length >= state.limits))[:, 0]
-    return output[:, : length + 1]
+    return output[:, : length + 1], None
 
 
 def beam_search(

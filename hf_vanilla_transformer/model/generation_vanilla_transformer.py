@@ -345,32 +345,25 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and (mask is None or bool(mask.any(-1).all()))
         )
 
-    def _sample(  # type: ignore[override]
-        self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
-    ):
-        rules = OutputRules.read(logits_processor)
-        is_fast = self._can_use_fast_search(input_ids, stopping_criteria, generation_config, model_kwargs)
-        if rules is None or not is_fast:
-            return super()._sample(  # type: ignore[misc]
-                input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
-            )
-        limits = self._length_limits(stopping_criteria, input_ids)
-        return greedy_search(self, input_ids, limits, rules, generation_config, model_kwargs)
+    def _sample(self, *search, **kwargs):
+        return self._run_search(greedy_search, super()._sample, *search, **kwargs)  # type: ignore[misc]
 
-    def _beam_search(  # type: ignore[override]
-        self, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
-    ):
+    def _beam_search(self, *search, **kwargs):
+        return self._run_search(beam_search, super()._beam_search, *search, **kwargs)  # type: ignore[misc]
+
+    def _run_search(
+        self, fast, transformers_own, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
+    ) -> Any:
+        """Run the fast search if it supports all that is requested, otherwise transformers' own."""
         rules = OutputRules.read(logits_processor)
         is_fast = self._can_use_fast_search(input_ids, stopping_criteria, generation_config, model_kwargs)
         if rules is None or not is_fast:
-            return super()._beam_search(  # type: ignore[misc]
-                input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs
-            )
+            return transformers_own(input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs)
         # generate() has repeated each sentence for every beam
         input_ids = input_ids[:: generation_config.num_beams]
         limits = self._length_limits(stopping_criteria, input_ids)
-        sequences, scores = beam_search(self, input_ids, limits, rules, generation_config, model_kwargs)
-        if (found := _found_scores.get()) is not None:
+        sequences, scores = fast(self, input_ids, limits, rules, generation_config, model_kwargs)
+        if scores is not None and (found := _found_scores.get()) is not None:
             found.append(scores)
         return sequences
 

@@ -13,14 +13,7 @@ import torch
 from huggingface_hub import ModelCard, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoTokenizer,
-    MarianConfig,
-    MarianMTModel,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoTokenizer, MarianConfig, MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase
 from yaml import YAMLError
 
 from ..data.tokenizer import check_tokenizer
@@ -295,7 +288,7 @@ def _load_from_marian(
     name: str, source_lang: str | None, target_lang: str | None
 ) -> tuple[VanillaTransformerForConditionalGeneration, PreTrainedTokenizerBase]:
     """Return a MarianMT model as one of this package, and its tokenizer."""
-    _check_marian(load(AutoConfig, name))
+    _check_marian(load(MarianConfig, name))
     for module in ("sentencepiece", "sacremoses"):
         import_extra(module, "marian")
     # In text, names of special tokens are ordinary characters, as for the tokenizers of this package

@@ -11,20 +11,7 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..files import MODEL_TYPES
-from ..flags import (
-    Decides,
-    Meaning,
-    Part,
-    Refuser,
-    Settings,
-    boolean_or,
-    check_values,
-    finite,
-    number,
-    numpy_seed,
-    option,
-    positive,
-)
+from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import check_search
 
@@ -219,7 +206,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         "Train in bfloat16; with 'auto', if a few steps of the model show that it is faster here.",
         False,
         _LEARNING,
-        parse=boolean_or(AUTO),
+        choices=(True, False, AUTO),
     )
     # Every parameter has a gradient in every step, and the only buffer is the constant table of sinusoids, so DDP need
     # not look for unused parameters or send buffers
@@ -300,16 +287,12 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if chooses:
             self.bf16 = AUTO
 
-    def precision(self) -> Settings:
-        """Return the precision as it is recorded."""
-        return {"bf16": self.bf16}
-
     def set_precision(self, bfloat16: bool) -> None:
         """Set whether to train in bfloat16, in place of "auto"."""
         self.bf16 = bfloat16
         self.mixed_precision = "bf16" if bfloat16 else "no"
 
-    def keep_precision(self, recorded: Settings | None) -> None:
+    def keep_precision(self, recorded: Mapping[str, object] | None) -> None:
         """Replace "auto" by the choice of a run that resumes, given its settings, if there is one."""
         if recorded is not None and self.bf16 == AUTO:
             self.set_precision(bool(recorded.get("bf16", False)))

@@ -11,18 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from transformers import Seq2SeqTrainingArguments
 
 from ..files import compose_yaml
 from ..flags import Decides, FlagParser, Flags, Part, Settings
-from .arguments import (
-    INHERITED,
-    RUN_FLAGS,
-    DataArguments,
-    ModelArguments,
-    VanillaTransformerTrainingArguments,
-    check_flags,
-    meaning,
-)
+from .arguments import INHERITED, RUN_FLAGS, DataArguments, ModelArguments, check_flags, meaning
 from .presets import PAIRS_PER_BATCH, SMALL_TEXT, fit_to, paper_config, preset
 from .settings import FACTS, recorded_settings, resolve_config
 
@@ -123,7 +116,7 @@ def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> tuple[str, 
     updates = flags.max_steps
     epochs = flags.num_train_epochs
     if updates == -1 and epochs is None:
-        epochs = VanillaTransformerTrainingArguments.num_train_epochs
+        epochs = Seq2SeqTrainingArguments.num_train_epochs
     if epochs is not None and (updates is None or updates < 1):
         updates = math.ceil(epochs * pairs / PAIRS_PER_BATCH)
     name, training = fit_to(pairs, updates, flags.warmup_steps)

@@ -204,7 +204,7 @@ class _Run(ResolvedFlags):
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
         trainer.add_callback(_ReportShortWarmup())
         if chooses:
-            self.settings |= args.precision()
+            self.settings |= {"bf16": args.bf16}
             self._report(f"--bf16 auto: training in {'bfloat16' if args.bf16 else 'float32'}")
         before = recorded_settings(self.folder) or {}
         changed = [name for name in (PAIRS, TEXT) if before.get(name, self.settings[name]) != self.settings[name]]

@@ -13,17 +13,7 @@ from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions, parse_language_pair
-from .arguments import (
-    RUN_FLAGS,
-    TEXT,
-    VALIDATION,
-    DataArguments,
-    ModelArguments,
-    ResolvedFlags,
-    VanillaTransformerTrainingArguments,
-    decided_by,
-    meaning,
-)
+from .arguments import RUN_FLAGS, TEXT, VALIDATION, DataArguments, ModelArguments, ResolvedFlags, decided_by, meaning
 from .presets import paper_config
 
 PROCESSES = "processes"  # recorded with the settings, but not a flag: set by the launcher
@@ -79,9 +69,6 @@ def run_settings(flags: ResolvedFlags) -> Settings:
     """Return the settings of a run: all of this package's, and those of transformers that are not its defaults."""
     # creating arguments sets up the distributed processes again: those of a run on the CPU must stay there
     defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=flags.args.use_cpu)) | {"use_cpu": False}
-    # Ours are recorded even with their defaults, which another version may change
-    for name in vars(VanillaTransformerTrainingArguments)["__annotations__"]:
-        defaults.pop(name, None)
     settings: Settings = {}
     for group in (flags.model, flags.data, flags.args):
         for field in fields(group):
@@ -89,7 +76,9 @@ def run_settings(flags: ResolvedFlags) -> Settings:
             if isinstance(group, DataArguments) and isinstance(value, list) and len(value) == 1:
                 # as recorded when these flags took only one value
                 value = value[0]
-            unset = value in (None, []) or (field.name in defaults and value == defaults[field.name])
+            # Ours are recorded even with their defaults, which another version may change
+            is_default = "meaning" not in field.metadata and value == defaults.get(field.name)
+            unset = value in (None, []) or is_default
             if field.init and meaning(field.name).recorded and not unset:
                 settings[field.name] = _to_plain(value)
 
