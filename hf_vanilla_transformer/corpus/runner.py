@@ -172,17 +172,13 @@ def _nodes(ray: ModuleType) -> list[dict[str, float]]:
 def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result:
     """Run a task with a number of threads, and restore the previous number."""
     # slow to import
-    import torch
     from accelerate.utils import patch_environment
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        # tokenizers would use all cores
-        with patch_environment(TOKENIZERS_PARALLELISM="true" if threads > 1 else "false"):
-            return function(task)
-    finally:
-        torch.set_num_threads(before)
+    from ..inference.parallel import use_threads
+
+    # tokenizers would use all cores
+    with use_threads(threads), patch_environment(TOKENIZERS_PARALLELISM="true" if threads > 1 else "false"):
+        return function(task)
 
 
 def _start_worker(started: "Synchronized[int]", gpus: int) -> None:

@@ -24,6 +24,7 @@ from ..model.text_rules_vanilla_transformer import Directions, check_weights, is
 from .alignment import Links, align
 from .ensemble import Ensemble
 from .html import HtmlDocument
+from .parallel import run_in_parallel
 from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
 from .segments import Document
 
@@ -220,15 +221,34 @@ class Translator:
         self.model.eval()
         lengths = [len(sources[i]) for i in places]
         # Longest first, so that running out of memory happens in the first batch and not after an hour
-        for batch in reversed(batches_by_length(lengths, lengths, max_tokens)):
-            chosen = [places[i] for i in batch]
-            outputs = self._search([sources[i] for i in chosen], nbest, scores, generate_kwargs)
-            for i, output in zip(chosen, outputs, strict=True):
+        batches = [[places[i] for i in batch] for batch in reversed(batches_by_length(lengths, lengths, max_tokens))]
+
+        def search(batch: list[int]) -> list[Output]:
+            return self._search([sources[i] for i in batch], nbest, scores, generate_kwargs)
+
+        is_parallel = len(batches) > 1 and self._can_search_in_parallel(generate_kwargs)
+        found = run_in_parallel(search, batches) if is_parallel else map(search, batches)
+        for batch, outputs in zip(batches, found, strict=True):
+            for i, output in zip(batch, outputs, strict=True):
                 results[i] = output
             if progress is not None:
                 progress(len(batch))
         self.model.train(was_training)
         return results
+
+    def _can_search_in_parallel(self, settings: dict[str, object]) -> bool:
+        """Return whether several threads may search: on a CPU, with nothing that they would share but the weights."""
+        samples = settings.get("do_sample", self.model.generation_config.do_sample)
+        return (
+            isinstance(self.model, VanillaTransformerForConditionalGeneration)
+            and self.model.device.type == "cpu"
+            and torch.get_num_threads() > 1
+            # random numbers, and objects with a state such as logits processors
+            and not samples
+            and all(value is None or isinstance(value, (int, float, str)) for value in settings.values())
+            # autocast holds only for one thread
+            and not torch.is_autocast_enabled("cpu")
+        )
 
     def _search(
         self, sources: Sequence[Sequence[int]], nbest: int, scores: bool, settings: dict[str, object]

@@ -1,0 +1,108 @@
+"""Two searches at a time: the same results, the right numbers of threads, and nothing shared that must not be."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from hf_vanilla_transformer import Ensemble, train_tokenizer
+from hf_vanilla_transformer.inference import translator as module
+from hf_vanilla_transformer.inference.parallel import run_in_parallel, threads_of_each, use_threads
+from hf_vanilla_transformer.inference.translator import Translator
+
+SOURCES = [[*[5 + i % 40, 7, 9 + i % 11][: 1 + i % 3], 3] for i in range(60)]
+
+
+@pytest.fixture(autouse=True)
+def four_threads():
+    with use_threads(4):
+        yield
+
+
+@pytest.fixture
+def translator(small_model) -> Translator:
+    tokenizer = train_tokenizer(["a dog", "the old man reads a book"] * 3, 270)
+    return Translator(small_model(vocab_size=len(tokenizer)), tokenizer)
+
+
+@pytest.fixture
+def parallel(monkeypatch) -> list[int]:
+    """The numbers of batches that were searched in parallel."""
+    found: list[int] = []
+
+    def record(search, batches):
+        found.append(len(batches))
+        return run_in_parallel(search, batches)
+
+    monkeypatch.setattr(module, "run_in_parallel", record)
+    return found
+
+
+def test_two_searches_run_at_a_time_each_with_half_of_the_threads():
+    together = threading.Barrier(2, timeout=60)
+
+    def search(batch: int) -> tuple[int, int, bool]:
+        together.wait()
+        return batch, torch.get_num_threads(), torch.is_inference_mode_enabled()
+
+    assert list(run_in_parallel(search, [5, 3, 8, 1])) == [(batch, 2, True) for batch in (5, 3, 8, 1)]
+    assert torch.get_num_threads() == 4
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result() == 4
+
+
+def test_an_exception_ends_the_rest_and_restores_the_threads():
+    started = []
+
+    def search(batch: int) -> int:
+        started.append(batch)
+        raise MemoryError(str(batch))
+
+    with pytest.raises(MemoryError, match="0"):
+        list(run_in_parallel(search, range(1000)))
+    assert len(started) < 1000
+    assert torch.get_num_threads() == 4
+
+
+def test_one_thread_is_the_least_for_each():
+    with use_threads(1):
+        assert threads_of_each() == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 4, "length_penalty": 1.0}])
+def test_outputs_and_progress_are_those_of_one_search_at_a_time(translator, parallel, settings):
+    with use_threads(1):
+        expected = translator.translate_ids(SOURCES, scores=True, max_tokens=40, **settings)
+    assert parallel == []
+    sizes: list[int] = []
+    found = translator.translate_ids(SOURCES, scores=True, max_tokens=40, progress=sizes.append, **settings)
+    assert parallel == [len(sizes)]
+    assert len(sizes) > 3
+    assert sum(sizes) == len(SOURCES)
+    assert [output.hypotheses for output in found] == [output.hypotheses for output in expected]
+    scores = [torch.tensor([output.scores for output in outputs]) for outputs in (found, expected)]
+    torch.testing.assert_close(*scores)
+
+
+class _Stateful(LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        return scores
+
+
+@pytest.mark.parametrize(
+    "settings", [{"do_sample": True, "num_beams": 1}, {"logits_processor": LogitsProcessorList([_Stateful()])}]
+)
+def test_what_threads_would_share_is_used_by_one_search_at_a_time(translator, parallel, settings):
+    translator.translate_ids(SOURCES, max_tokens=40, **settings)
+    assert parallel == []
+
+
+def test_a_single_batch_an_ensemble_and_autocast_use_all_threads_at_once(translator, parallel, small_model):
+    translator.translate_ids(SOURCES, max_tokens=10_000)
+    with torch.autocast("cpu", torch.bfloat16):
+        translator.translate_ids(SOURCES[:20], max_tokens=40)
+    ensemble = Ensemble([translator.model, small_model(vocab_size=translator.model.config.vocab_size)])
+    Translator(ensemble, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40)
+    assert parallel == []
