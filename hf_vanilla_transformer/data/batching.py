@@ -1,5 +1,6 @@
 """Batch by token count: "sentence pairs were batched together by approximate sequence length" (section 5.1)."""
 
+import math
 import os
 import signal
 import threading
@@ -72,6 +73,7 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         check_fits(np.maximum(source, target), max_tokens)
         self.seed = seed
         self.epoch = 0
+        self.epochs: float = math.inf  # how many there will be
         self.shuffle = shuffle
         self._order, self._buckets, longest = self._sort(source, target, max_tokens)
         self._starts = self._batch_starts(longest, max_tokens)
@@ -114,7 +116,7 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         self.epoch = epoch
 
     def stop(self) -> None:
-        """Stop planning further epochs in the background; this class plans each only when it begins."""
+        """Stop preparing the next epoch in the background, which only subclasses do."""
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -307,17 +309,23 @@ def by_name(dataset: Any) -> dict[str, Any]:
 
 
 def delay_sigterm(worker: int) -> None:
-    """Make worker number `worker` of a `DataLoader` end some time after SIGTERM instead of immediately.
+    """Make worker number `worker` of a `DataLoader` end some time after SIGTERM, unless its own parent has sent it.
 
     Clusters send the signal to all processes of a job, and the one that trains needs batches until its update ends.
     """
+    # missing on macOS and Windows
+    if not hasattr(signal, "sigwaitinfo"):
+        return
+    expected = {signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, expected)
 
-    def on_signal(*_) -> None:
-        timer = threading.Timer(SECONDS_AFTER_SIGTERM, os._exit, (0,))
-        timer.daemon = True  # does not keep a worker that ends earlier
-        timer.start()
+    def wait() -> None:
+        if signal.sigwaitinfo(expected).si_pid != os.getppid():
+            signal.sigtimedwait(expected, SECONDS_AFTER_SIGTERM)
+        # 0, because torch raises an error in the parent for any other status
+        os._exit(0)
 
-    signal.signal(signal.SIGTERM, on_signal)
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class Seq2SeqCollator:

@@ -1,7 +1,9 @@
 """Training text from several sources, with tags and BPE dropout applied as pairs are read."""
 
 import math
+import multiprocessing.util
 import os
+import signal
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
@@ -17,16 +19,20 @@ from .sampling import WeightedBatchSampler
 
 PAIRS_PER_BLOCK = 10_000  # measured at once before an epoch with BPE dropout
 BLOCKS_PER_WORKER = 4  # at least; less work is done sooner than workers start
+MAX_WORKERS = 8  # each with some 100 MB of segmentations
 SIDES = ("input_ids", "labels")
 DRAWS = 4  # segmentations tried for a sentence before it is used without dropout
 
 
 def _stay_in_background(worker: int) -> None:
-    """Leave the cores to training, which goes on meanwhile."""
+    """Let training have the cores first, and end with it."""
     delay_sigterm(worker)
-    # missing on Windows
-    if hasattr(os, "nice"):
-        os.nice(10)
+    # of Ctrl-C, which reaches all processes; the one that trains then ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(10)
+    # Results fill the pipe, and nobody reads them until the next epoch. Without this, a worker whose parent was killed
+    # would wait until it could send them
+    multiprocessing.util.Finalize(None, os._exit, (0,), exitpriority=10)
 
 
 class MixedRows(Rows):
@@ -78,7 +84,10 @@ class MixedRows(Rows):
         # In blocks, so that only the lengths of a corpus are in memory and not its tokens.
         blocks = [ordered[start : start + PAIRS_PER_BLOCK] for start in range(0, len(ordered), PAIRS_PER_BLOCK)]
         cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        workers = min(max(1, cores), len(blocks) // BLOCKS_PER_WORKER)
+        workers = min(max(1, cores), MAX_WORKERS, len(blocks) // BLOCKS_PER_WORKER)
+        # A process that is not forked would first import everything, and receive all numbers
+        if multiprocessing.get_all_start_methods()[0] != "fork":
+            workers = 0
         loader: DataLoader = DataLoader(
             blocks,  # type: ignore[arg-type]  # a list is a dataset, too
             batch_size=None,

@@ -116,7 +116,7 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         self.uses_per_epoch = max([1, *(math.ceil(weight) for weight in weights)])
         self.max_tokens = max_tokens
         self.changing_lengths = changing_lengths
-        # What waits for the lengths of the next epoch, by its number: they are measured during this one.
+        # By epoch, a function that waits for its lengths: those of the next epoch are measured during this one.
         self._measuring: dict[int, Wait] = {}
 
         # The length for which a pair's batch always has room.
@@ -167,7 +167,8 @@ class WeightedBatchSampler(MaxTokensBatchSampler):
         else:
             wait = self._measuring.pop(self.epoch, None) or self._start_measuring(self.epoch)
             batches = self._batches_by_new_lengths(numbers, *wait())
-            self._measuring = {self.epoch + 1: self._start_measuring(self.epoch + 1)}
+            if self.epoch + 1 < self.epochs:
+                self._measuring = {self.epoch + 1: self._start_measuring(self.epoch + 1)}
         for slots in batches:
             yield numbers[slots].tolist()
 

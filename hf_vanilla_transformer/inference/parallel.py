@@ -1,9 +1,11 @@
-"""Run two searches at a time on a CPU, each on half of the cores.
+"""Run two searches at a time on two cores, each on one of them.
 
-A search consists of many small operators, which use all cores at once badly. Two batches at a time take less time than
-one after the other on all cores (`python scripts/benchmarks/parallel.py` prints the ratios).
+A search consists of many small operators, which two cores at once run badly; one on each core takes less time
+(`python scripts/benchmarks/parallel.py` prints the ratios). With more cores, each search would need several threads of
+its own, which has not been measured, so there a search uses all of them.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,14 +13,14 @@ from typing import TypeVar
 
 import torch
 
-AT_ONCE = 2  # more would take more memory
+AT_ONCE = 2
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Let torch use `count` threads in this thread of Python, and in those that start meanwhile."""
+    """Let torch use `count` cores in this thread of Python, and in those that start meanwhile."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -27,22 +29,23 @@ def use_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def threads_of_each() -> int:
-    """Return how many threads of torch each of the searches at a time uses."""
-    return max(1, torch.get_num_threads() // AT_ONCE)
+def is_faster_in_parallel() -> bool:
+    """Return whether several searches are faster two at a time than one after the other on all cores."""
+    # The number of cores of threads that start later is one for the whole process: two threads that changed it at the
+    # same time would not restore it
+    return torch.get_num_threads() == AT_ONCE and threading.current_thread() is threading.main_thread()
 
 
 def run_in_parallel(search: Callable[[_Item], _Result], batches: Sequence[_Item]) -> Iterator[_Result]:
-    """Yield the result of `search` for each batch, in order; an exception ends the rest."""
+    """Yield the result of `search` for each batch, in order; close the generator to end the rest."""
 
     def search_in_thread(batch: _Item) -> _Result:
         # which holds only for one thread
         with torch.inference_mode():
             return search(batch)
 
-    threads = threads_of_each()
     with (
-        use_threads(threads),
-        ThreadPoolExecutor(AT_ONCE, initializer=torch.set_num_threads, initargs=(threads,)) as pool,
+        use_threads(1),
+        ThreadPoolExecutor(AT_ONCE, initializer=torch.set_num_threads, initargs=(1,)) as pool,
     ):
         yield from pool.map(search_in_thread, batches)

@@ -15,7 +15,7 @@ import torch
 from huggingface_hub import constants
 
 from ..files import read_json, write_whole
-from .parallel import threads_of_each, use_threads
+from .parallel import is_faster_in_parallel, use_threads
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 # A smaller gain than this is not worth the digits that bfloat16 lacks
@@ -97,8 +97,8 @@ def choose_dtype(model: Any, batch_size: int = 1, num_beams: int | None = None) 
         return lambda: translates.generate(source, attention_mask=mask, num_beams=beams, **settings)
 
     workload = f"translation of {sentences} sentences with {beams} beams, {model_size(model)}"
-    # In the threads of each of several batches
-    with use_threads(torch.get_num_threads() if batch_size == 1 else threads_of_each()):
+    # A text has several batches, each of which is searched on one core if two are searched at a time
+    with use_threads(1 if batch_size > 1 and is_faster_in_parallel() else torch.get_num_threads()):
         return torch.bfloat16 if is_faster_in_bfloat16(workload, model.device, search) else torch.float32
 
 

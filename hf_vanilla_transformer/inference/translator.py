@@ -6,7 +6,8 @@ scores. Its callers add only their own input and output.
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
@@ -18,13 +19,14 @@ from ..data.tags import prefix_ids
 from ..data.tokenizer import check_tokenizer
 from ..export.format import Runtime
 from ..export.registry import load_export, recognise
+from ..model.generation_vanilla_transformer import can_decode_incrementally
 from ..model.loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
 from .alignment import Links, align
 from .ensemble import Ensemble
 from .html import HtmlDocument
-from .parallel import run_in_parallel
+from .parallel import is_faster_in_parallel, run_in_parallel
 from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
 from .segments import Document
 
@@ -226,27 +228,32 @@ class Translator:
         def search(batch: list[int]) -> list[Output]:
             return self._search([sources[i] for i in batch], nbest, scores, generate_kwargs)
 
-        is_parallel = len(batches) > 1 and self._can_search_in_parallel(generate_kwargs)
-        found = run_in_parallel(search, batches) if is_parallel else map(search, batches)
-        for batch, outputs in zip(batches, found, strict=True):
-            for i, output in zip(batch, outputs, strict=True):
-                results[i] = output
-            if progress is not None:
-                progress(len(batch))
+        def search_all() -> Generator[list[Output], None, None]:
+            is_parallel = len(batches) > 1 and self._can_search_in_parallel(generate_kwargs)
+            yield from (run_in_parallel if is_parallel else map)(search, batches)
+
+        # Closed even if `progress` raises, so that no further search begins
+        with closing(search_all()) as found:
+            for batch, outputs in zip(batches, found, strict=True):
+                for i, output in zip(batch, outputs, strict=True):
+                    results[i] = output
+                if progress is not None:
+                    progress(len(batch))
         self.model.train(was_training)
         return results
 
     def _can_search_in_parallel(self, settings: dict[str, object]) -> bool:
-        """Return whether several threads may search: on a CPU, with nothing that they would share but the weights."""
-        samples = settings.get("do_sample", self.model.generation_config.do_sample)
+        """Return whether two threads should search, which may share nothing but the weights."""
         return (
-            isinstance(self.model, VanillaTransformerForConditionalGeneration)
+            is_faster_in_parallel()
+            and isinstance(self.model, VanillaTransformerForConditionalGeneration)
             and self.model.device.type == "cpu"
-            and torch.get_num_threads() > 1
-            # random numbers, and objects with a state such as logits processors
-            and not samples
-            and all(value is None or isinstance(value, (int, float, str)) for value in settings.values())
-            # autocast holds only for one thread
+            # no hooks, and no weights that are elsewhere
+            and can_decode_incrementally(self.model)
+            # no random numbers, and no objects with a state, such as logits processors
+            and not (settings.get("do_sample") or self.model.generation_config.do_sample)
+            and all(value is None or isinstance(value, (int, float)) for value in settings.values())
+            # which holds only for one thread
             and not torch.is_autocast_enabled("cpu")
         )
 

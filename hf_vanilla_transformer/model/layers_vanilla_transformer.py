@@ -89,11 +89,12 @@ class SinusoidalPositions(nn.Module):
         if self.table.device.type != "meta":
             self._compute_table(len(self.table))
 
-    def _compute_table(self, num_positions: int):
+    def _compute_table(self, num_positions: int) -> torch.Tensor:
         # in inference mode the table would become an inference tensor, which cannot be modified later
         with torch.inference_mode(False):
-            table = sinusoids(num_positions, self.table.shape[1])
-            self.table = table.to(self.table.dtype).to(self.table.device)
+            table = sinusoids(num_positions, self.table.shape[1]).to(self.table.dtype).to(self.table.device)
+        self.table = table
+        return table
 
     def _apply(self, fn, recurse=True):
         super()._apply(fn, recurse)
@@ -103,10 +104,12 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, start: int, length: int) -> torch.Tensor:
         """Return the encodings of `length` positions from `start` on (length, d_model)."""
-        if start + length > self.table.shape[0]:
+        table = self.table
+        if start + length > table.shape[0]:
             # at least doubled, so that token by token decoding seldom computes it again
-            self._compute_table(max(start + length, 2 * self.table.shape[0]))
-        return self.table[start : start + length]
+            table = self._compute_table(max(start + length, 2 * table.shape[0]))
+        # not self.table, which another thread may have replaced by a smaller one
+        return table[start : start + length]
 
 
 class LearnedPositions(nn.Embedding):

@@ -1,6 +1,7 @@
 """Translate the sentences of concurrent requests together, in the one thread in which all models run.
 
-One thread, because PyTorch's threads (OpenMP) are several times slower as soon as a second thread of Python uses them.
+One thread, because PyTorch's threads (OpenMP) are several times slower as soon as a second thread of Python uses them
+too, unless each uses only one core.
 """
 
 import math

@@ -176,6 +176,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         # transformers also does this, but after a resume it does not find the sampler inside accelerate's wrappers
         if self._sampler is not None:
             self._sampler.set_epoch(kwargs["epoch"])
+            self._sampler.epochs = self.state.num_train_epochs
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)
         else:

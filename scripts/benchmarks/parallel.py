@@ -1,11 +1,11 @@
-"""Compare two searches at a time, on half of the cores each, with one after the other on all cores of a CPU.
+"""Compare two searches at a time, on one core each, with one after the other on all cores of a CPU.
 
-python scripts/benchmarks/parallel.py              about 2 minutes on 2 cores
-python scripts/benchmarks/parallel.py --models tiny --repeats 1
+python scripts/benchmarks/parallel.py                  about 2 minutes on 2 cores
+python scripts/benchmarks/parallel.py --models base    about 10 minutes
 
-Random models of the sizes of `tiny` and `base` translate batches of 2,048 source tokens, sentences of 20 tokens to 25,
-with beam 4 and greedily, in float32 and, where the processor has it natively, in bfloat16. Both ways take turns; the
-medians are printed as a Markdown table.
+A random model of the size of `tiny` translates batches of 2,048 source tokens, sentences of 20 tokens to 25, with beam
+4 and greedily, in float32 and, where the processor has it natively, in bfloat16. Both ways take turns; the medians are
+printed as a Markdown table.
 """
 
 import argparse
@@ -18,11 +18,10 @@ from decoding import OURS, SEARCHES, VOCAB_SIZE, in_formats, random_model
 from measuring import Report, describe_machine, time_interleaved
 from transformers.utils import logging
 
-from hf_vanilla_transformer.inference.parallel import AT_ONCE, run_in_parallel
+from hf_vanilla_transformer.inference.parallel import run_in_parallel
 from hf_vanilla_transformer.inference.translator import MAX_TOKENS
 
 SOURCE_LENGTH, TARGET_LENGTH = 20, 25
-BATCHES = 2 * AT_ONCE
 WAYS: dict[str, Any] = {"together": run_in_parallel, "alternately": map}
 
 
@@ -39,9 +38,9 @@ def run_all(way: Any, run: Callable[[torch.Tensor], torch.Tensor], batches: list
         pass
 
 
-def measure_searches(report: Report, name: str, repeats: int) -> None:
+def measure_searches(report: Report, name: str, count: int, repeats: int) -> None:
     """Measure both ways with a random model of the size `name`."""
-    batches = [torch.randint(4, VOCAB_SIZE, (MAX_TOKENS // SOURCE_LENGTH, SOURCE_LENGTH)) for _ in range(BATCHES)]
+    batches = [torch.randint(4, VOCAB_SIZE, (MAX_TOKENS // SOURCE_LENGTH, SOURCE_LENGTH)) for _ in range(count)]
     for our, model in in_formats("ours", random_model(name)).items():
         for search, beams in SEARCHES.items():
             run = partial(translate, model, beams)
@@ -55,13 +54,14 @@ def measure_searches(report: Report, name: str, repeats: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=["tiny", "base"], help="presets (default: tiny base)")
-    parser.add_argument("--repeats", type=int, default=5, help="of each measurement (default: 5)")
+    parser.add_argument("--models", nargs="+", default=["tiny"], help="presets (default: tiny)")
+    parser.add_argument("--batches", type=int, default=4, help="translated in each run (default: 4)")
+    parser.add_argument("--repeats", type=int, default=3, help="of each measurement (default: 3)")
     args = parser.parse_args()
     logging.set_verbosity_error()
     report = Report()
     for name in args.models:
-        measure_searches(report, name, args.repeats)
+        measure_searches(report, name, args.batches, args.repeats)
     print(f"{describe_machine()}\n\n{report.table()}")
 
 

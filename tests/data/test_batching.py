@@ -1,9 +1,8 @@
 """Batches by token count: completeness, limits, shuffling and padding."""
 
 import multiprocessing
-import os
 import pickle
-import signal
+import subprocess
 from collections import Counter
 
 import numpy as np
@@ -282,10 +281,21 @@ def test_workers_supply_batches_for_some_time_after_sigterm(tokens, monkeypatch,
     batches = iter(loader)
     read = [next(batches), next(batches)]  # one by each worker, which has begun by now
     workers = set(multiprocessing.active_children()) - set(before)
-    for worker in workers:
-        os.kill(worker.pid, signal.SIGTERM)
+    # from another process, as a cluster sends it
+    subprocess.run(["kill", "-TERM", *(str(worker.pid) for worker in workers)], check=True)
     if seconds:
         assert len([*read, *batches]) == len(tokens)
     for worker in workers:
         worker.join(60)
         assert worker.exitcode == 0
+
+
+def test_workers_end_as_soon_as_their_own_parent_terminates_them(tokens):
+    before = multiprocessing.active_children()
+    loader = DataLoader(TokenRows(tokens), batch_size=None, num_workers=1, worker_init_fn=batching.delay_sigterm)
+    batches = iter(loader)
+    next(batches)
+    (worker,) = set(multiprocessing.active_children()) - set(before)
+    worker.terminate()
+    worker.join(batching.SECONDS_AFTER_SIGTERM / 2)
+    assert worker.exitcode == 0

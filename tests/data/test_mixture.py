@@ -1,7 +1,9 @@
 import multiprocessing
 import pickle
+import signal
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -113,8 +115,13 @@ def test_workers_measure_the_same_lengths_ahead_of_each_epoch(rows, tokenizer, m
     sampler = sampler_of(MixedRows(rows, [1.0, 0.5], dropout))
     assert epochs(sampler, 1) == expected[:1]
     assert len(set(multiprocessing.active_children()) - before) == 2  # for the second epoch
+    sampler.epochs = 2  # so that the second is the last
     sampler.set_epoch(1)
     assert list(sampler) == expected[1]
+    assert set(multiprocessing.active_children()) == before
+    sampler.epochs = 3
+    assert epochs(sampler, 1) == expected[:1]
+    assert len(set(multiprocessing.active_children()) - before) == 2
     sampler.stop()
     assert set(multiprocessing.active_children()) == before
 
@@ -123,6 +130,34 @@ def test_workers_measure_the_same_lengths_ahead_of_each_epoch(rows, tokenizer, m
     resumed.set_epoch(2)
     assert list(resumed) == expected[2]
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def _leave_results_unread(mixture: MixedRows, numbers: np.ndarray, pids) -> None:
+    """Start workers, send their numbers and wait to be killed."""
+    before = set(multiprocessing.active_children())
+    waiting = mixture.measure(numbers)
+    pids.send([child.pid for child in set(multiprocessing.active_children()) - before])
+    signal.pause()
+    waiting()
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_parent_that_is_killed_even_if_nobody_reads_their_results(rows, tokenizer, monkeypatch):
+    # 80 KB per block, more than a pipe holds
+    monkeypatch.setattr(data.mixture, "PAIRS_PER_BLOCK", 5_000)
+    monkeypatch.setattr(data.mixture, "BLOCKS_PER_WORKER", 1)
+    monkeypatch.setattr(data.mixture, "available_cores", lambda: 1)
+    mixture = MixedRows(rows, [1.0, 1.0], BpeDropout(tokenizer, 0.1, seed=3))
+    fork = multiprocessing.get_context("fork")
+    found, pids = fork.Pipe()
+    parent = fork.Process(target=_leave_results_unread, args=(mixture, np.arange(10_000), pids))
+    parent.start()
+    (number,) = found.recv()
+    worker = psutil.Process(number)
+    parent.kill()
+    parent.join(60)
+    worker.wait(timeout=120)  # raises an error after that
+    assert not worker.is_running()
 
 
 def test_a_pair_that_is_used_twice_in_an_epoch_is_segmented_twice(rows, tokenizer):

@@ -9,15 +9,15 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from hf_vanilla_transformer import Ensemble, train_tokenizer
 from hf_vanilla_transformer.inference import translator as module
-from hf_vanilla_transformer.inference.parallel import run_in_parallel, threads_of_each, use_threads
+from hf_vanilla_transformer.inference.parallel import is_faster_in_parallel, run_in_parallel, use_threads
 from hf_vanilla_transformer.inference.translator import Translator
 
 SOURCES = [[*[5 + i % 40, 7, 9 + i % 11][: 1 + i % 3], 3] for i in range(60)]
 
 
 @pytest.fixture(autouse=True)
-def four_threads():
-    with use_threads(4):
+def two_cores():
+    with use_threads(2):
         yield
 
 
@@ -40,17 +40,17 @@ def parallel(monkeypatch) -> list[int]:
     return found
 
 
-def test_two_searches_run_at_a_time_each_with_half_of_the_threads():
+def test_two_searches_run_at_a_time_each_on_one_core():
     together = threading.Barrier(2, timeout=60)
 
     def search(batch: int) -> tuple[int, int, bool]:
         together.wait()
         return batch, torch.get_num_threads(), torch.is_inference_mode_enabled()
 
-    assert list(run_in_parallel(search, [5, 3, 8, 1])) == [(batch, 2, True) for batch in (5, 3, 8, 1)]
-    assert torch.get_num_threads() == 4
+    assert list(run_in_parallel(search, [5, 3, 8, 1])) == [(batch, 1, True) for batch in (5, 3, 8, 1)]
+    assert torch.get_num_threads() == 2
     with ThreadPoolExecutor(1) as later:
-        assert later.submit(torch.get_num_threads).result() == 4
+        assert later.submit(torch.get_num_threads).result() == 2
 
 
 def test_an_exception_ends_the_rest_and_restores_the_threads():
@@ -58,17 +58,22 @@ def test_an_exception_ends_the_rest_and_restores_the_threads():
 
     def search(batch: int) -> int:
         started.append(batch)
-        raise MemoryError(str(batch))
+        if batch == 0:
+            raise MemoryError("none left")
+        return sum(range(100_000))  # takes longer than to cancel the rest
 
-    with pytest.raises(MemoryError, match="0"):
+    with pytest.raises(MemoryError, match="none left"):
         list(run_in_parallel(search, range(1000)))
     assert len(started) < 1000
-    assert torch.get_num_threads() == 4
+    assert torch.get_num_threads() == 2
 
 
-def test_one_thread_is_the_least_for_each():
-    with use_threads(1):
-        assert threads_of_each() == 1
+@pytest.mark.parametrize(("cores", "expected"), [(1, False), (2, True), (4, False)])
+def test_two_searches_at_a_time_are_for_two_cores_and_the_main_thread(cores, expected):
+    with use_threads(cores):
+        assert is_faster_in_parallel() == expected
+        with ThreadPoolExecutor(1) as other:
+            assert not other.submit(is_faster_in_parallel).result()
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 4, "length_penalty": 1.0}])
@@ -86,6 +91,22 @@ def test_outputs_and_progress_are_those_of_one_search_at_a_time(translator, para
     torch.testing.assert_close(*scores)
 
 
+def test_a_progress_that_raises_ends_the_searches_and_restores_the_threads(translator, parallel, monkeypatch):
+    started = []
+    search = translator._search
+    monkeypatch.setattr(translator, "_search", lambda *batch: started.append(batch) or search(*batch))
+
+    def stop(sentences: int) -> None:
+        raise InterruptedError
+
+    # The error is held, with all local variables of the search
+    with pytest.raises(InterruptedError) as error:
+        translator.translate_ids(SOURCES * 20, max_tokens=40, progress=stop)
+    assert torch.get_num_threads() == 2
+    assert len(started) < parallel[0]
+    assert error.value is not None
+
+
 class _Stateful(LogitsProcessor):
     def __call__(self, input_ids, scores):
         return scores
@@ -95,14 +116,17 @@ class _Stateful(LogitsProcessor):
     "settings", [{"do_sample": True, "num_beams": 1}, {"logits_processor": LogitsProcessorList([_Stateful()])}]
 )
 def test_what_threads_would_share_is_used_by_one_search_at_a_time(translator, parallel, settings):
-    translator.translate_ids(SOURCES, max_tokens=40, **settings)
+    translator.translate_ids(SOURCES, max_tokens=40, max_new_tokens=5, **settings)
     assert parallel == []
 
 
-def test_a_single_batch_an_ensemble_and_autocast_use_all_threads_at_once(translator, parallel, small_model):
-    translator.translate_ids(SOURCES, max_tokens=10_000)
+def test_a_single_batch_a_hook_an_ensemble_and_autocast_use_all_cores_at_once(translator, parallel, small_model):
+    translator.translate_ids(SOURCES, max_tokens=10_000, max_new_tokens=5)
+    hook = translator.model.model.encoder.register_forward_hook(lambda *call: None)
+    translator.translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
+    hook.remove()
     with torch.autocast("cpu", torch.bfloat16):
-        translator.translate_ids(SOURCES[:20], max_tokens=40)
+        translator.translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
     ensemble = Ensemble([translator.model, small_model(vocab_size=translator.model.config.vocab_size)])
-    Translator(ensemble, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40)
+    Translator(ensemble, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
     assert parallel == []
