@@ -30,8 +30,8 @@ def _stay_in_background(worker: int) -> None:
     # of Ctrl-C, which reaches all processes; the one that trains then ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
-    # Results fill the pipe, and are read only when the next epoch begins. Without this, a worker whose parent was killed
-    # would wait indefinitely to send them
+    # Results fill the pipe, and are read only when the next epoch begins: without this, a worker whose parent was
+    # killed would wait indefinitely to send them
     multiprocessing.util.Finalize(None, os._exit, (0,), exitpriority=10)
 
 
