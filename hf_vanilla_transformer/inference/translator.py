@@ -19,7 +19,6 @@ from ..data.tags import prefix_ids
 from ..data.tokenizer import check_tokenizer
 from ..export.format import Runtime
 from ..export.registry import load_export, recognise
-from ..model.generation_vanilla_transformer import can_decode_incrementally
 from ..model.loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
@@ -246,10 +245,7 @@ class Translator:
         """Return whether two threads should search, which may share nothing but the weights."""
         return (
             is_faster_in_parallel()
-            and isinstance(self.model, VanillaTransformerForConditionalGeneration)
-            and self.model.device.type == "cpu"
-            # no hooks, and no weights that are elsewhere
-            and can_decode_incrementally(self.model)
+            and self.model.is_thread_safe
             # no random numbers, and no objects with a state, such as logits processors
             and not (settings.get("do_sample") or self.model.generation_config.do_sample)
             and all(value is None or isinstance(value, (int, float)) for value in settings.values())

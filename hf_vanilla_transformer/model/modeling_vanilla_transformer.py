@@ -26,7 +26,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .cache_vanilla_transformer import CACHE, accept_past_key_values
 from .configuration_vanilla_transformer import IGNORED_LABEL, VanillaTransformerConfig
-from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, can_decode_incrementally
 from .layers_vanilla_transformer import (
     Dropout,
     LearnedPositions,
@@ -363,11 +363,19 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
         self.post_init()
 
-    def _can_use_fast_search(self, *search) -> bool:
-        """Return whether the fast search applies; it never does for subclasses, which may compute something else."""
+    @property
+    def _is_original(self) -> bool:
+        """Whether no part is of a subclass, which may compute something else."""
         classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
-        exact = (type(self), type(self.model), type(self.model.decoder)) == classes
-        return exact and super()._can_use_fast_search(*search)
+        return (type(self), type(self.model), type(self.model.decoder)) == classes
+
+    @property
+    def is_thread_safe(self) -> bool:
+        """Whether several threads may generate at the same time: on a CPU, without hooks or weights elsewhere."""
+        return self.device.type == "cpu" and self._is_original and can_decode_incrementally(self)
+
+    def _can_use_fast_search(self, *search) -> bool:
+        return self._is_original and super()._can_use_fast_search(*search)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return `shift_right` of `labels`. *Shape:* (B, T) to (B, T)."""

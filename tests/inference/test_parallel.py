@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from hf_vanilla_transformer import Ensemble, train_tokenizer
+from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration, train_tokenizer
 from hf_vanilla_transformer.inference import translator as module
 from hf_vanilla_transformer.inference.parallel import is_faster_in_parallel, run_in_parallel, use_threads
 from hf_vanilla_transformer.inference.translator import Translator
@@ -117,6 +117,16 @@ class _Stateful(LogitsProcessor):
 )
 def test_what_threads_would_share_is_used_by_one_search_at_a_time(translator, parallel, settings):
     translator.translate_ids(SOURCES, max_tokens=40, max_new_tokens=5, **settings)
+    assert parallel == []
+
+
+class _Subclass(VanillaTransformerForConditionalGeneration):
+    """May compute anything."""
+
+
+def test_a_subclass_uses_all_cores_at_once(translator, parallel):
+    model = _Subclass(translator.model.config).eval()
+    Translator(model, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
     assert parallel == []
 
 
