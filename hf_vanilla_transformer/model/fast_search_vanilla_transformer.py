@@ -55,10 +55,13 @@ def most_likely_token(logits: torch.Tensor, block: int = 64) -> torch.Tensor:
     It is `logits.argmax(1)`, but finds the block of tokens with the highest maximum first, which is much faster.
     """
     size = logits.shape[1]
-    if size < 4 * block:
+    # few logits take less time than the further operations
+    if size < 4 * block or logits.numel() < 2**13:
         return logits.argmax(1)
     # tokens in whole blocks
     whole = size - size % block
+    # on a CPU, the maximum of rows in bfloat16 takes four times as long as in float32, which is exact, too
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     # (N, V / block, block)
     blocks = logits[:, :whole].unflatten(1, (-1, block))
     # (N, 1)

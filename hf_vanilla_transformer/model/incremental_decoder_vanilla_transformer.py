@@ -9,7 +9,8 @@ heads, S source tokens, and t positions decoded so far.
   outside a beam's own past. When beams are reordered, only the mask changes; no key or value is copied.
 - The cache grows by several positions at a time, and the mask also hides those that are still unused. So attention
   always reads whole tensors, which libraries for matrix products do not have to copy first.
-- On a CPU, the weights are first copied into the order in which oneDNN reads them, once for all searches.
+- On a CPU, the weights are first copied into the order in which oneDNN reads them, once for all searches. A single
+  beam attends in float32 there, because products of one query with its keys in bfloat16 take twice as long.
 """
 
 from collections.abc import Iterator, Sequence
@@ -100,9 +101,11 @@ class PackedLinear:
 
 
 class _CachedLayer:
-    """A decoder layer with its cached keys and values, stored head by head."""
+    """A decoder layer with its cached keys and values, stored head by head in `dtype`, in which it attends."""
 
-    def __init__(self, layer: VanillaTransformerDecoderLayer, encoder_states: torch.Tensor, num_beams: int):
+    def __init__(
+        self, layer: VanillaTransformerDecoderLayer, encoder_states: torch.Tensor, num_beams: int, dtype: torch.dtype
+    ):
         attention = layer.self_attn
         cross = layer.encoder_attn
         self.layer = layer
@@ -123,8 +126,8 @@ class _CachedLayer:
         self.activation_fn = nn.Identity() if relu else layer.activation_fn
         # (B h, S, d): a batch of heads, for batched matrix products
         key, value = cross.project_key_value(encoder_states)
-        self.cross_key = key.flatten(0, 1)
-        self.cross_value = value.flatten(0, 1)
+        self.cross_key = key.flatten(0, 1).to(dtype)
+        self.cross_value = value.flatten(0, 1).to(dtype)
         # (B h, capacity, d), of which t K rows are in use
         self.key = self.cross_key[:, :0]
         self.value = self.cross_value[:, :0]
@@ -140,7 +143,8 @@ class _CachedLayer:
 
         *Shape:* query (B, h, K, d), key and value (B h, S, d), mask (B h, K, S) to (B K, h d).
         """
-        query = query.flatten(0, 1)
+        dtype = query.dtype
+        query = query.flatten(0, 1).to(key.dtype)
         # mask + Q K^T / sqrt(d_k) in one pass (B h, K, S); with a beta of 0, what is added is not even read
         added = query.new_empty(()) if mask is None else mask
         beta = 0.0 if mask is None else 1.0
@@ -148,7 +152,7 @@ class _CachedLayer:
         # (B, h, K, d)
         output = torch.bmm(scores.softmax(-1), value).unflatten(0, (-1, self.num_heads))
         # (B, K, h, d) -> (B K, h d)
-        return output.transpose(1, 2).flatten(2).flatten(0, 1)
+        return output.transpose(1, 2).flatten(2).flatten(0, 1).to(dtype)
 
     def grow(self, rows: int):
         """Append `rows` unused rows to the cached keys and values."""
@@ -198,22 +202,25 @@ class IncrementalDecoder:
         self.num_beams = num_beams
         self.num_heads = model.config.num_heads
         self.position = 0
-        self.layers = [_CachedLayer(layer, encoder_states, num_beams) for layer in self.decoder.layers]
-        rows = len(encoder_states) * num_beams
         on_cpu = encoder_states.device.type == "cpu"
+        dtype = encoder_states.dtype
+        if on_cpu and num_beams == 1:
+            dtype = torch.promote_types(dtype, torch.float32)
+        self.layers = [_CachedLayer(layer, encoder_states, num_beams, dtype) for layer in self.decoder.layers]
+        rows = len(encoder_states) * num_beams
         logits_per_block = LOGITS_PER_BLOCK if on_cpu else LOGITS_PER_GPU_BLOCK
         # at least one row, even of a vocabulary that is larger than a block
         self.block_rows = min(rows, max(1, logits_per_block // len(model.lm_head.weight)))
         self.lm_head = PackedLinear(model.lm_head)
         # (B, K, capacity): 0 at a beam's own past, -inf elsewhere
-        self.self_mask = encoder_states.new_empty(len(encoder_states), num_beams, 0)
+        self.self_mask = encoder_states.new_empty(len(encoder_states), num_beams, 0, dtype=dtype)
         # (K, K): at its own position, a beam sees only itself
-        self.step_mask = encoder_states.new_full((num_beams, num_beams), float("-inf")).fill_diagonal_(0.0)
+        self.step_mask = self.self_mask.new_full((num_beams, num_beams), float("-inf")).fill_diagonal_(0.0)
         self.cross_mask = None
         if attention_mask is not None and not attention_mask.all():
             # not -inf, so that a row of only padding stays finite
-            lowest = torch.finfo(encoder_states.dtype).min
-            mask = encoder_states.new_zeros(attention_mask.shape).masked_fill(attention_mask == 0, lowest)
+            lowest = torch.finfo(dtype).min
+            mask = self.self_mask.new_zeros(attention_mask.shape).masked_fill(attention_mask == 0, lowest)
             # (B, S) -> (B h, 1, S)
             self.cross_mask = mask[:, None].repeat_interleave(self.num_heads, dim=0)
 

@@ -16,14 +16,18 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _softmax(logits: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
-    """Return the probabilities in float32 or wider: in `buffer`, which may be the logits themselves, or in new memory.
+def _softmax(logits: torch.Tensor, buffer: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the highest logit of each row, and the probabilities, both in float32 or wider.
 
-    On a CPU, new memory of this size costs more than the arithmetic.
+    The probabilities are in `buffer`, which may be the logits themselves, or in new memory, which costs more than the
+    arithmetic on a CPU.
     """
     if buffer is None:
-        return torch.softmax(logits, -1, dtype=_wide(logits.dtype))
-    return torch.softmax(buffer.copy_(logits), -1, out=buffer)
+        wide = _wide(logits.dtype)
+        return logits.amax(-1).to(wide), torch.softmax(logits, -1, dtype=wide)
+    # from the copy, because the maximum of rows in bfloat16 is slow
+    highest = buffer.copy_(logits).amax(-1)
+    return highest, torch.softmax(buffer, -1, out=buffer)
 
 
 def _losses_and_gradient(
@@ -50,8 +54,7 @@ def _losses_and_gradient(
     index = labels.masked_fill(padded, 0)[:, None]
     wide = _wide(logits.dtype)
     label_logits = logits.gather(1, index)[:, 0].to(wide)
-    highest = logits.amax(-1).to(wide)
-    probabilities = _softmax(logits, buffer)
+    highest, probabilities = _softmax(logits, buffer)
     # the highest probability is at least 1 / V, so its logarithm is exact
     log_partition = highest - probabilities.amax(-1).log()
     # -sum_k q(k) log p(k) = log sum_k exp(logit_k) - sum_k q(k) logit_k, because q sums to 1
