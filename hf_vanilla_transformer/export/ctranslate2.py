@@ -37,8 +37,6 @@ class CTranslate2Model:
 
     training = False
     returns_scores = True
-    # nor needed: it uses all cores by itself
-    is_thread_safe = False
     # the device of input and output ids
     device = torch.device("cpu")
 

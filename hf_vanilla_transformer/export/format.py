@@ -28,10 +28,6 @@ class Runtime(Protocol):
     returns_scores: bool
 
     @property
-    def is_thread_safe(self) -> bool:
-        """Whether several threads of Python may generate at the same time."""
-
-    @property
     def device(self) -> torch.device: ...
 
     def eval(self) -> "Runtime": ...

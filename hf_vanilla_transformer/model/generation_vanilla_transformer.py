@@ -134,11 +134,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     # `generate` knows n-best lists and `output_sequence_scores`; exports may not
     returns_scores = True
 
-    @property
-    def is_thread_safe(self) -> bool:
-        """Whether several threads may generate at the same time; unknown for the loops of transformers."""
-        return False
-
     def generate(
         self,
         inputs=None,

@@ -96,7 +96,7 @@ class CTranslate2Process:
     In the same process, its OpenMP threads and torch's would permanently slow each other down.
     """
 
-    training, device, is_thread_safe = False, torch.device("cpu"), False
+    training, device = False, torch.device("cpu")
 
     def __init__(self, folder: str, config: VanillaTransformerConfig, device: str = "cpu"):
         self.config = config

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration, train_tokenizer
+from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration, convert, train_tokenizer
 from hf_vanilla_transformer.inference import translator as module
 from hf_vanilla_transformer.inference.parallel import is_faster_in_parallel, run_in_parallel, use_threads
 from hf_vanilla_transformer.inference.translator import Translator
@@ -128,6 +128,17 @@ def test_a_subclass_uses_all_cores_at_once(translator, parallel):
     model = _Subclass(translator.model.config).eval()
     Translator(model, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
     assert parallel == []
+
+
+def test_a_foreign_model_uses_all_cores_at_once(translator, parallel, small_model):
+    model = small_model(vocab_size=translator.model.config.vocab_size, length_normalization="length")
+    marian = Translator(convert.to_marian(model), translator.tokenizer)
+    found = marian.translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5, num_beams=1)
+    expected = Translator(model, translator.tokenizer).translate_ids(
+        SOURCES[:20], max_tokens=40, max_new_tokens=5, num_beams=1
+    )
+    assert found == expected
+    assert len(parallel) == 1  # of `expected`
 
 
 def test_a_single_batch_a_hook_an_ensemble_and_autocast_use_all_cores_at_once(translator, parallel, small_model):

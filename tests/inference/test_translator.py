@@ -138,7 +138,6 @@ def test_long_sentence_does_not_change_the_batches_of_the_others(tokenizer):
     class Recorder:
         training, device = False, torch.device("cpu")
         config = SimpleNamespace(pad_token_id=0)
-        is_thread_safe = False
 
         def __init__(self):
             self.shapes = []
