@@ -4,18 +4,21 @@ import importlib
 import json
 import random
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import sacrebleu
 import torch
 from corpora import ROOT
 from script_runs import run_script
 from small import write_phrases
 
 from hf_vanilla_transformer import (
+    Translator,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     train_tokenizer,
@@ -124,6 +127,27 @@ def test_documents_measures_placeholders_and_html(tmp_path):
     assert "\n| placeholders lost or doubled, and not reported | sentences | 0 | 40 | 0.00 | 0 |" in output.stdout
     assert "\n| sentences reported | sentences | 0 | 40 | 0.00 | at most 0.02 |" in output.stdout
     assert "\n| HTML, beam 4, against the same text without tags | s | " in output.stdout
+
+
+@pytest.mark.slow
+def test_models_are_compared_by_bleu_and_speed_with_the_first(tmp_path):
+    write_text_and_model(tmp_path)
+    write_phrases(tmp_path / "text", splits()["test"][:20])
+    first = str(tmp_path / "model")
+    second = str(shutil.copytree(first, tmp_path / "second"))
+    output = run_script("benchmarks/models.py", str(tmp_path / "text"), first, second, "--repeats", "1")
+    assert output.returncode == 0, output.stderr[-2000:]
+    cells = [line.strip("| ").split(" | ") for line in output.stdout.splitlines() if line.startswith("| ")]
+    rows = {tuple(row[:3]): row[3:] for row in cells[1:]}
+    assert len(rows) == len(cells[1:]) >= 8  # two models, searches and at least two formats
+    lines, references = ((tmp_path / f"text.{language}").read_text().splitlines() for language in ("en", "de"))
+    for search, beams in (("beam 4", 4), ("greedy", 1)):
+        found = [each.text for each in Translator.load(first).translate(lines, num_beams=beams)]
+        expected = sacrebleu.corpus_bleu(found, [references]).score
+        for name in (first, second):
+            bleu, speed, ratio = map(float, rows[name, search, "float32"])
+            assert bleu == pytest.approx(expected, abs=0.01)
+            assert ratio == pytest.approx(speed / float(rows[first, "beam 4", "float32"][1]), rel=0.05)
 
 
 def test_documents_counts_what_is_lost_and_scores_the_rest(load):
