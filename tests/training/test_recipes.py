@@ -152,7 +152,7 @@ def test_recipes_match_their_presets_and_name_no_paths(file, tmp_path):
         "multi30k_en_de_tiny": {"max_steps": 12_000, "learning_rate": 1.0},
         # it keeps the sizes of the model that it starts from
         "multi30k_fast": {
-            **{"dropout": 0.15, "max_tokens": 2048, "max_steps": 4800, "learning_rate": 0.0015, "warmup_steps": 300},
+            **{"dropout": 0.15, "max_tokens": 2048, "max_steps": 4200, "learning_rate": 0.003, "warmup_steps": 300},
             **{"save_steps": 600, "save_total_limit": 2},
         },
         "multi30k_pairs": {
