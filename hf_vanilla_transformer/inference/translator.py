@@ -245,8 +245,9 @@ class Translator:
         """Return whether two threads should search, which may share nothing but the weights."""
         return (
             is_faster_in_parallel()
-            # an export, an ensemble or a foreign model says nothing about it
-            and getattr(self.model, "is_thread_safe", False)
+            # which only our own models say; a wrapper, such as PEFT's, would pass on what they say
+            and hasattr(type(self.model), "is_thread_safe")
+            and self.model.is_thread_safe  # type: ignore[attr-defined]
             # no random numbers, and no objects with a state, such as logits processors
             and not (settings.get("do_sample") or self.model.generation_config.do_sample)
             and all(value is None or isinstance(value, (int, float)) for value in settings.values())

@@ -60,8 +60,9 @@ def most_likely_token(logits: torch.Tensor, block: int = 64) -> torch.Tensor:
         return logits.argmax(1)
     # tokens in whole blocks
     whole = size - size % block
-    # on a CPU, the maximum of rows in bfloat16 takes four times as long as in float32, which is exact, too
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if logits.device.type == "cpu":
+        # where the maximum of rows in bfloat16 takes four times as long; float32 is exact, too
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     # (N, V / block, block)
     blocks = logits[:, :whole].unflatten(1, (-1, block))
     # (N, 1)

@@ -40,9 +40,7 @@ def measure(
     outputs: dict[str, list[str]] = {}
 
     def translate(name: str) -> None:
-        tokenizer = translators[name].tokenizer
-        found = translators[name].translate_ids(tokenizer(lines)["input_ids"], num_beams=beams)
-        outputs[name] = tokenizer.batch_decode([output.hypotheses[0] for output in found], skip_special_tokens=True)
+        outputs[name] = [each.text for each in translators[name].translate(lines, num_beams=beams)]
 
     seconds = time_interleaved(repeats, **{name: partial(translate, name) for name in translators})
     return outputs, {name: len(lines) / elapsed for name, elapsed in seconds.items()}

@@ -130,6 +130,14 @@ def test_a_subclass_uses_all_cores_at_once(translator, parallel):
     assert parallel == []
 
 
+def test_adapters_outside_the_decoder_use_all_cores_at_once(translator, parallel):
+    peft = pytest.importorskip("peft")
+    adapters = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=r".*model\.encoder\..*q_proj")
+    model = peft.get_peft_model(translator.model, adapters).eval()
+    Translator(model, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
+    assert parallel == []
+
+
 def test_a_foreign_model_uses_all_cores_at_once(translator, parallel, small_model):
     model = small_model(vocab_size=translator.model.config.vocab_size, length_normalization="length")
     marian = Translator(convert.to_marian(model), translator.tokenizer)

@@ -137,7 +137,8 @@ def test_search_under_autocast_equals_the_one_of_transformers(small_model, sourc
 
 @pytest.mark.parametrize("size", [10, 255, 256, 700, 5000])
 def test_the_most_likely_token_equals_argmax_also_with_ties(size):
-    for logits in (torch.randn(50, size), torch.randint(0, 4, (50, size)).float(), torch.zeros(3, size)):
+    random = torch.randn(50, size)
+    for logits in (random, random.bfloat16(), torch.randint(0, 4, (50, size)).float(), torch.zeros(3, size)):
         assert torch.equal(most_likely_token(logits), logits.argmax(1))
         last = logits.index_fill(1, torch.tensor([size - 1]), 9.0)
         assert torch.equal(most_likely_token(last), torch.full((len(last),), size - 1))
