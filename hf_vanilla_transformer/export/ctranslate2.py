@@ -37,6 +37,8 @@ class CTranslate2Model:
 
     training = False
     returns_scores = True
+    # it uses all cores by itself
+    is_thread_safe = False
     # the device of input and output ids
     device = torch.device("cpu")
 

@@ -28,6 +28,10 @@ class Runtime(Protocol):
     returns_scores: bool
 
     @property
+    def is_thread_safe(self) -> bool:
+        """Whether several threads may call `generate` at the same time."""
+
+    @property
     def device(self) -> torch.device: ...
 
     def eval(self) -> "Runtime": ...

@@ -245,9 +245,9 @@ class Translator:
         """Return whether two threads should search, which may share nothing but the weights."""
         return (
             is_faster_in_parallel()
-            # which only our own models say; a wrapper, such as PEFT's, would pass on what they say
+            # not a model of another library, nor a wrapper such as PEFT's, which forwards this to the model within
             and hasattr(type(self.model), "is_thread_safe")
-            and self.model.is_thread_safe  # type: ignore[attr-defined]
+            and self.model.is_thread_safe
             # no random numbers, and no objects with a state, such as logits processors
             and not (settings.get("do_sample") or self.model.generation_config.do_sample)
             and all(value is None or isinstance(value, (int, float)) for value in settings.values())

@@ -134,6 +134,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     # `generate` knows n-best lists and `output_sequence_scores`; exports may not
     returns_scores = True
 
+    @property
+    def is_thread_safe(self) -> bool:
+        """Whether several threads may call `generate` at the same time, which is unknown of transformers' loops."""
+        return False
+
     def generate(
         self,
         inputs=None,

@@ -35,11 +35,6 @@ PACKED_FOR_ROWS = 32  # oneDNN's order for one row is slow for more, but not the
 _packed: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Return float32, or a wider dtype itself."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 def _side_by_side(parameters: Sequence[torch.Tensor], heads: int) -> torch.Tensor:
     """Return the parameters of several projections as one, whose outputs are grouped by head."""
     if len(parameters) == 1:
@@ -106,10 +101,18 @@ class PackedLinear:
 
 
 class _CachedLayer:
-    """A decoder layer with its cached keys and values, stored head by head, in float32 if `is_wide`."""
+    """A decoder layer with its cached keys and values, stored head by head.
+
+    Args:
+        dtype: of the cache, in which the layer attends; None for that of the layer's keys.
+    """
 
     def __init__(
-        self, layer: VanillaTransformerDecoderLayer, encoder_states: torch.Tensor, num_beams: int, is_wide: bool
+        self,
+        layer: VanillaTransformerDecoderLayer,
+        encoder_states: torch.Tensor,
+        num_beams: int,
+        dtype: torch.dtype | None,
     ):
         attention = layer.self_attn
         cross = layer.encoder_attn
@@ -131,10 +134,8 @@ class _CachedLayer:
         self.activation_fn = nn.Identity() if relu else layer.activation_fn
         # (B h, S, d): a batch of heads, for batched matrix products
         key, value = cross.project_key_value(encoder_states)
-        if is_wide:
-            key, value = (states.to(_wide(states.dtype)) for states in (key, value))
-        self.cross_key = key.flatten(0, 1)
-        self.cross_value = value.flatten(0, 1)
+        self.cross_key = key.flatten(0, 1).to(dtype=dtype)
+        self.cross_value = value.flatten(0, 1).to(dtype=dtype)
         # (B h, capacity, d), of which t K rows are in use
         self.key = self.cross_key[:, :0]
         self.value = self.cross_value[:, :0]
@@ -210,10 +211,11 @@ class IncrementalDecoder:
         self.num_heads = model.config.num_heads
         self.position = 0
         on_cpu = encoder_states.device.type == "cpu"
+        dtype = None
         # autocast would convert the caches back at each step
-        is_wide = on_cpu and num_beams == 1 and not torch.is_autocast_enabled("cpu")
-        dtype = _wide(encoder_states.dtype) if is_wide else encoder_states.dtype
-        self.layers = [_CachedLayer(layer, encoder_states, num_beams, is_wide) for layer in self.decoder.layers]
+        if on_cpu and num_beams == 1 and not torch.is_autocast_enabled("cpu"):
+            dtype = torch.promote_types(encoder_states.dtype, torch.float32)
+        self.layers = [_CachedLayer(layer, encoder_states, num_beams, dtype) for layer in self.decoder.layers]
         rows = len(encoder_states) * num_beams
         logits_per_block = LOGITS_PER_BLOCK if on_cpu else LOGITS_PER_GPU_BLOCK
         # at least one row, even of a vocabulary that is larger than a block
@@ -226,7 +228,7 @@ class IncrementalDecoder:
         self.cross_mask = None
         if attention_mask is not None and not attention_mask.all():
             # not -inf, so that a row of only padding stays finite
-            lowest = torch.finfo(dtype).min
+            lowest = torch.finfo(self.self_mask.dtype).min
             mask = self.self_mask.new_zeros(attention_mask.shape).masked_fill(attention_mask == 0, lowest)
             # (B, S) -> (B h, 1, S)
             self.cross_mask = mask[:, None].repeat_interleave(self.num_heads, dim=0)

@@ -16,20 +16,6 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _softmax(logits: torch.Tensor, buffer: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the highest logit of each row, and the probabilities, both in float32 or wider.
-
-    The probabilities are in `buffer`, which may be the logits themselves, or in new memory, which costs more than the
-    arithmetic on a CPU.
-    """
-    if buffer is None:
-        wide = _wide(logits.dtype)
-        return logits.amax(-1).to(wide), torch.softmax(logits, -1, dtype=wide)
-    # from the copy, because the maximum of rows in bfloat16 is slow
-    highest = buffer.copy_(logits).amax(-1)
-    return highest, torch.softmax(buffer, -1, out=buffer)
-
-
 def _losses_and_gradient(
     logits: torch.Tensor,
     uniform_logits: torch.Tensor | float,
@@ -54,7 +40,11 @@ def _losses_and_gradient(
     index = labels.masked_fill(padded, 0)[:, None]
     wide = _wide(logits.dtype)
     label_logits = logits.gather(1, index)[:, 0].to(wide)
-    highest, probabilities = _softmax(logits, buffer)
+    # on a CPU, new memory of this size costs more than the arithmetic, and the maximum of a row in bfloat16 is slow
+    if buffer is not None:
+        logits = buffer.copy_(logits)
+    highest = logits.amax(-1).to(wide)
+    probabilities = torch.softmax(logits, -1, dtype=wide, out=buffer)
     # the highest probability is at least 1 / V, so its logarithm is exact
     log_partition = highest - probabilities.amax(-1).log()
     # -sum_k q(k) log p(k) = log sum_k exp(logit_k) - sum_k q(k) logit_k, because q sums to 1

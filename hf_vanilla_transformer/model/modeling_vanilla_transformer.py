@@ -365,13 +365,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     @property
     def _is_original(self) -> bool:
-        """Whether no part is of a subclass, which may compute something else."""
+        """Whether these are the classes of this module: subclasses may compute something else."""
         classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
         return (type(self), type(self.model), type(self.model.decoder)) == classes
 
     @property
     def is_thread_safe(self) -> bool:
-        """Whether several threads may generate at the same time: on a CPU, without hooks or weights elsewhere."""
         return self.device.type == "cpu" and self._is_original and can_decode_incrementally(self)
 
     def _can_use_fast_search(self, *search) -> bool:

@@ -25,12 +25,15 @@ from hf_vanilla_transformer.model.loading import load_model, load_tokenizer
 
 
 def load(name: str, folder: str) -> dict[str, Translator]:
-    """Return the translators of a model by format; the export to CTranslate2 is written to `folder`."""
+    """Return the translators of a model by "name | format"; the export to CTranslate2 is written to `folder`."""
     model, tokenizer = load_model(name).eval(), load_tokenizer(name)
     exports = export_to_ctranslate2(model, tokenizer, folder, ("int8",))
     runtimes: dict[str, Any] = {**in_formats("float32", model), **exports}
     # "float32 bfloat16" is the copy
-    return {label.removeprefix("float32 "): Translator(runtime, tokenizer) for label, runtime in runtimes.items()}
+    return {
+        f"{name} | {label.removeprefix('float32 ')}": Translator(runtime, tokenizer)
+        for label, runtime in runtimes.items()
+    }
 
 
 def measure(
@@ -55,25 +58,21 @@ def main() -> None:
     args = parser.parse_args()
     logging.set_verbosity_error()
 
-    rows = ["| model | search | format | BLEU | sentences/s | ratio |", "|---|---|---|---|---|---|"]
+    rows = ["| model | format | search | BLEU | sentences/s | ratio |", "|---|---|---|---|---|---|"]
+    translators: dict[str, Translator] = {}
+    first: dict[str, float] = {}  # speeds of the first model with beam 4, by format
     with tempfile.TemporaryDirectory() as root:
-        models = {name: load(name, str(Path(root, str(i)))) for i, name in enumerate(args.models)}
-        translators = {
-            f"{name} | {label}": translator for name, labels in models.items() for label, translator in labels.items()
-        }
+        for i, model in enumerate(args.models):
+            translators |= load(model, str(Path(root, str(i))))
         source, target = next(iter(translators.values())).directions.pairs[0]
         lines, references = (list(read_lines(f"{args.text}.{language}")) for language in (source, target))
-        first: dict[str, float] = {}  # speeds of the first model with beam 4, by format
         for search, beams in SEARCHES.items():
             outputs, speeds = measure(translators, beams, lines, args.repeats)
-            for name, labels in models.items():
-                for label in labels:
-                    speed = speeds[f"{name} | {label}"]
-                    ratio = speed / first.setdefault(label, speed)
-                    found = outputs[f"{name} | {label}"]
-                    bleu = sacrebleu.corpus_bleu(found, [references], tokenize=args.bleu_tokenize).score
-                    rows.append(f"| {name} | {search} | {label} | {bleu:.2f} | {speed:.0f} | {ratio:.2f} |")
-                    log(rows[-1])
+            for name, speed in speeds.items():
+                ratio = speed / first.setdefault(name.rpartition(" | ")[2], speed)
+                bleu = sacrebleu.corpus_bleu(outputs[name], [references], tokenize=args.bleu_tokenize).score
+                rows.append(f"| {name} | {search} | {bleu:.2f} | {speed:.0f} | {ratio:.2f} |")
+                log(rows[-1])
     print(describe_machine(), "", *rows, sep="\n")
 
 

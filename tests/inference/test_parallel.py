@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration, convert, train_tokenizer
@@ -130,10 +131,10 @@ def test_a_subclass_uses_all_cores_at_once(translator, parallel):
     assert parallel == []
 
 
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_adapters_outside_the_decoder_use_all_cores_at_once(translator, parallel):
-    peft = pytest.importorskip("peft")
-    adapters = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=r".*model\.encoder\..*q_proj")
-    model = peft.get_peft_model(translator.model, adapters).eval()
+    adapters = LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=r".*model\.encoder\..*q_proj")
+    model = get_peft_model(translator.model, adapters).eval()
     Translator(model, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
     assert parallel == []
 

@@ -130,3 +130,19 @@ def test_packed_weights_are_freed_with_their_model(small_model, sources, packing
     del model
     gc.collect()
     assert len(incremental_decoder._packed) == before
+
+
+def test_a_single_beam_attends_in_float32_but_not_under_autocast(small_model, sources):
+    model = small_model().to(torch.bfloat16)
+
+    def cache_dtype(model, num_beams: int) -> torch.dtype:
+        encoded = model.model.encoder(**sources).last_hidden_state
+        decoder = IncrementalDecoder(model, encoded, sources["attention_mask"], num_beams)
+        decoder.step(torch.ones(11, num_beams, dtype=torch.long))
+        return decoder.layers[0].key.dtype
+
+    assert cache_dtype(model, 1) == torch.float32
+    assert cache_dtype(model, 3) == torch.bfloat16
+    assert cache_dtype(small_model().double(), 1) == torch.float64
+    with torch.autocast("cpu", torch.bfloat16):
+        assert cache_dtype(small_model(), 1) == torch.bfloat16

@@ -145,9 +145,9 @@ def test_models_are_compared_by_bleu_and_speed_with_the_first(tmp_path):
         found = [each.text for each in Translator.load(first).translate(lines, num_beams=beams)]
         expected = sacrebleu.corpus_bleu(found, [references]).score
         for name in (first, second):
-            bleu, speed, ratio = map(float, rows[name, search, "float32"])
+            bleu, speed, ratio = map(float, rows[name, "float32", search])
             assert bleu == pytest.approx(expected, abs=0.01)
-            assert ratio == pytest.approx(speed / float(rows[first, "beam 4", "float32"][1]), rel=0.05)
+            assert ratio == pytest.approx(speed / float(rows[first, "float32", "beam 4"][1]), rel=0.05)
 
 
 def test_documents_counts_what_is_lost_and_scores_the_rest(load):
