@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
 from operator import itemgetter
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import NamedTuple, TypeVar
 
 from ..data.cleaning import available_cores
 from ..data.formats import DataError, matches
+from ..data.workers import end_with_parent
 from ..files import UNFINISHED, JsonObject, check_folder, import_extra, read_json, write_whole
 
 Task = TypeVar("Task")
@@ -192,15 +192,7 @@ def _start_worker(started: "Synchronized[int]", gpus: int) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible[number % gpus]
     # on Ctrl-C, the main process prints the message
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    """End this process when its parent ends, even if that is killed; it would wait for tasks indefinitely."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    end_with_parent()
 
 
 def _check_address(address: str) -> None:

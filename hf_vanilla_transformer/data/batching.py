@@ -1,9 +1,6 @@
 """Batch by token count: "sentence pairs were batched together by approximate sequence length" (section 5.1)."""
 
 import math
-import os
-import signal
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -17,7 +14,6 @@ from torch.utils.data import Sampler
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.layers_vanilla_transformer import shift_right
 
-SECONDS_AFTER_SIGTERM = 30.0  # by default, Slurm and Kubernetes wait as long before they kill a job
 Lengths = Sequence[int] | np.ndarray
 Pair = Mapping[str, Sequence[int] | np.ndarray]  # "input_ids" and "labels"
 
@@ -306,26 +302,6 @@ def as_rows(dataset: Any, as_arrays: bool = True) -> Rows | None:
 def by_name(dataset: Any) -> dict[str, Any]:
     """Return the datasets given to a trainer for evaluation by name; a single one has the name ""."""
     return dict(dataset) if isinstance(dataset, dict) else {"": dataset}
-
-
-def delay_sigterm(worker: int) -> None:
-    """Make worker number `worker` of a `DataLoader` end some time after SIGTERM, unless its own parent has sent it.
-
-    Clusters send the signal to all processes of a job, and the one that trains needs batches until its update ends.
-    """
-    # missing on macOS and Windows
-    if not hasattr(signal, "sigwaitinfo"):
-        return
-    expected = {signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, expected)
-
-    def wait() -> None:
-        if signal.sigwaitinfo(expected).si_pid != os.getppid():
-            signal.sigtimedwait(expected, SECONDS_AFTER_SIGTERM)
-        # 0, because torch raises an error in the parent for any other status
-        os._exit(0)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 class Seq2SeqCollator:

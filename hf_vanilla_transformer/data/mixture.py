@@ -1,7 +1,7 @@
 """Training text from several sources, with tags and BPE dropout applied as pairs are read."""
 
 import math
-import multiprocessing.util
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -12,10 +12,11 @@ import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from .batching import Pair, Rows, delay_sigterm
+from .batching import Pair, Rows
 from .bpe_dropout import BpeDropout
 from .cleaning import available_cores
 from .sampling import WeightedBatchSampler
+from .workers import prepare_data_worker
 
 PAIRS_PER_BLOCK = 10_000  # measured at once before an epoch with BPE dropout
 BLOCKS_PER_WORKER = 4  # at least; less work is done sooner than workers start
@@ -26,13 +27,10 @@ DRAWS = 4  # segmentations tried for a sentence before it is used without dropou
 
 def _stay_in_background(worker: int) -> None:
     """Let training have the cores first, and end with it."""
-    delay_sigterm(worker)
+    prepare_data_worker(worker)
     # of Ctrl-C, which reaches all processes; the one that trains then ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(10)
-    # Results fill the pipe, and are read only when the next epoch begins: without this, a worker whose parent was
-    # killed would wait indefinitely to send them
-    multiprocessing.util.Finalize(None, os._exit, (0,), exitpriority=10)
 
 
 class MixedRows(Rows):

@@ -13,7 +13,8 @@ from tqdm import tqdm
 from transformers import EvalPrediction, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.trainer_utils import denumpify_detensorize
 
-from ..data.batching import Rows, Seq2SeqCollator, as_rows, batches_by_length, by_name, delay_sigterm, pad
+from ..data.batching import Rows, Seq2SeqCollator, as_rows, batches_by_length, by_name, pad
+from ..data.workers import prepare_data_worker
 from ..inference.metrics import bleu, evaluate_translations, perplexity
 from ..inference.translator import Translator
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
@@ -105,7 +106,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
         given = {name: value for name, value in flags.items() if value is not None}
         # Memory is pinned only for copies to a GPU; without one, torch would warn
         given["pin_memory"] &= self.args.device.type != "cpu"
-        return DataLoader(rows, collate_fn=self.data_collator, worker_init_fn=delay_sigterm, **given, **batches)
+        return DataLoader(rows, collate_fn=self.data_collator, worker_init_fn=prepare_data_worker, **given, **batches)
 
     def _validated_model(self) -> VanillaTransformerForConditionalGeneration:
         if self.average and hasattr(self.average, "model"):

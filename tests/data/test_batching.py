@@ -1,8 +1,6 @@
 """Batches by token count: completeness, limits, shuffling and padding."""
 
-import multiprocessing
 import pickle
-import subprocess
 from collections import Counter
 
 import numpy as np
@@ -12,7 +10,6 @@ from accelerate.data_loader import BatchSamplerShard
 from datasets import Dataset, concatenate_datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from hf_vanilla_transformer.data import batching
 from hf_vanilla_transformer.data.batching import MaxTokensBatchSampler, Seq2SeqCollator, TokenRows, batches_by_length
@@ -265,38 +262,3 @@ def test_only_plain_datasets_of_tokens_are_read_as_token_rows(tokens):
     assert not TokenRows.supports(tokens.with_format("torch"))
     assert not TokenRows.supports(tokens.add_column("domain", ["news"] * len(tokens)))
     assert not TokenRows.supports(tokens.to_list())
-
-
-@pytest.mark.parametrize("seconds", [1000.0, 0.0])
-def test_workers_supply_batches_for_some_time_after_sigterm(tokens, monkeypatch, seconds):
-    monkeypatch.setattr(batching, "SECONDS_AFTER_SIGTERM", seconds)
-    before = multiprocessing.active_children()
-    loader = DataLoader(
-        TokenRows(tokens),
-        batch_size=None,
-        num_workers=2,
-        worker_init_fn=batching.delay_sigterm,
-        generator=torch.Generator(),
-    )
-    batches = iter(loader)
-    read = [next(batches), next(batches)]  # one by each worker, which has begun by now
-    workers = set(multiprocessing.active_children()) - set(before)
-    # from another process, as a cluster sends it
-    subprocess.run(["kill", "-TERM", *(str(worker.pid) for worker in workers)], check=True)
-    if seconds:
-        assert len([*read, *batches]) == len(tokens)
-    for worker in workers:
-        worker.join(60)
-        assert worker.exitcode == 0
-
-
-def test_workers_end_as_soon_as_their_own_parent_terminates_them(tokens, monkeypatch):
-    monkeypatch.setattr(batching, "SECONDS_AFTER_SIGTERM", 1000.0)
-    before = multiprocessing.active_children()
-    loader = DataLoader(TokenRows(tokens), batch_size=None, num_workers=1, worker_init_fn=batching.delay_sigterm)
-    batches = iter(loader)
-    next(batches)
-    (worker,) = set(multiprocessing.active_children()) - set(before)
-    worker.terminate()
-    worker.join(60)
-    assert worker.exitcode == 0
