@@ -1,11 +1,10 @@
 import multiprocessing
 import pickle
-import signal
 
 import numpy as np
-import psutil
 import pytest
 import torch
+from killed_parent import workers_that_end
 
 from hf_vanilla_transformer import data, train_tokenizer
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator, TokenRows
@@ -132,15 +131,6 @@ def test_workers_measure_the_same_lengths_ahead_of_each_epoch(rows, tokenizer, m
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def _leave_results_unread(mixture: MixedRows, numbers: np.ndarray, pids) -> None:
-    """Start workers, send their numbers and wait to be killed."""
-    before = set(multiprocessing.active_children())
-    waiting = mixture.measure(numbers)
-    pids.send([child.pid for child in set(multiprocessing.active_children()) - before])
-    signal.pause()
-    waiting()
-
-
 @pytest.mark.slow
 def test_workers_end_with_a_parent_that_is_killed_even_if_nobody_reads_their_results(rows, tokenizer, monkeypatch):
     # 80 KB per block, more than a pipe holds
@@ -148,17 +138,7 @@ def test_workers_end_with_a_parent_that_is_killed_even_if_nobody_reads_their_res
     monkeypatch.setattr(data.mixture, "BLOCKS_PER_WORKER", 1)
     monkeypatch.setattr(data.mixture, "available_cores", lambda: 1)
     mixture = MixedRows(rows, [1.0, 1.0], BpeDropout(tokenizer, 0.1, seed=3))
-    fork = multiprocessing.get_context("fork")
-    found, pids = fork.Pipe()
-    parent = fork.Process(target=_leave_results_unread, args=(mixture, np.arange(10_000), pids))
-    parent.start()
-    (number,) = found.recv()
-    worker = psutil.Process(number)
-    parent.kill()
-    gone, alive = psutil.wait_procs([worker], timeout=120)
-    for process in alive:
-        process.kill()
-    assert gone == [worker]
+    assert workers_that_end(mixture.measure, np.arange(10_000)) == (1, True)
 
 
 def test_a_pair_that_is_used_twice_in_an_epoch_is_segmented_twice(rows, tokenizer):

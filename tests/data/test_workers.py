@@ -2,12 +2,11 @@
 
 import multiprocessing
 import os
-import signal
 import subprocess
 import time
 
-import psutil
 import pytest
+from killed_parent import workers_that_end
 from torch.utils.data import DataLoader
 
 from hf_vanilla_transformer.data import workers
@@ -16,17 +15,18 @@ from hf_vanilla_transformer.data.workers import prepare_data_worker
 ROWS = list(range(100))
 
 
-def start(count: int, init=prepare_data_worker):
+def _start(count: int, init=prepare_data_worker, method="fork"):
     """Return the batches of a loader, one per row, and its worker processes."""
     before = set(multiprocessing.active_children())
-    batches = iter(DataLoader(ROWS, batch_size=None, num_workers=count, worker_init_fn=init))
+    loader = DataLoader(ROWS, None, num_workers=count, worker_init_fn=init, multiprocessing_context=method)
+    batches = iter(loader)
     return batches, set(multiprocessing.active_children()) - before
 
 
 @pytest.mark.parametrize("seconds", [1000.0, 0.0])
 def test_workers_supply_batches_for_some_time_after_sigterm(monkeypatch, seconds):
     monkeypatch.setattr(workers, "SECONDS_AFTER_SIGTERM", seconds)
-    batches, processes = start(2)
+    batches, processes = _start(2)
     read = [next(batches), next(batches)]  # one by each worker, which has begun by now
     # from another process, as a cluster sends it
     subprocess.run(["kill", "-TERM", *(str(process.pid) for process in processes)], check=True)
@@ -37,9 +37,14 @@ def test_workers_supply_batches_for_some_time_after_sigterm(monkeypatch, seconds
         assert process.exitcode == 0
 
 
-def test_workers_end_as_soon_as_their_own_parent_terminates_them(monkeypatch):
-    monkeypatch.setattr(workers, "SECONDS_AFTER_SIGTERM", 1000.0)
-    batches, (process,) = start(1)
+def _prepare_to_outlive_sigterm(worker: int) -> None:
+    workers.SECONDS_AFTER_SIGTERM = 1000.0
+    prepare_data_worker(worker)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_end_as_soon_as_their_own_parent_terminates_them(method):
+    batches, (process,) = _start(1, _prepare_to_outlive_sigterm, method)
     next(batches)
     process.terminate()
     process.join(60)
@@ -53,23 +58,6 @@ def _start_after_parent_ended(worker: int) -> None:
     prepare_data_worker(worker)
 
 
-def _start_and_pause(init, pids) -> None:
-    batches, processes = start(2, init)
-    pids.send([process.pid for process in processes])
-    signal.pause()
-    next(batches)
-
-
 @pytest.mark.parametrize("init", [prepare_data_worker, _start_after_parent_ended])
 def test_workers_end_with_a_parent_that_is_killed_even_as_they_start(init):
-    fork = multiprocessing.get_context("fork")
-    found, pids = fork.Pipe()
-    parent = fork.Process(target=_start_and_pause, args=(init, pids))
-    parent.start()
-    processes = [psutil.Process(pid) for pid in found.recv()]
-    parent.kill()
-    gone, alive = psutil.wait_procs(processes, timeout=120)
-    for process in alive:
-        process.kill()
-    assert len(gone) == 2
-    parent.join()
+    assert workers_that_end(_start, 2, init) == (2, True)
