@@ -29,6 +29,7 @@ def prepare_data_worker(worker: int) -> None:
     """Make worker number `worker` of a `DataLoader` end with its parent, and some time after SIGTERM from anyone else.
 
     Clusters send the signal to all processes of a job, and the one that trains needs batches until its update ends.
+    A worker that is not forked may end at once, because it started threads as it imported NumPy.
     """
     # missing on macOS and Windows
     if hasattr(signal, "sigwaitinfo"):

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import time
 
@@ -48,7 +49,8 @@ def test_workers_end_as_soon_as_their_own_parent_terminates_them(method):
     next(batches)
     process.terminate()
     process.join(60)
-    assert process.exitcode == 0
+    # Without fork, NumPy may have started threads earlier, which do not block the signal
+    assert process.exitcode in ((0,) if method == "fork" else (0, -signal.SIGTERM))
 
 
 def _start_after_parent_ended(worker: int) -> None:
