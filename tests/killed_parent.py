@@ -10,7 +10,7 @@ SECONDS = 120.0  # for what takes about one
 
 
 def _run_and_pause(function: Callable[..., Any], args: tuple, pids) -> None:
-    kept = function(*args)  # what the function returns may end its workers when it is deleted
+    kept = function(*args)  # deleting what the function returns may end its workers
     pids.send([child.pid for child in multiprocessing.active_children()])
     signal.pause()
     del kept
@@ -31,7 +31,7 @@ def workers_that_end(function: Callable[..., Any], *args) -> tuple[int, bool]:
     try:
         workers = found.recv()
         parent.kill()
-        # The workers have inherited the pipe: it ends with the last of them, even if nobody reaps them
+        # The workers inherited the pipe, so it reports its end once the last of them is gone, reaped or not
         while found.poll(SECONDS):
             found.recv()
         for worker in workers:
