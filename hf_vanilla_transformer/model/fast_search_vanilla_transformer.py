@@ -131,7 +131,7 @@ class _SearchState(SimpleNamespace):
 
     def keep(self, rows: torch.Tensor):
         """Keep only the sentences `rows` (indices into the batch)."""
-        self.__dict__.update({name: tensor[rows] for name, tensor in vars(self).items()})
+        self.__dict__.update({name: tensor.index_select(0, rows) for name, tensor in vars(self).items()})
 
 
 def _split_when_worthwhile(done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:

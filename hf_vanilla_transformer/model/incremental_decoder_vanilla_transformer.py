@@ -132,57 +132,69 @@ class _CachedLayer:
         self.fc1 = PackedLinear(layer.fc1, relu=relu)
         self.fc2 = PackedLinear(layer.fc2)
         self.activation_fn = nn.Identity() if relu else layer.activation_fn
-        # (B h, S, d): a batch of heads, for batched matrix products
         key, value = cross.project_key_value(encoder_states)
-        self.cross_key = key.flatten(0, 1).to(dtype=dtype)
-        self.cross_value = value.flatten(0, 1).to(dtype=dtype)
-        # (B h, capacity, d), of which t K rows are in use
-        self.key = self.cross_key[:, :0]
-        self.value = self.cross_value[:, :0]
+        # (B, h, S, d)
+        self.cross_key = key.to(dtype=dtype)
+        self.cross_value = value.to(dtype=dtype)
+        # (B, h, capacity, d), of which t K rows are in use
+        self.key = self.cross_key[:, :, :0]
+        self.value = self.cross_value[:, :, :0]
+        self._prepare()
+
+    def _prepare(self):
+        """Prepare views of all keys and values as batches of heads, for batched matrix products."""
+        # (B h, d, capacity or S) and (B h, capacity or S, d)
+        self.self_attention = (self.key.flatten(0, 1).transpose(1, 2), self.value.flatten(0, 1))
+        self.cross_attention = (self.cross_key.flatten(0, 1).transpose(1, 2), self.cross_value.flatten(0, 1))
 
     def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
         """Split the heads and group the beams by sentence. *Shape:* (B K, h d) to (B, h, K, d)."""
         return states.view(-1, self.num_beams, self.num_heads, states.shape[-1] // self.num_heads).transpose(1, 2)
 
-    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None):
+    def _attend(self, query: torch.Tensor, keys_values: tuple[torch.Tensor, torch.Tensor], mask: torch.Tensor | None):
         """Compute scaled dot-product attention (section 3.2.1).
 
         For so few queries, two batched matrix products are faster on a CPU than torch's fused attention.
 
-        *Shape:* query (B, h, K, d), key and value (B h, S, d), mask (B h, K, S) to (B K, h d).
+        *Shape:* query (B, h, K, d), keys (B h, d, S), values (B h, S, d), mask (B h, K, S) to (B K, h d).
         """
+        keys, values = keys_values
         dtype = query.dtype
-        query = query.flatten(0, 1).to(key.dtype)
+        query = query.flatten(0, 1).to(keys.dtype)
         # mask + Q K^T / sqrt(d_k) in one pass (B h, K, S); with a beta of 0, what is added is not even read
-        added = query.new_empty(()) if mask is None else mask
-        beta = 0.0 if mask is None else 1.0
-        scores = torch.baddbmm(added, query, key.transpose(1, 2), beta=beta, alpha=self.scaling)
-        # (B, h, K, d)
-        output = torch.bmm(scores.softmax(-1), value).unflatten(0, (-1, self.num_heads))
-        # (B, K, h, d) -> (B K, h d)
-        return output.transpose(1, 2).flatten(2).flatten(0, 1).to(dtype)
+        if mask is None:
+            scores = torch.baddbmm(query.new_empty(()), query, keys, beta=0.0, alpha=self.scaling)
+        else:
+            scores = torch.baddbmm(mask, query, keys, alpha=self.scaling)
+        # (B h, K, d)
+        output = torch.bmm(scores.softmax(-1), values)
+        if self.num_beams > 1:
+            # (B, h, K, d) -> (B, K, h, d)
+            output = output.unflatten(0, (-1, self.num_heads)).transpose(1, 2)
+        # (B K, h d)
+        return output.reshape(-1, self.num_heads * values.shape[2]).to(dtype)
 
     def grow(self, rows: int):
         """Append `rows` unused rows to the cached keys and values."""
         # of zeros, because 0 times the NaN of uninitialised memory would be NaN
         self.key = nn.functional.pad(self.key, (0, 0, 0, rows))
         self.value = nn.functional.pad(self.value, (0, 0, 0, rows))
+        self._prepare()
 
     def step(self, x: torch.Tensor, used: int, mask: torch.Tensor, cross_mask: torch.Tensor | None) -> torch.Tensor:
         """Run the layer on the next position, after `used` cached rows. *Shape:* (B K, d_model) to (B K, d_model)."""
         layer = self.layer
         # self-attention: each (B, h, K, d)
         states = self._split_heads(self.query_key_value(x))
-        query, key, value = states.split([self.d_k, self.d_k, self.value.shape[2]], -1)
-        for cache, new in ((self.key, key), (self.value, value)):
-            # (B h, capacity, d) -> (B, h, capacity, d)
-            cache.unflatten(0, (-1, self.num_heads))[:, :, used : used + self.num_beams] = new
-        output = self.out(self._attend(query, self.key, self.value, mask))
+        query, key, value = states.split([self.d_k, self.d_k, self.value.shape[3]], -1)
+        self.key[:, :, used : used + self.num_beams] = key
+        self.value[:, :, used : used + self.num_beams] = value
+        output = self.out(self._attend(query, self.self_attention, mask))
         x = layer.self_attn_layer_norm(x + output)
 
         # cross-attention, whose keys and values never change
         query = self._split_heads(self.cross_query(x))
-        output = self.cross_out(self._attend(query, self.cross_key, self.cross_value, cross_mask))
+        output = self.cross_out(self._attend(query, self.cross_attention, cross_mask))
         x = layer.encoder_attn_layer_norm(x + output)
 
         # feed-forward
@@ -192,8 +204,8 @@ class _CachedLayer:
     def keep(self, rows: torch.Tensor):
         """Keep only the sentences `rows` (indices into the batch)."""
         for name in ("cross_key", "cross_value", "key", "value"):
-            cache = getattr(self, name).unflatten(0, (-1, self.num_heads))
-            setattr(self, name, cache[rows].flatten(0, 1))
+            setattr(self, name, getattr(self, name).index_select(0, rows))
+        self._prepare()
 
 
 class IncrementalDecoder:
@@ -269,6 +281,6 @@ class IncrementalDecoder:
         """Keep only the sentences `rows` (indices into the batch)."""
         for layer in self.layers:
             layer.keep(rows)
-        self.self_mask = self.self_mask[rows]
+        self.self_mask = self.self_mask.index_select(0, rows)
         if self.cross_mask is not None:
-            self.cross_mask = self.cross_mask.unflatten(0, (-1, self.num_heads))[rows].flatten(0, 1)
+            self.cross_mask = self.cross_mask.unflatten(0, (-1, self.num_heads)).index_select(0, rows).flatten(0, 1)
