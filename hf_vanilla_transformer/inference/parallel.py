@@ -29,8 +29,11 @@ def use_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def is_faster_in_parallel() -> bool:
-    """Return whether several searches are faster two at a time than one after the other on all cores."""
+def is_faster_in_parallel(model: object) -> bool:
+    """Return whether several searches of a model are faster two at a time than one after the other on all cores."""
+    # Not a model of another library, nor a wrapper such as PEFT's, which forwards this to the model within
+    if not hasattr(type(model), "is_thread_safe") or not model.is_thread_safe:  # type: ignore[attr-defined]
+        return False
     # The number of cores of threads that start later is one for the whole process: two threads that changed it at the
     # same time would not restore it
     return torch.get_num_threads() == AT_ONCE and threading.current_thread() is threading.main_thread()

@@ -244,10 +244,7 @@ class Translator:
     def _can_search_in_parallel(self, settings: dict[str, object]) -> bool:
         """Return whether two threads should search, which may share nothing but the weights."""
         return (
-            is_faster_in_parallel()
-            # not a model of another library, nor a wrapper such as PEFT's, which forwards this to the model within
-            and hasattr(type(self.model), "is_thread_safe")
-            and self.model.is_thread_safe
+            is_faster_in_parallel(self.model)
             # no random numbers, and no objects with a state, such as logits processors
             and not (settings.get("do_sample") or self.model.generation_config.do_sample)
             and all(value is None or isinstance(value, (int, float)) for value in settings.values())

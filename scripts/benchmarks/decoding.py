@@ -308,7 +308,7 @@ def measure_tiny_decoding(report: Report, text: Text, folder: str | None, update
                 scores = [text.bleu(tokenizer.batch_decode(outputs[our])) for our in OURS]
                 row = f"BLEU of `tiny` on {text.name}, {name}, bfloat16 against float32 (difference)"
                 report.add(row, scores[1], scores[0], scores[1] - scores[0], "at least -0.1", "BLEU")
-            choice = choose_dtype(model, BATCH_SIZE, beams)
+            choice = choose_dtype(model, len(sources), beams)
             report_choice(report, f"`tiny` on {text.name}, {name}", seconds, choice == torch.bfloat16)
             for our, dtype in OURS.items():
                 for peer in peers:

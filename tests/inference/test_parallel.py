@@ -70,11 +70,12 @@ def test_an_exception_ends_the_rest_and_restores_the_threads():
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(1, False), (2, True), (4, False)])
-def test_two_searches_at_a_time_are_for_two_cores_and_the_main_thread(cores, expected):
+def test_two_searches_at_a_time_are_for_two_cores_and_the_main_thread(cores, expected, small_model):
+    model = small_model()
     with use_threads(cores):
-        assert is_faster_in_parallel() == expected
+        assert is_faster_in_parallel(model) == expected
         with ThreadPoolExecutor(1) as other:
-            assert not other.submit(is_faster_in_parallel).result()
+            assert not other.submit(is_faster_in_parallel, model).result()
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 4, "length_penalty": 1.0}])

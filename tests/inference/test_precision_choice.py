@@ -10,6 +10,8 @@ from hf_vanilla_transformer import train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.commands.models import load_translator
 from hf_vanilla_transformer.inference import precision
+from hf_vanilla_transformer.inference.ensemble import Ensemble
+from hf_vanilla_transformer.inference.parallel import use_threads
 from hf_vanilla_transformer.inference.translator import Translator
 
 SENTENCES = ["a dog", "the old man reads a book", "", "where do your friends live"]
@@ -132,16 +134,29 @@ def test_a_cache_that_cannot_be_written_does_no_harm(native, ratios):
 def test_choosing_really_translates_and_changes_neither_the_model_nor_random_numbers(native, small_model, beams):
     model = small_model().train()
     before, state = {name: weight.clone() for name, weight in model.state_dict().items()}, torch.get_rng_state()
-    assert precision.choose_dtype(model, 4, beams) in (torch.float32, torch.bfloat16)
+    with use_threads(2):
+        assert precision.choose_dtype(model, 4, beams) in (torch.float32, torch.bfloat16)
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     (workload,) = json.loads(native.read_text())
-    assert workload.startswith(f"translation of 4 sentences with {beams} beams, 2 + 3 layers of width 32, ")
+    assert workload.startswith(f"2 x translation of 4 sentences with {beams} beams, 2 + 3 layers of width 32, ")
+
+
+def test_one_search_at_a_time_is_measured_where_translating_runs_one(native, ratios, small_model):
+    ratios += [0.5, 0.5]
+    models = [small_model(), small_model()]
+    with use_threads(2):
+        precision.choose_dtype(models[0], 1, 2)
+        precision.choose_dtype(Ensemble(models), 4, 2)
+    assert [workload.split(" sentences")[0] for workload in json.loads(native.read_text())] == [
+        "1 x translation of 1",
+        "1 x translation of 4",
+    ]
 
 
 def test_fewer_sentences_are_measured_for_larger_models(ratios, native, small_model, monkeypatch):
-    monkeypatch.setattr(precision, "OPERATIONS", 3 * 2 * small_model().num_parameters() * (20 + 8))
+    monkeypatch.setattr(precision, "OPERATIONS", 3 * 2 * small_model().num_parameters() * (14 + 10))
     ratios += [1.0]
     precision.choose_dtype(small_model(), 32, 1)
     assert "translation of 3 sentences" in native.read_text()
