@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ..inference.translator import Translation, Translator
 
 
-_FULL_BATCH = 32  # sentences, for which `--dtype auto` measures unless requests come one by one
+_TEXT = 1000  # sentences: a text of several batches, for which `--dtype auto` measures
 
 
 def load_translator(
     names: Sequence[str],
     backend: str = "torch",
     dtype: str | None = None,
-    batch_size: int = _FULL_BATCH,
+    batch_size: int = _TEXT,
     num_beams: int | None = None,
 ) -> "Translator":
     """Load a model and its tokenizer from a folder or the Hub; several names form an ensemble.

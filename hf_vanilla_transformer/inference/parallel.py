@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,14 +29,16 @@ def use_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def is_faster_in_parallel(model: object) -> bool:
+def is_faster_in_parallel(model: Any) -> bool:
     """Return whether several searches of a model are faster two at a time than one after the other on all cores."""
-    # Not a model of another library, nor a wrapper such as PEFT's, which forwards this to the model within
-    if not hasattr(type(model), "is_thread_safe") or not model.is_thread_safe:  # type: ignore[attr-defined]
-        return False
     # The number of cores of threads that start later is one for the whole process: two threads that changed it at the
     # same time would not restore it
-    return torch.get_num_threads() == AT_ONCE and threading.current_thread() is threading.main_thread()
+    if torch.get_num_threads() != AT_ONCE or threading.current_thread() is not threading.main_thread():
+        return False
+    # Not a model of another library, nor a wrapper such as PEFT's, which forwards this to the model within
+    is_thread_safe = hasattr(type(model), "is_thread_safe") and model.is_thread_safe
+    # Sampling draws random numbers, which threads would share
+    return is_thread_safe and not model.generation_config.do_sample
 
 
 def run_in_parallel(search: Callable[[_Item], _Result], batches: Sequence[_Item]) -> Iterator[_Result]:

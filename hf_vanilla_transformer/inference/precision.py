@@ -20,11 +20,10 @@ from .parallel import AT_ONCE, is_faster_in_parallel, run_in_parallel
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 # A smaller gain than this is not worth the digits that bfloat16 lacks
 _GAIN = 0.03
-# Bounds of a measurement: its seconds after the first round, and the floating-point operations of one run
+# Bounds of a measurement: its seconds after the first round, and the floating-point operations of one search
 _SECONDS = 0.4
 OPERATIONS = 1e10
-# A batch of a text has about three times as many sentences at first, and fewer in an average step, since sentences end
-# at different times
+# A full batch of a text has some 150 sentences at first, but fewer in most steps, since they end at different times
 _SENTENCES = 48
 _SOURCE_LENGTH = 14
 _NEW_TOKENS = 10
@@ -81,8 +80,9 @@ def choose_dtype(model: Any, batch_size: int = 1, num_beams: int | None = None) 
     """Return the dtype, float32 or bfloat16, in which a model translates faster on its device.
 
     Args:
-        model: a model or an ensemble; it stays as it is.
-        batch_size: how many sentences are translated at a time.
+        model: a model or an ensemble in evaluation mode; it stays as it is.
+        batch_size: how many sentences are translated together, of which at most 48 are measured; more are taken for a
+            text of several batches.
         num_beams: the beam size; by default that of the model.
     """
     config = model.config
@@ -94,12 +94,9 @@ def choose_dtype(model: Any, batch_size: int = 1, num_beams: int | None = None) 
     # No hypothesis ends early, since models never generate padding
     settings: dict[str, Any] = {"max_new_tokens": _NEW_TOKENS, "eos_token_id": config.pad_token_id}
 
-    was_training = model.training
-    model.eval()  # as it will be when it translates
-    # A text has several batches. Two searches at a time share Python, which slows down small operators more than large
-    # ones: one search alone would not show which format is faster.
-    searches = AT_ONCE if batch_size > 1 and is_faster_in_parallel(model) else 1
-    model.train(was_training)
+    # Two searches at a time share Python, which slows down small operators more than large ones: one search alone
+    # would not show which format is faster
+    searches = AT_ONCE if batch_size > _SENTENCES and is_faster_in_parallel(model) else 1
 
     def step_in(dtype: torch.dtype) -> Callable[[], object]:
         translates = copy.deepcopy(model).to(dtype).eval()

@@ -246,7 +246,7 @@ class Translator:
         return (
             is_faster_in_parallel(self.model)
             # no random numbers, and no objects with a state, such as logits processors
-            and not (settings.get("do_sample") or self.model.generation_config.do_sample)
+            and not settings.get("do_sample")
             and all(value is None or isinstance(value, (int, float)) for value in settings.values())
             # which holds only for one thread
             and not torch.is_autocast_enabled("cpu")
@@ -512,9 +512,9 @@ def translate(
     texts = [sentences] if isinstance(sentences, str) else _check_sentences(sentences)
     if dtype is not None:
         beams = generate_kwargs.get("num_beams")
-        chosen = choose_dtype(model, len(texts), beams) if dtype == "auto" else named_dtype(dtype)
         # A copy, because `Module.to` would convert the weights of the caller's model
-        model = copy.deepcopy(model).to(chosen)
+        model = copy.deepcopy(model).eval()
+        model.to(choose_dtype(model, len(texts), beams) if dtype == "auto" else named_dtype(dtype))
 
     translator = Translator(model, tokenizer)
     translations = translator.translate(

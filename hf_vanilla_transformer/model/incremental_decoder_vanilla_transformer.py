@@ -134,18 +134,20 @@ class _CachedLayer:
         self.activation_fn = nn.Identity() if relu else layer.activation_fn
         key, value = cross.project_key_value(encoder_states)
         # (B, h, S, d)
-        self.cross_key = key.to(dtype=dtype)
-        self.cross_value = value.to(dtype=dtype)
-        # (B, h, capacity, d), of which t K rows are in use
+        self.cross_key = key.contiguous().to(dtype=dtype)
+        self.cross_value = value.contiguous().to(dtype=dtype)
+        # (B, h, capacity, d), of which t K rows are in use; `grow` adds the first ones
         self.key = self.cross_key[:, :, :0]
         self.value = self.cross_value[:, :, :0]
-        self._prepare()
 
     def _prepare(self):
         """Prepare views of all keys and values as batches of heads, for batched matrix products."""
+        caches = (self.key, self.value, self.cross_key, self.cross_value)
+        # `view`, which never copies: `step` writes the keys and values that these views show
+        key, value, cross_key, cross_value = (cache.view(-1, *cache.shape[2:]) for cache in caches)
         # (B h, d, capacity or S) and (B h, capacity or S, d)
-        self.self_attention = (self.key.flatten(0, 1).transpose(1, 2), self.value.flatten(0, 1))
-        self.cross_attention = (self.cross_key.flatten(0, 1).transpose(1, 2), self.cross_value.flatten(0, 1))
+        self.self_attention = (key.transpose(1, 2), value)
+        self.cross_attention = (cross_key.transpose(1, 2), cross_value)
 
     def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
         """Split the heads and group the beams by sentence. *Shape:* (B K, h d) to (B, h, K, d)."""

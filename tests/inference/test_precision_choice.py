@@ -11,7 +11,7 @@ from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.commands.models import load_translator
 from hf_vanilla_transformer.inference import precision
 from hf_vanilla_transformer.inference.ensemble import Ensemble
-from hf_vanilla_transformer.inference.parallel import use_threads
+from hf_vanilla_transformer.inference.parallel import run_in_parallel, use_threads
 from hf_vanilla_transformer.inference.translator import Translator
 
 SENTENCES = ["a dog", "the old man reads a book", "", "where do your friends live"]
@@ -132,27 +132,56 @@ def test_a_cache_that_cannot_be_written_does_no_harm(native, ratios):
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_choosing_really_translates_and_changes_neither_the_model_nor_random_numbers(native, small_model, beams):
-    model = small_model().train()
+    model = small_model()
     before, state = {name: weight.clone() for name, weight in model.state_dict().items()}, torch.get_rng_state()
-    with use_threads(2):
-        assert precision.choose_dtype(model, 4, beams) in (torch.float32, torch.bfloat16)
+    assert precision.choose_dtype(model, 4, beams) in (torch.float32, torch.bfloat16)
     assert torch.equal(torch.get_rng_state(), state)
-    assert model.training
+    assert not model.training
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     (workload,) = json.loads(native.read_text())
-    assert workload.startswith(f"2 x translation of 4 sentences with {beams} beams, 2 + 3 layers of width 32, ")
+    assert workload.startswith(f"1 x translation of 4 sentences with {beams} beams, 2 + 3 layers of width 32, ")
+
+
+def test_a_text_of_several_batches_is_measured_with_two_searches_at_a_time(native, small_model, monkeypatch):
+    together: list[int] = []
+
+    def record(search, batches):
+        together.append(len(batches))
+        return run_in_parallel(search, batches)
+
+    monkeypatch.setattr(precision, "run_in_parallel", record)
+    with use_threads(2):
+        precision.choose_dtype(small_model(), 1000, 1)
+        assert set(together) == {2}
+        assert "2 x translation of 48 sentences" in native.read_text()
 
 
 def test_one_search_at_a_time_is_measured_where_translating_runs_one(native, ratios, small_model):
-    ratios += [0.5, 0.5]
-    models = [small_model(), small_model()]
+    ratios += [0.5] * 4
+    sampling = small_model()
+    sampling.generation_config.do_sample = True
     with use_threads(2):
-        precision.choose_dtype(models[0], 1, 2)
-        precision.choose_dtype(Ensemble(models), 4, 2)
-    assert [workload.split(" sentences")[0] for workload in json.loads(native.read_text())] == [
-        "1 x translation of 1",
-        "1 x translation of 4",
-    ]
+        precision.choose_dtype(small_model(), 1)
+        precision.choose_dtype(small_model(), 48)
+        precision.choose_dtype(Ensemble([small_model(), small_model()]), 1000)
+        precision.choose_dtype(sampling, 1000, 2)
+    assert ratios == []
+    assert all(workload.startswith("1 x translation") for workload in json.loads(native.read_text()))
+
+
+def test_translating_with_auto_asks_a_copy_in_evaluation_mode(ratios, small_model, monkeypatch):
+    asked: list[bool] = []
+
+    def choose(model, *arguments):
+        asked.append(any(module.training for module in model.modules()))
+        return torch.float32
+
+    monkeypatch.setattr("hf_vanilla_transformer.inference.translator.choose_dtype", choose)
+    tokenizer = train_tokenizer(SENTENCES * 3, 270)
+    model = small_model(vocab_size=len(tokenizer)).train()
+    translate(model, tokenizer, SENTENCES, dtype="auto")
+    assert asked == [False]
+    assert all(module.training for module in model.modules())
 
 
 def test_fewer_sentences_are_measured_for_larger_models(ratios, native, small_model, monkeypatch):
