@@ -100,6 +100,17 @@ class PackedLinear:
         return output.relu_() if self.relu else output
 
 
+def _by_head(key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return views of keys and values as batches of heads, for batched matrix products.
+
+    *Shape:* two (B, h, S, d) to (B h, d, S) and (B h, S, d).
+    """
+    # `view`, which never copies: later steps write the keys and values that these views show
+    keys = key.view(-1, *key.shape[2:]).transpose(1, 2)
+    values = value.view(-1, *value.shape[2:])
+    return keys, values
+
+
 class _CachedLayer:
     """A decoder layer with its cached keys and values, stored head by head.
 
@@ -136,18 +147,10 @@ class _CachedLayer:
         # (B, h, S, d)
         self.cross_key = key.contiguous().to(dtype=dtype)
         self.cross_value = value.contiguous().to(dtype=dtype)
+        self.cross_attention = _by_head(self.cross_key, self.cross_value)
         # (B, h, capacity, d), of which t K rows are in use; `grow` adds the first ones
         self.key = self.cross_key[:, :, :0]
         self.value = self.cross_value[:, :, :0]
-
-    def _prepare(self):
-        """Prepare views of all keys and values as batches of heads, for batched matrix products."""
-        caches = (self.key, self.value, self.cross_key, self.cross_value)
-        # `view`, which never copies: `step` writes the keys and values that these views show
-        key, value, cross_key, cross_value = (cache.view(-1, *cache.shape[2:]) for cache in caches)
-        # (B h, d, capacity or S) and (B h, capacity or S, d)
-        self.self_attention = (key.transpose(1, 2), value)
-        self.cross_attention = (cross_key.transpose(1, 2), cross_value)
 
     def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
         """Split the heads and group the beams by sentence. *Shape:* (B K, h d) to (B, h, K, d)."""
@@ -181,7 +184,7 @@ class _CachedLayer:
         # of zeros, because 0 times the NaN of uninitialised memory would be NaN
         self.key = nn.functional.pad(self.key, (0, 0, 0, rows))
         self.value = nn.functional.pad(self.value, (0, 0, 0, rows))
-        self._prepare()
+        self.self_attention = _by_head(self.key, self.value)
 
     def step(self, x: torch.Tensor, used: int, mask: torch.Tensor, cross_mask: torch.Tensor | None) -> torch.Tensor:
         """Run the layer on the next position, after `used` cached rows. *Shape:* (B K, d_model) to (B K, d_model)."""
@@ -207,7 +210,8 @@ class _CachedLayer:
         """Keep only the sentences `rows` (indices into the batch)."""
         for name in ("cross_key", "cross_value", "key", "value"):
             setattr(self, name, getattr(self, name).index_select(0, rows))
-        self._prepare()
+        self.self_attention = _by_head(self.key, self.value)
+        self.cross_attention = _by_head(self.cross_key, self.cross_value)
 
 
 class IncrementalDecoder:
