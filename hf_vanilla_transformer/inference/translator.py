@@ -29,7 +29,7 @@ from .parallel import is_faster_in_parallel, run_in_parallel
 from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
 from .segments import Document
 
-MAX_TOKENS = 2048  # source tokens per batch, padding included
+MAX_TOKENS = 2048  # source tokens per batch of a beam search, padding included
 Progress = Callable[[int], object]  # called after each batch with the number of sentences in it
 
 
@@ -201,7 +201,7 @@ class Translator:
             nbest: number of hypotheses, at most the beam size unless tokens are sampled.
             scores: whether hypotheses have scores, even if there is only one of each sentence.
             max_tokens: the maximum number of source tokens per batch, padding included; a longer sentence forms a
-                batch of its own.
+                batch of its own. Greedy search takes twice as many, which need less memory than those of a beam.
             progress: called after each batch with the number of sentences in it.
             generate_kwargs: passed to `model.generate`; defaults come from the generation config of the model.
 
@@ -220,6 +220,9 @@ class Translator:
 
         was_training = self.model.training
         self.model.eval()
+        num_beams = generate_kwargs.get("num_beams") or self.model.generation_config.num_beams or 1
+        if num_beams == nbest == 1:
+            max_tokens *= 2
         lengths = [len(sources[i]) for i in places]
         # Longest first, so that running out of memory happens in the first batch and not after an hour
         batches = [[places[i] for i in batch] for batch in reversed(batches_by_length(lengths, lengths, max_tokens))]

@@ -128,7 +128,7 @@ class _Subclass(VanillaTransformerForConditionalGeneration):
 
 def test_a_subclass_uses_all_cores_at_once(translator, parallel):
     model = _Subclass(translator.model.config).eval()
-    Translator(model, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
+    Translator(model, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=20, max_new_tokens=5)
     assert parallel == []
 
 
@@ -136,16 +136,16 @@ def test_a_subclass_uses_all_cores_at_once(translator, parallel):
 def test_adapters_outside_the_decoder_use_all_cores_at_once(translator, parallel):
     adapters = LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=r".*model\.encoder\..*q_proj")
     model = get_peft_model(translator.model, adapters).eval()
-    Translator(model, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
+    Translator(model, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=20, max_new_tokens=5)
     assert parallel == []
 
 
 def test_a_foreign_model_uses_all_cores_at_once(translator, parallel, small_model):
     model = small_model(vocab_size=translator.model.config.vocab_size, length_normalization="length")
     marian = Translator(convert.to_marian(model), translator.tokenizer)
-    found = marian.translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5, num_beams=1)
+    found = marian.translate_ids(SOURCES[:20], max_tokens=20, max_new_tokens=5, num_beams=1)
     expected = Translator(model, translator.tokenizer).translate_ids(
-        SOURCES[:20], max_tokens=40, max_new_tokens=5, num_beams=1
+        SOURCES[:20], max_tokens=20, max_new_tokens=5, num_beams=1
     )
     assert found == expected
     assert len(parallel) == 1  # of `expected`
@@ -154,10 +154,10 @@ def test_a_foreign_model_uses_all_cores_at_once(translator, parallel, small_mode
 def test_a_single_batch_a_hook_an_ensemble_and_autocast_use_all_cores_at_once(translator, parallel, small_model):
     translator.translate_ids(SOURCES, max_tokens=10_000, max_new_tokens=5)
     hook = translator.model.model.encoder.register_forward_hook(lambda *call: None)
-    translator.translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
+    translator.translate_ids(SOURCES[:20], max_tokens=20, max_new_tokens=5)
     hook.remove()
     with torch.autocast("cpu", torch.bfloat16):
-        translator.translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
+        translator.translate_ids(SOURCES[:20], max_tokens=20, max_new_tokens=5)
     ensemble = Ensemble([translator.model, small_model(vocab_size=translator.model.config.vocab_size)])
-    Translator(ensemble, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=40, max_new_tokens=5)
+    Translator(ensemble, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=20, max_new_tokens=5)
     assert parallel == []

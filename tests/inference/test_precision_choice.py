@@ -142,7 +142,10 @@ def test_choosing_really_translates_and_changes_neither_the_model_nor_random_num
     assert workload.startswith(f"1 x translation of 4 sentences with {beams} beams, 2 + 3 layers of width 32, ")
 
 
-def test_a_text_of_several_batches_is_measured_with_two_searches_at_a_time(native, small_model, monkeypatch):
+@pytest.mark.parametrize(("beams", "sentences"), [(1, 96), (2, 48)])
+def test_a_text_of_several_batches_is_measured_with_two_searches_at_a_time(
+    beams, sentences, native, small_model, monkeypatch
+):
     together: list[int] = []
 
     def record(search, batches):
@@ -151,18 +154,19 @@ def test_a_text_of_several_batches_is_measured_with_two_searches_at_a_time(nativ
 
     monkeypatch.setattr(precision, "run_in_parallel", record)
     with use_threads(2):
-        precision.choose_dtype(small_model(), 1000, 1)
+        precision.choose_dtype(small_model(), 1000, beams)
         assert set(together) == {2}
-        assert "2 x translation of 48 sentences" in native.read_text()
+        assert f"2 x translation of {sentences} sentences" in native.read_text()
 
 
 def test_one_search_at_a_time_is_measured_where_translating_runs_one(native, ratios, small_model):
-    ratios += [0.5] * 4
+    ratios += [0.5] * 5
     sampling = small_model()
     sampling.generation_config.do_sample = True
     with use_threads(2):
         precision.choose_dtype(small_model(), 1)
-        precision.choose_dtype(small_model(), 48)
+        precision.choose_dtype(small_model(), 96, 1)
+        precision.choose_dtype(small_model(), 48, 3)
         precision.choose_dtype(Ensemble([small_model(), small_model()]), 1000)
         precision.choose_dtype(sampling, 1000, 2)
     assert ratios == []

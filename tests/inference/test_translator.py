@@ -106,6 +106,24 @@ def test_progress_counts_every_sentence(model, tokenizer):
     assert len(counts) > 2
 
 
+@pytest.mark.parametrize(
+    ("settings", "sentences"),
+    [
+        ({"num_beams": 1}, 8),
+        ({"num_beams": 2}, 4),
+        # samples of one sentence take as much memory as a beam
+        ({"num_beams": 1, "do_sample": True, "nbest": 2}, 4),
+    ],
+)
+def test_batches_of_a_greedy_search_are_twice_as_large(settings, sentences, model, tokenizer):
+    counts = []
+    sources = tokenizer(["the dog sleeps"] * 16)["input_ids"]
+    Translator(model, tokenizer).translate_ids(
+        sources, max_tokens=4 * len(sources[0]), max_new_tokens=2, progress=counts.append, **settings
+    )
+    assert counts == [sentences] * (16 // sentences)
+
+
 def test_training_mode_is_restored(model, tokenizer):
     model.train()
     translate(model, tokenizer, SENTENCES[:1])
@@ -138,6 +156,7 @@ def test_long_sentence_does_not_change_the_batches_of_the_others(tokenizer):
     class Recorder:
         training, device = False, torch.device("cpu")
         config = SimpleNamespace(pad_token_id=0)
+        generation_config = SimpleNamespace(num_beams=4)
 
         def __init__(self):
             self.shapes = []
