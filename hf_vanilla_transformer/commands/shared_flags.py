@@ -45,9 +45,7 @@ class DtypeFlags:
 class BatchFlags:
     """The batch size."""
 
-    max_tokens: int = option(
-        "maximum tokens per batch; twice as many for greedy translations", 2048, parse=positive
-    )
+    max_tokens: int = option("maximum tokens per batch; twice as many for greedy translations", 2048, parse=positive)
 
 
 @dataclass(kw_only=True)

@@ -3,9 +3,9 @@
 python scripts/benchmarks/parallel.py                  about 2 minutes on 2 cores
 python scripts/benchmarks/parallel.py --models base    about 10 minutes
 
-A random model of the size of `tiny` translates batches of 2,048 source tokens, sentences of 20 tokens to 25, with beam
-4 and greedily, in float32 and, where the processor has it natively, in bfloat16. Both ways take turns; the medians are
-printed as a Markdown table.
+A random model of the size of `tiny` translates batches of 2,048 source tokens with beam 4 and of 4,096 greedily, as
+`translate` does, sentences of 20 tokens to 25, in float32 and, where the processor has it natively, in bfloat16. Both
+ways take turns; the medians are printed as a Markdown table.
 """
 
 import argparse
@@ -40,9 +40,10 @@ def run_all(way: Any, run: Callable[[torch.Tensor], torch.Tensor], batches: list
 
 def measure_searches(report: Report, name: str, count: int, repeats: int) -> None:
     """Measure both ways with a random model of the size `name`."""
-    batches = [torch.randint(4, VOCAB_SIZE, (MAX_TOKENS // SOURCE_LENGTH, SOURCE_LENGTH)) for _ in range(count)]
     for our, model in in_formats("ours", random_model(name)).items():
         for search, beams in SEARCHES.items():
+            sentences = MAX_TOKENS * (2 if beams == 1 else 1) // SOURCE_LENGTH
+            batches = [torch.randint(4, VOCAB_SIZE, (sentences, SOURCE_LENGTH)) for _ in range(count)]
             run = partial(translate, model, beams)
             ways = {way: partial(run_all, function, run, batches) for way, function in WAYS.items()}
             seconds = time_interleaved(repeats, **ways)
