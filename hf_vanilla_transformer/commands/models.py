@@ -13,20 +13,18 @@ if TYPE_CHECKING:
     from ..inference.translator import Translation, Translator
 
 
-_TEXT = 1000  # sentences: a text of several batches, for which `--dtype auto` measures
-
-
 def load_translator(
     names: Sequence[str],
     backend: str = "torch",
     dtype: str | None = None,
-    batch_size: int = _TEXT,
+    batch_size: int | None = None,
     num_beams: int | None = None,
+    do_sample: bool = False,
 ) -> "Translator":
     """Load a model and its tokenizer from a folder or the Hub; several names form an ensemble.
 
     Args:
-        names, backend, dtype, batch_size, num_beams: as for `Translator.load`.
+        names, backend, dtype, batch_size, num_beams, do_sample: as for `Translator.load`.
 
     Raises:
         OSError, ValueError: as `Translator.load`.
@@ -39,7 +37,7 @@ def load_translator(
         raise UsageError("An ensemble requires --backend torch.")
     if backend != "torch" and dtype is not None:
         raise UsageError("--dtype requires --backend torch; export a model with --quantization instead.")
-    translator = Translator.load(names, backend, dtype, batch_size, num_beams)
+    translator = Translator.load(names, backend, dtype, batch_size, num_beams, do_sample)
     if dtype == "auto":
         say(f"--dtype auto: {translator.name} translates in {translator.dtype}")
     return translator

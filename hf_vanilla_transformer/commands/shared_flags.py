@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from ..export.registry import FORMATS
 from ..flags import finite, option, positive
 
+_MAX_TOKENS = 2048
+
 
 @dataclass(kw_only=True)
 class ModelFlags:
@@ -45,7 +47,7 @@ class DtypeFlags:
 class BatchFlags:
     """The batch size."""
 
-    max_tokens: int = option("maximum tokens per batch; twice as many for greedy translations", 2048, parse=positive)
+    max_tokens: int = option("maximum tokens per batch", _MAX_TOKENS, parse=positive)
 
 
 @dataclass(kw_only=True)
@@ -70,6 +72,12 @@ class DirectionFlags:
 @dataclass(kw_only=True)
 class DecodingFlags(BatchFlags, SearchFlags, DirectionFlags):
     """All settings of a translation."""
+
+    max_tokens: int = option(
+        "maximum tokens per batch; twice as many with one beam, unless scores are requested",
+        _MAX_TOKENS,
+        parse=positive,
+    )
 
 
 @dataclass(kw_only=True)

@@ -3,12 +3,12 @@
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import BinaryIO, ClassVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from ..data.document_files import ENDINGS, PLAIN, ending_of, texts_of, with_texts
 from ..files import JsonObject, check_folder, replacing
@@ -17,6 +17,9 @@ from .console import UsageError, print_in_utf8, say
 from .models import load_translator, report_problems, resolve_languages, translate_settings
 from .runner_flags import RunnerFlags
 from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
+
+if TYPE_CHECKING:
+    from ..inference.translator import Translator
 
 MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
@@ -99,7 +102,7 @@ def run(args: TranslateArguments) -> None:
     if sys.stdin is None:
         raise OSError("Standard input is closed: redirect the text to it with < FILE.")
 
-    translator = load_translator(args.model, args.backend, args.dtype, num_beams=args.num_beams)
+    translator = _load(args, args.model, args.dtype)
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
     print_in_utf8()
@@ -138,7 +141,17 @@ def _sampling(args: TranslateArguments) -> Settings:
         raise UsageError("--do_sample requires --backend torch.")
     # One beam and all tokens, to sample from the model's own distribution; `generate` would take the model's beams and
     # only the 50 best tokens
-    return {"do_sample": True, "num_beams": args.num_beams or 1, "top_k": args.top_k or 0}
+    return {"do_sample": True, "num_beams": _num_beams(args), "top_k": args.top_k or 0}
+
+
+def _num_beams(args: TranslateArguments) -> int | None:
+    """Return the beam size, or None for that of the model; sampling has one beam."""
+    return args.num_beams or (1 if args.do_sample else None)
+
+
+def _load(args: TranslateArguments, models: Sequence[str], dtype: str | None) -> "Translator":
+    """Load the translator, for the search that the flags ask for."""
+    return load_translator(models, args.backend, dtype, num_beams=_num_beams(args), do_sample=args.do_sample)
 
 
 def _chunks(lines: Iterable[str], wait: bool) -> Iterator[list[str]]:
@@ -197,7 +210,7 @@ def _translate_documents(args: TranslateArguments, settings: Settings) -> None:
     # All of them, so that a damaged one is reported before the model is loaded
     contents = [Path(name).read_bytes() for name in args.documents]
     texts = list(map(texts_of, contents, args.documents))
-    translator = load_translator(args.model, args.backend, args.dtype, num_beams=args.num_beams)
+    translator = _load(args, args.model, args.dtype)
     resolve_languages(translator, args)
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr) as bar:
@@ -221,6 +234,7 @@ def _translate_files(args: TranslateArguments, settings: Settings) -> None:
     from ..corpus.corpus_translation import CorpusJob, CorpusTranslation, recorded_dtype
     from ..corpus.spans import find_files
     from ..export.registry import find_format
+    from ..inference.parallel import use_threads
 
     runner = args.make_runner(use_gpus=args.backend == "torch" or find_format(args.backend).uses_gpus)
     if args.scores and args.output_format == "txt":
@@ -231,8 +245,9 @@ def _translate_files(args: TranslateArguments, settings: Settings) -> None:
     models = [str(Path(name).resolve()) if Path(name).is_dir() else name for name in args.model]
     # a job that resumes keeps its choice
     dtype = recorded_dtype(args.output_dir) if args.dtype == "auto" else None
-    # to check it before any task starts
-    translator = load_translator(models, args.backend, dtype or args.dtype, num_beams=args.num_beams)
+    # to check it before any task starts; a worker searches with its own number of threads
+    with use_threads(args.threads):
+        translator = _load(args, models, dtype or args.dtype)
     if not translator.model.returns_scores and (args.scores or args.nbest > 1):
         raise UsageError(f"--backend {args.backend} has neither --scores nor --nbest.")
     source_lang, target_lang = resolve_languages(translator, args)
@@ -240,7 +255,7 @@ def _translate_files(args: TranslateArguments, settings: Settings) -> None:
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
     # checks the tag
     translator.encode([""], source_lang, target_lang, args.tag)
-    beams = translator.num_hypotheses(args.num_beams or (1 if args.do_sample else None))
+    beams = translator.num_hypotheses(_num_beams(args))
     if args.nbest > beams and not (args.do_sample and beams == 1):
         # without beams, samples are independent
         raise UsageError(f"--nbest {args.nbest} exceeds the beam size, {beams}: raise --num_beams.")

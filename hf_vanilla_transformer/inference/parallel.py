@@ -1,4 +1,4 @@
-"""Run two searches at a time on two cores, each on one of them.
+"""How many sentences are searched together, and two searches at a time on two cores, each on one of them.
 
 A search consists of many small operators, which two cores at once run badly; one on each core takes less time
 (`python scripts/benchmarks/parallel.py` prints the ratios). With more cores, each search would need several threads of
@@ -13,9 +13,15 @@ from typing import Any, TypeVar
 
 import torch
 
+MAX_TOKENS = 2048  # source tokens per batch, padding included
 AT_ONCE = 2
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+
+def batch_tokens(max_tokens: int, num_beams: int) -> int:
+    """Return the maximum number of source tokens per batch: with one beam, twice as many as with several."""
+    return 2 * max_tokens if num_beams == 1 else max_tokens
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from huggingface_hub import constants
 
 from ..files import read_json, write_whole
-from .parallel import AT_ONCE, is_faster_in_parallel, run_in_parallel
+from .parallel import AT_ONCE, MAX_TOKENS, batch_tokens, is_faster_in_parallel, run_in_parallel
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 # A smaller gain than this is not worth the digits that bfloat16 lacks
@@ -23,10 +23,8 @@ _GAIN = 0.03
 # Bounds of a measurement: its seconds after the first round, and the floating-point operations of one search
 _SECONDS = 0.4
 OPERATIONS = 1e10
-# A full batch of a text has some 150 sentences at first, but fewer in most steps, since they end at different times;
-# batches of a greedy search have twice as many
-_SENTENCES = 48
-_GREEDY_SENTENCES = 96
+# What is measured has the size of an average step: a third of a batch, whose sentences end at different times
+_STEPS_SHARE = 3
 _SOURCE_LENGTH = 14
 _NEW_TOKENS = 10
 
@@ -78,20 +76,23 @@ def named_dtype(name: str) -> torch.dtype:
     return torch.float32 if name == "auto" else getattr(torch, name)
 
 
-def choose_dtype(model: Any, batch_size: int = 1, num_beams: int | None = None) -> torch.dtype:
+def choose_dtype(
+    model: Any, batch_size: int | None = 1, num_beams: int | None = None, do_sample: bool | None = None
+) -> torch.dtype:
     """Return the dtype, float32 or bfloat16, in which a model translates faster on its device.
 
     Args:
         model: a model or an ensemble in evaluation mode; it stays as it is.
-        batch_size: how many sentences are translated together, of which at most 48 are measured, or 96 greedily; more
-            are taken for a text of several batches.
+        batch_size: how many sentences are translated together; None for a text of several batches.
         num_beams: the beam size; by default that of the model.
+        do_sample: whether tokens will be sampled; by default as the model does.
     """
     config = model.config
     beams = num_beams or model.generation_config.num_beams or 1
     operations = 2 * model.num_parameters() * (_SOURCE_LENGTH + beams * _NEW_TOKENS)
-    full = _GREEDY_SENTENCES if beams == 1 else _SENTENCES
-    sentences = max(1, min(batch_size, full, int(OPERATIONS / operations)))
+    full = batch_tokens(MAX_TOKENS, beams) // _SOURCE_LENGTH
+    is_text = batch_size is None or batch_size > full
+    sentences = max(1, min(batch_size or full, full // _STEPS_SHARE, int(OPERATIONS / operations)))
     shape = (sentences, _SOURCE_LENGTH)
     source = torch.randint(config.vocab_size, shape, generator=torch.Generator().manual_seed(0)).to(model.device)
     # No hypothesis ends early, since models never generate padding
@@ -99,7 +100,7 @@ def choose_dtype(model: Any, batch_size: int = 1, num_beams: int | None = None) 
 
     # Two searches at a time share Python, which slows down small operators more than large ones: one search alone
     # would not show which format is faster
-    searches = AT_ONCE if batch_size > full and is_faster_in_parallel(model) else 1
+    searches = AT_ONCE if is_text and not do_sample and is_faster_in_parallel(model) else 1
 
     def step_in(dtype: torch.dtype) -> Callable[[], object]:
         translates = copy.deepcopy(model).to(dtype).eval()

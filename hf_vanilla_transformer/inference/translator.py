@@ -25,11 +25,10 @@ from ..model.text_rules_vanilla_transformer import Directions, check_weights, is
 from .alignment import Links, align
 from .ensemble import Ensemble
 from .html import HtmlDocument
-from .parallel import is_faster_in_parallel, run_in_parallel
+from .parallel import MAX_TOKENS, batch_tokens, is_faster_in_parallel, run_in_parallel
 from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
 from .segments import Document
 
-MAX_TOKENS = 2048  # source tokens per batch of a beam search, padding included
 Progress = Callable[[int], object]  # called after each batch with the number of sentences in it
 
 
@@ -104,8 +103,9 @@ class Translator:
         names: str | Sequence[str],
         backend: str = "torch",
         dtype: str | None = None,
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         num_beams: int | None = None,
+        do_sample: bool = False,
     ) -> "Translator":
         """Return the translator of a saved model, on the accelerator if there is one; several names form an ensemble.
 
@@ -114,7 +114,7 @@ class Translator:
             backend: "torch", or one of `export.registry.FORMATS`, to which a saved model is exported first.
             dtype: number format of the weights in torch, one of `precision.DTYPES` (default: "float32"); "auto" is the
                 faster one here.
-            batch_size, num_beams: for which "auto" measures, as in `precision.choose_dtype`.
+            batch_size, num_beams, do_sample: for which "auto" measures, as in `precision.choose_dtype`.
 
         Raises:
             ImportError: if the runtime of an export is not installed.
@@ -133,7 +133,7 @@ class Translator:
         models, tokenizers = zip(*(_load_in_torch(each, dtype or "float32") for each in names), strict=True)
         model = models[0] if len(models) == 1 else _make_ensemble(names, models, tokenizers)
         if dtype == "auto":
-            model.to(choose_dtype(model, batch_size, num_beams))  # type: ignore[arg-type]
+            model.to(choose_dtype(model, batch_size, num_beams, do_sample))  # type: ignore[arg-type]
         return cls(model, tokenizers[0], name)
 
     @property
@@ -201,7 +201,7 @@ class Translator:
             nbest: number of hypotheses, at most the beam size unless tokens are sampled.
             scores: whether hypotheses have scores, even if there is only one of each sentence.
             max_tokens: the maximum number of source tokens per batch, padding included; a longer sentence forms a
-                batch of its own. Greedy search takes twice as many, which need less memory than those of a beam.
+                batch of its own. With one beam, twice as many, but not with scores, whose pass takes much memory.
             progress: called after each batch with the number of sentences in it.
             generate_kwargs: passed to `model.generate`; defaults come from the generation config of the model.
 
@@ -220,9 +220,8 @@ class Translator:
 
         was_training = self.model.training
         self.model.eval()
-        num_beams = generate_kwargs.get("num_beams") or self.model.generation_config.num_beams or 1
-        if num_beams == nbest == 1:
-            max_tokens *= 2
+        if nbest == 1 and not scores:
+            max_tokens = batch_tokens(max_tokens, self._num_beams(generate_kwargs))
         lengths = [len(sources[i]) for i in places]
         # Longest first, so that running out of memory happens in the first batch and not after an hour
         batches = [[places[i] for i in batch] for batch in reversed(batches_by_length(lengths, lengths, max_tokens))]
@@ -243,6 +242,12 @@ class Translator:
                     progress(len(batch))
         self.model.train(was_training)
         return results
+
+    def _num_beams(self, settings: dict[str, Any]) -> int:
+        """Return the beam size of a search with these arguments of `generate`."""
+        if num_beams := settings.get("num_beams"):
+            return num_beams
+        return (settings.get("generation_config") or self.model.generation_config).num_beams or 1
 
     def _can_search_in_parallel(self, settings: dict[str, object]) -> bool:
         """Return whether two threads should search, which may share nothing but the weights."""
@@ -514,10 +519,8 @@ def translate(
         raise ValueError("translate returns one translation per sentence; Translator.translate has nbest.")
     texts = [sentences] if isinstance(sentences, str) else _check_sentences(sentences)
     if dtype is not None:
-        beams = generate_kwargs.get("num_beams")
-        # A copy, because `Module.to` would convert the weights of the caller's model
-        model = copy.deepcopy(model).eval()
-        model.to(choose_dtype(model, len(texts), beams) if dtype == "auto" else named_dtype(dtype))
+        # a text that is split has more sentences
+        model = _copy_in(dtype, model, None if split_sentences else len(texts), generate_kwargs)
 
     translator = Translator(model, tokenizer)
     translations = translator.translate(
@@ -537,6 +540,14 @@ def translate(
         warnings.warn(f"Not translated, counted from 0: {'; '.join(problems)}.{advice}", stacklevel=2)
     results = [translation.text for translation in translations]
     return results[0] if isinstance(sentences, str) else results
+
+
+def _copy_in(dtype: str, model: Any, batch_size: int | None, settings: Mapping[str, Any]) -> Any:
+    """Return a copy of a model in a number format, where "auto" is the faster one for a search with these settings."""
+    # `Module.to` would convert the weights of the caller's model
+    model = copy.deepcopy(model).eval()
+    search = [settings.get(name) for name in ("num_beams", "do_sample")]
+    return model.to(choose_dtype(model, batch_size, *search) if dtype == "auto" else named_dtype(dtype))
 
 
 def _check_sentences(sentences: Iterable[str]) -> list[str]:

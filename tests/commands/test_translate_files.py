@@ -13,6 +13,7 @@ from tokenizers.normalizers import NFKC
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.source import TextFile
+from hf_vanilla_transformer.inference.parallel import use_threads
 
 
 @pytest.fixture
@@ -71,6 +72,24 @@ def test_a_job_that_resumes_keeps_the_number_format_that_auto_chose(saved, corpu
     assert manifest["settings"]["dtype"] == "bfloat16"
     assert corpus("--dtype", "bfloat16", name="given") == 0
     assert read_parts(saved.folder / "out") == read_parts(saved.folder / "given")
+
+
+@pytest.mark.parametrize(
+    ("flags", "workload"),
+    [
+        # a worker with one thread searches one batch at a time, wherever the choice is made
+        ([], "1 x translation of 48 sentences with 2 beams"),
+        (["--threads", "2"], "2 x translation of 48 sentences with 2 beams"),
+        (["--threads", "2", "--do_sample"], "1 x translation of 48 sentences with 2 beams"),
+    ],
+)
+def test_auto_measures_the_search_that_the_workers_run(flags, workload, corpus, monkeypatch):
+    measured: list[str] = []
+    module = "hf_vanilla_transformer.inference.precision"
+    monkeypatch.setattr(f"{module}.is_faster_in_bfloat16", lambda work, *steps: measured.append(work) or False)
+    with use_threads(2):
+        assert corpus("--dtype", "auto", *flags) == 0
+    assert [work.partition(", ")[0] for work in measured] == [workload]
 
 
 def test_text_output_has_one_translation_per_line(saved, corpus, capsys):

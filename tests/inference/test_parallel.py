@@ -78,7 +78,7 @@ def test_two_searches_at_a_time_are_for_two_cores_and_the_main_thread(cores, exp
             assert not other.submit(is_faster_in_parallel, model).result()
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 4, "length_penalty": 1.0}])
+@pytest.mark.parametrize("settings", [{"num_beams": 1}, {"num_beams": 4, "length_penalty": 1.0}])
 def test_outputs_and_progress_are_those_of_one_search_at_a_time(translator, parallel, settings):
     with use_threads(1):
         expected = translator.translate_ids(SOURCES, scores=True, max_tokens=40, **settings)

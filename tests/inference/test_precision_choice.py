@@ -142,7 +142,7 @@ def test_choosing_really_translates_and_changes_neither_the_model_nor_random_num
     assert workload.startswith(f"1 x translation of 4 sentences with {beams} beams, 2 + 3 layers of width 32, ")
 
 
-@pytest.mark.parametrize(("beams", "sentences"), [(1, 96), (2, 48)])
+@pytest.mark.parametrize(("beams", "sentences"), [(1, 97), (2, 48)])
 def test_a_text_of_several_batches_is_measured_with_two_searches_at_a_time(
     beams, sentences, native, small_model, monkeypatch
 ):
@@ -154,19 +154,21 @@ def test_a_text_of_several_batches_is_measured_with_two_searches_at_a_time(
 
     monkeypatch.setattr(precision, "run_in_parallel", record)
     with use_threads(2):
-        precision.choose_dtype(small_model(), 1000, beams)
+        precision.choose_dtype(small_model(), None, beams)
         assert set(together) == {2}
         assert f"2 x translation of {sentences} sentences" in native.read_text()
 
 
 def test_one_search_at_a_time_is_measured_where_translating_runs_one(native, ratios, small_model):
-    ratios += [0.5] * 5
+    ratios += [0.5] * 6
     sampling = small_model()
     sampling.generation_config.do_sample = True
     with use_threads(2):
         precision.choose_dtype(small_model(), 1)
-        precision.choose_dtype(small_model(), 96, 1)
-        precision.choose_dtype(small_model(), 48, 3)
+        # whole batches of sentences of 14 tokens
+        precision.choose_dtype(small_model(), 292, 1)
+        precision.choose_dtype(small_model(), 146, 3)
+        precision.choose_dtype(small_model(), None, 4, do_sample=True)
         precision.choose_dtype(Ensemble([small_model(), small_model()]), 1000)
         precision.choose_dtype(sampling, 1000, 2)
     assert ratios == []
@@ -186,6 +188,28 @@ def test_translating_with_auto_asks_a_copy_in_evaluation_mode(ratios, small_mode
     translate(model, tokenizer, SENTENCES, dtype="auto")
     assert asked == [False]
     assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"num_beams": 3}, (len(SENTENCES), 3, None)),
+        ({"do_sample": True}, (len(SENTENCES), None, True)),
+        # texts that are split have any number of sentences
+        ({"split_sentences": True}, (None, None, None)),
+    ],
+)
+def test_translating_with_auto_measures_its_own_search(settings, expected, small_model, monkeypatch):
+    asked: list[tuple] = []
+
+    def choose(model, *arguments):
+        asked.append(arguments)
+        return torch.float32
+
+    monkeypatch.setattr("hf_vanilla_transformer.inference.translator.choose_dtype", choose)
+    tokenizer = train_tokenizer(SENTENCES * 3, 270)
+    translate(small_model(vocab_size=len(tokenizer)), tokenizer, SENTENCES, dtype="auto", **settings)
+    assert asked == [expected]
 
 
 def test_fewer_sentences_are_measured_for_larger_models(ratios, native, small_model, monkeypatch):

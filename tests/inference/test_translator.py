@@ -8,6 +8,7 @@ import pytest
 import torch
 from datasets import Dataset
 from search_models import nbest_lists, translate_ids
+from transformers import GenerationConfig
 
 from hf_vanilla_transformer import Ensemble, Translator, VanillaTransformerTrainer, train_tokenizer, translate
 from hf_vanilla_transformer.data.tags import add_tags
@@ -111,11 +112,13 @@ def test_progress_counts_every_sentence(model, tokenizer):
     [
         ({"num_beams": 1}, 8),
         ({"num_beams": 2}, 4),
-        # samples of one sentence take as much memory as a beam
+        ({"generation_config": GenerationConfig(num_beams=2, max_length=4)}, 4),
+        # samples of one sentence take as much memory as a beam, and so do scores
         ({"num_beams": 1, "do_sample": True, "nbest": 2}, 4),
+        ({"num_beams": 1, "scores": True}, 4),
     ],
 )
-def test_batches_of_a_greedy_search_are_twice_as_large(settings, sentences, model, tokenizer):
+def test_batches_of_one_beam_are_twice_as_large(settings, sentences, model, tokenizer):
     counts = []
     sources = tokenizer(["the dog sleeps"] * 16)["input_ids"]
     Translator(model, tokenizer).translate_ids(
