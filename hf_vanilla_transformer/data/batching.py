@@ -206,9 +206,6 @@ class GivenRows(Rows):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> Pair:
-        return self.dataset[index]
-
     def __getitems__(self, indices: list[int]) -> Sequence[Pair]:
         # A Dataset of `datasets` reads them all at once.
         several = getattr(self.dataset, "__getitems__", None)

@@ -331,8 +331,11 @@ class PreparedFolder(TextFile):
             advice = "prepare it with this run's tokenizer"
             raise ValueError(f"{self.path} was prepared with another vocabulary; {advice}.")
         self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
-        rows: Rows = TokenRows(load_shards(self.path), self.prefix(how))
+        prefix = self.prefix(how)
+        rows: Rows = TokenRows(load_shards(self.path), prefix)
         if self.streamed:
+            if prefix:
+                raise ValueError(f"{self.path} cannot be streamed: the model's sources start with a tag.")
             rows = ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
         how.report(f"{label}: {self.counts.used:,} prepared pairs")
         return rows

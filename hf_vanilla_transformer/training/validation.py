@@ -204,10 +204,11 @@ class ValidatingTrainer(Seq2SeqTrainer):
             translator = Translator(_without_wrapper(model), self.processing_class)
             found = translator.translate_ids(sources, progress=bar.update, **settings)
         outputs = [output.hypotheses[0] if output.hypotheses else [] for output in found]
-        rows = list(zip(mine, outputs, [pair["labels"] for pair in pairs], strict=True))
+        labels = [list(map(int, pair["labels"])) for pair in pairs]
+        rows = list(zip(mine, outputs, labels, strict=True))
         if processes > 1:
             rows = sorted(gather_object(rows), key=itemgetter(0))
-        return [output for _, output, _ in rows], [labels for _, _, labels in rows]
+        return [output for _, output, _ in rows], [reference for _, _, reference in rows]
 
     def _decode(self, *sides: list[list[int]]) -> list[list[str]]:
         return [self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in sides]

@@ -244,6 +244,9 @@ def test_token_rows_are_those_of_the_dataset(tokens):
     assert len(rows) == len(tokens) == 20
     found = [{name: ids.tolist() for name, ids in row.items()} for row in rows.__getitems__(indices)]
     assert found == [tokens[i] for i in indices]
+    tagged = TokenRows(tokens, prefix=[7, 8])
+    assert tagged[3]["input_ids"].tolist() == [7, 8, *tokens[3]["input_ids"]]
+    assert tagged[3]["labels"].tolist() == tokens[3]["labels"]
     whole = tokens.flatten_indices()
     found = [{name: ids.tolist() for name, ids in row.items()} for row in TokenRows(whole).__getitems__(indices)]
     assert found == [tokens[i] for i in indices]

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from copy import copy
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from hf_vanilla_transformer.data.source import (
     TextFile,
     Tokenization,
 )
+from hf_vanilla_transformer.data.tags import add_tags, language_tag
 
 Pairs = list[tuple[str, str]]
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -161,6 +162,12 @@ def test_every_origin_yields_the_same_rows_also_prepared_and_streamed(sample_fol
     while len(streamed) < 299:
         streamed += next(batches)
     assert contents(streamed) == expected
+
+    how.tokenizer = deepcopy(sample_tokenizer)
+    add_tags(how.tokenizer, [language_tag(LANGUAGES[1])])
+    how.config.language_pairs = ["-".join(LANGUAGES)]
+    with pytest.raises(ValueError, match="cannot be streamed: the model's sources start with a tag"):
+        PreparedFolder(LANGUAGES, str(prepared), streamed=True).tokenize(how, "stream")
 
 
 def test_a_mixture_is_a_source_with_the_pairs_counts_and_identity_of_its_parts(sample_folder, sample_tokenizer):

@@ -133,6 +133,24 @@ def test_one_plain_source_trains_as_before(train, run_flags, texts, tmp_path):
     assert f"train_file: {texts['moses']}" in settings
 
 
+def test_validation_translates_sources_with_their_tags(bidirectional, texts, monkeypatch):
+    validated: list[list[int]] = []
+
+    def record(translator, sources, **settings):
+        validated.extend([int(token) for token in source] for source in sources)
+        return translate_ids(translator, sources, **settings)
+
+    translate_ids = Translator.translate_ids
+    monkeypatch.setattr(Translator, "translate_ids", record)
+    folder = bidirectional("--validation_file", texts["moses"], "--eval_strategy", "steps", "--eval_steps", "2")
+    translator = Translator.load(folder)
+    expected = translator.encode([phrase.en for phrase in PHRASES[:150]], "en", "de")
+    expected += translator.encode([phrase.de for phrase in PHRASES[:150]], "de", "en")
+    # during training and at its end, but for a pair that cleaning drops
+    assert len(validated) > 500
+    assert set(map(tuple, validated)) <= set(map(tuple, expected))
+
+
 def test_a_model_of_two_directions_translates_both(bidirectional, texts, tmp_path, capsys, caplog):
     schedule = ("--eval_strategy", "steps", "--eval_steps", "2", "--metric_for_best_model", "de-en_loss")
     folder = bidirectional("--validation_file", texts["moses"], *schedule)
