@@ -5,6 +5,7 @@ written. The parsers that build a tree write tags, entities and missing elements
 """
 
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape, unescape
@@ -58,9 +59,9 @@ class HtmlDocument(Document):
     def __init__(self, text: str, language: str | None):
         self._language = language
         self._passages = []
-        # The HTML with references to passages, which are numbers between characters that are not in the text
+        # The HTML with references to passages, which are numbers between signs that nobody can guess and so write
         self._template: list[str] = []
-        self._sign = next(sign for sign in map(chr, range(0xE000, 0x110000)) if sign not in text)
+        self._sign = f"\ue000{secrets.token_hex(8)}"
         self._start_block()
         tokens = iter(_Tokenizer(text))
         for token in tokens:

@@ -178,6 +178,9 @@ NINES = "9" * 5000
         ('<img ALT=dog title="12" data-x=" alt=\'a\'">', '<img ALT="DOG" title="12" data-x=" alt=\'a\'">'),
         ("<p title='a dog'>12</p>", "<p title='A DOG'>12</p>"),
         ("\ue000 a \ue0000\ue000 <img alt=b>", '\ue000 A \ue0000\ue000 <img alt="B">'),
+        # what looks like a reference to a passage, also in other words
+        ("<p>a &#xe000;0&#xe000;", "<p>A \ue0000\ue000"),
+        ("<img alt='a &#57344;9&#57344;'>", "<img alt='A \ue0009\ue000'>"),
     ],
 )
 def test_only_text_and_the_attributes_for_readers_change(text, expected):
