@@ -66,7 +66,7 @@ class CorpusTranslation:
     def lines(self, sentence: str, translation: Translation) -> Iterator[str]:
         """Yield the lines of the output for a sentence, one per hypothesis."""
         hypotheses = translation.hypotheses
-        if not hypotheses:
+        if translation.problem or not hypotheses:
             # both sides blank, because training drops such pairs
             sentence = ""
             hypotheses = [Hypothesis("", 0.0)] * self.nbest

@@ -40,10 +40,18 @@ class MixedRows(Rows):
         rows: the rows of each source.
         weights: number of times that each pair of each source is used per epoch, on average.
         dropout: segments the words again whenever a pair is used; None to use the ids of `rows`.
+        longest: the maximum number of tokens on either side of a pair, tags included; None for any number.
     """
 
-    def __init__(self, rows: Sequence[Rows], weights: Sequence[float], dropout: BpeDropout | None = None):
+    def __init__(
+        self,
+        rows: Sequence[Rows],
+        weights: Sequence[float],
+        dropout: BpeDropout | None = None,
+        longest: int | None = None,
+    ):
         self.rows = rows
+        self.longest = longest
         self.weights = weights
         self.dropout = dropout
         # Rows that are streamed have no length, and cannot be mixed.
@@ -134,6 +142,8 @@ class MixedRows(Rows):
         if self.dropout is not None:
             # The batch was planned by lengths measured for draw 0; a longer draw must not exceed max_tokens.
             limit = self._max_tokens // len(rows)
+            if self.longest is not None:
+                limit = min(limit, self.longest)
             for side, name in enumerate(SIDES):
                 segmented = self._segment([row[name] for row in rows], limit, pairs, uses, side)
                 for row, ids in zip(rows, segmented, strict=True):

@@ -159,7 +159,7 @@ class Source:
         if weights == [1.0] and not how.bpe_dropout:
             return rows[0]
         dropout = BpeDropout(how.tokenizer, how.bpe_dropout, how.seed) if how.bpe_dropout else None
-        return MixedRows(rows, weights, dropout)
+        return MixedRows(rows, weights, dropout, how.longest)
 
 
 @dataclass(eq=False)
@@ -333,6 +333,10 @@ class PreparedFolder(TextFile):
         self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
         prefix = self.prefix(how)
         rows: Rows = TokenRows(load_shards(self.path), prefix)
+        # learned positions; the samplers check the tokens of a batch
+        if how.longest < how.max_tokens and (longest := max(int(side.max()) for side in rows.lengths)) > how.longest:
+            found = f"{self.path} has pairs of up to {longest} tokens, more than {how.longest}"
+            raise DataError(f"{found}; prepare the text again with a lower --max_sentence_tokens.")
         if self.streamed:
             if prefix:
                 raise ValueError(f"{self.path} cannot be streamed: the model's sources start with a tag.")

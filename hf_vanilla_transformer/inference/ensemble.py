@@ -65,6 +65,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         self._depths = [model.config.num_decoder_layers for model in models]
         # generate() allocates a cache with this number of layers, which `forward` distributes among the models
         config.num_decoder_layers = sum(self._depths)
+        # a source must suit every model
+        config.max_position_embeddings = min(model.config.max_position_embeddings for model in models)
         # The constructor derives a generation config from `config`, which that of the first model replaces
         super().__init__(config)
         self.generation_config = copy.deepcopy(models[0].generation_config)

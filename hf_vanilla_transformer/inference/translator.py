@@ -272,10 +272,12 @@ class Translator:
             "attention_mask": pad([[1] * len(source) for source in sources], 0).to(self.model.device),
         }
         has_scores = scores or nbest > 1
+        # a number saved with the model would be that of other calls
+        settings = {**settings, "num_return_sequences": nbest}
         if has_scores:
             # `output_sequence_scores` is this package's: unlike transformers' `output_scores`, it keeps the fast
             # search, and does not store the (steps, batch * beams, vocabulary) logits of the whole search
-            settings = {**settings, "num_return_sequences": nbest, "output_sequence_scores": True}
+            settings["output_sequence_scores"] = True
         found = self.model.generate(**inputs, **settings)
         # `return_dict_in_generate` may be among the settings, or in the generation config of the model
         sequences = found if isinstance(found, torch.Tensor) else found.sequences

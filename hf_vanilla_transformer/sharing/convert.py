@@ -323,11 +323,14 @@ def _reorder_vocabulary(marian: MarianMTModel, order: list[int]) -> None:
 
     new_ids = {old: new for new, old in enumerate(order)}
     for config in (marian.config, marian.generation_config):
-        for name in ("pad", "bos", "eos", "decoder_start", "forced_eos"):
+        for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos"):
             field = f"{name}_token_id"
             value = getattr(config, field, None)
             if value is not None:
                 setattr(config, field, [new_ids[i] for i in value] if isinstance(value, list) else new_ids[value])
+    for name in ("suppress_tokens", "begin_suppress_tokens"):
+        if tokens := getattr(marian.generation_config, name):
+            setattr(marian.generation_config, name, [new_ids[i] for i in tokens])
     if words := marian.generation_config.bad_words_ids:
         marian.generation_config.bad_words_ids = [[new_ids[i] for i in word] for word in words]
 

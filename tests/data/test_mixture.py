@@ -85,6 +85,16 @@ def test_batches_with_dropout_fit_and_differ_between_epochs_only(rows, tokenizer
     assert len(list(sampler)) == len(sampler)
 
 
+def test_dropout_makes_no_pair_longer_than_the_positions(rows, tokenizer):
+    longest = int(max(side.max() for side in rows[0].lengths))
+    mixture = MixedRows(rows[:1], [1.0], BpeDropout(tokenizer, 0.9, seed=3), longest)
+    drawn = [row for numbers in sampler_of(mixture) for row in mixture.__getitems__(numbers)]
+    assert max(len(row[side]) for row in drawn for side in ("input_ids", "labels")) <= longest
+    plain = MixedRows(rows[:1], [1.0], BpeDropout(tokenizer, 0.9, seed=3))
+    drawn = [row for numbers in sampler_of(plain) for row in plain.__getitems__(numbers)]
+    assert max(len(row[side]) for row in drawn for side in ("input_ids", "labels")) > longest
+
+
 @pytest.mark.parametrize("weight", [1.0, 2.0, 0.75])
 def test_dropout_is_rarely_given_up_for_lack_of_room(rows, tokenizer, weight):
     mixture = MixedRows(rows[:1], [weight], BpeDropout(tokenizer, 0.1, seed=3))

@@ -164,6 +164,11 @@ def test_every_origin_yields_the_same_rows_also_prepared_and_streamed(sample_fol
     assert contents(streamed) == expected
 
     how.tokenizer = deepcopy(sample_tokenizer)
+    how.config = VanillaTransformerConfig(position_embedding="learned", max_position_embeddings=9)
+    with pytest.raises(DataError, match=r"has pairs of up to [0-9]+ tokens, more than 9; prepare the text again"):
+        found["prepared"].tokenize(how, "prepared")
+
+    how.config = VanillaTransformerConfig()
     add_tags(how.tokenizer, [language_tag(LANGUAGES[1])])
     how.config.language_pairs = ["-".join(LANGUAGES)]
     with pytest.raises(ValueError, match="cannot be streamed: the model's sources start with a tag"):

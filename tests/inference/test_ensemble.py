@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from hf_vanilla_transformer import Translator, train_tokenizer
 from hf_vanilla_transformer.inference.ensemble import Ensemble
 
 SOURCE = torch.tensor([[5, 9, 13, 2, 0, 0], [7, 8, 9, 10, 11, 2], [21, 2, 0, 0, 0, 0]])
@@ -105,3 +106,13 @@ def test_output_limit_is_that_of_the_shortest_position_table(small_model):
     learned = small_model(position_embedding="learned", max_position_embeddings=9)
     assert Ensemble([small_model(), learned])._max_output_tokens() == 9
     assert Ensemble([small_model()])._max_output_tokens() > 10**9
+
+
+def test_a_source_must_suit_every_model(small_model):
+    tokenizer = train_tokenizer(["a dog runs"] * 3, 270)
+    size = {"vocab_size": len(tokenizer)}
+    learned = small_model(position_embedding="learned", max_position_embeddings=9, **size)
+    for models in ([small_model(**size), learned], [learned, small_model(**size)]):
+        long, short = Translator(Ensemble(models), tokenizer).translate(["a dog runs " * 9, "a dog"], num_beams=1)
+        assert "more than 9" in long.problem
+        assert short.problem is None

@@ -76,6 +76,12 @@ def test_the_largest_weights_of_half_precision_are_finite(model, tokenizer):
     Translator(model, tokenizer)
 
 
+def test_a_number_of_translations_saved_with_the_model_is_not_that_of_a_translator(model, tokenizer):
+    expected = translate(model, tokenizer, SENTENCES, num_beams=2)
+    model.generation_config.update(num_beams=2, num_return_sequences=2)
+    assert translate(model, tokenizer, SENTENCES) == expected
+
+
 def test_translation_equals_the_output_of_generate(model, tokenizer):
     inputs = tokenizer(SENTENCES[0], return_tensors="pt")
     expected = tokenizer.decode(model.generate(**inputs, num_beams=2)[0], skip_special_tokens=True)
@@ -170,7 +176,7 @@ def test_long_sentence_does_not_change_the_batches_of_the_others(tokenizer):
         def train(self, mode):
             return self
 
-        def generate(self, input_ids, attention_mask):
+        def generate(self, input_ids, attention_mask, num_return_sequences):
             self.shapes.append(tuple(input_ids.shape))
             return input_ids
 

@@ -95,6 +95,18 @@ def test_model_converted_from_marian_generates_the_same(num_beams):
     assert torch.equal(converted.generate(sources), model.generate(sources))
 
 
+def test_tokens_that_are_never_generated_keep_their_ids_when_converted_to_marian(small_model):
+    model = small_model()
+    sources = torch.tensor([[5, 6, 7, 2], [9, 8, 7, 2]])
+    start, *usual = model.generate(sources, num_beams=1, max_new_tokens=4)[0].tolist()
+    assert usual[1] not in (0, 1, 2)
+    model.generation_config.update(suppress_tokens=[usual[1]], begin_suppress_tokens=[usual[0]])
+    expected = model.generate(sources, num_beams=1, max_new_tokens=4)
+    assert expected[0].tolist() != [start, *usual]
+    converted = convert.from_marian(convert.to_marian(model))
+    assert torch.equal(converted.generate(sources, num_beams=1, max_new_tokens=4), expected)
+
+
 @pytest.mark.parametrize("num_beams", [1, 2])
 def test_translations_of_a_model_converted_to_marian_do_not_end_after_20_tokens(small_model, tmp_path, num_beams):
     model = small_model(lm_head_bias=True, max_position_embeddings=40)

@@ -496,6 +496,16 @@ def test_a_run_with_greedy_search_can_be_saved_continued_and_tuned(train, run_fl
     assert train(*text_flags[:6], *start, *tuned, "--output_dir", str(tmp_path / "tuned")) is not None
 
 
+def test_the_report_says_what_was_validated_with_a_moving_average(train, run_flags, text_flags, tmp_path, capfd):
+    flags = [*text_flags, "--save_steps", "1", "--metric_for_best_model", "loss", "--learning_rate", "1"]
+    flags += ["--lr_scheduler_type", "constant", "--ema_decay", "0.5"]
+    run = train(*run_flags(tmp_path / "run", *flags))
+    assert run.state.best_global_step == 1
+    folder = tmp_path / "run" / "checkpoint-1"
+    advice = "its moving average becomes the model with --load_best_model_at_end"
+    assert f"The best one by validation is in {folder}; {advice}" in capfd.readouterr().err
+
+
 def test_the_report_names_the_update_that_is_saved_and_the_best(train, run_flags, text_flags, tmp_path, capfd):
     run = train(*run_flags(tmp_path / "run", *text_flags, "--save_steps", "1", "--metric_for_best_model", "loss"))
     err = capfd.readouterr().err
