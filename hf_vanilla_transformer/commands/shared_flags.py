@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ..export.registry import FORMATS
 from ..flags import finite, option, positive
 
+# as in inference.parallel, which imports torch
 _MAX_TOKENS = 2048
 
 

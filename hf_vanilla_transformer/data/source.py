@@ -332,14 +332,16 @@ class PreparedFolder(TextFile):
             raise ValueError(f"{self.path} was prepared with another vocabulary; {advice}.")
         self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
         prefix = self.prefix(how)
+        if self.streamed and prefix:
+            raise ValueError(f"{self.path} cannot be streamed: the model's sources start with a tag.")
         rows: Rows = TokenRows(load_shards(self.path), prefix)
-        # learned positions; the samplers check the tokens of a batch
-        if how.longest < how.max_tokens and (longest := max(int(side.max()) for side in rows.lengths)) > how.longest:
-            found = f"{self.path} has pairs of up to {longest} tokens, more than {how.longest}"
-            raise DataError(f"{found}; prepare the text again with a lower --max_sentence_tokens.")
+        # the samplers check only the tokens of a batch
+        if how.longest < how.max_tokens:
+            longest = max(int(side.max()) for side in rows.lengths)
+            if longest > how.longest:
+                found = f"{self.path} has pairs of up to {longest} tokens, more than {how.longest}"
+                raise DataError(f"{found}; prepare the text again with a lower --max_sentence_tokens.")
         if self.streamed:
-            if prefix:
-                raise ValueError(f"{self.path} cannot be streamed: the model's sources start with a tag.")
             rows = ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
         how.report(f"{label}: {self.counts.used:,} prepared pairs")
         return rows

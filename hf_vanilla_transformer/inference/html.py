@@ -59,7 +59,7 @@ class HtmlDocument(Document):
     def __init__(self, text: str, language: str | None):
         self._language = language
         self._passages = []
-        # The HTML with references to passages, which are numbers between signs that nobody can guess and so write
+        # The HTML with references to passages: numbers between signs that are random, so that no text contains them
         self._template: list[str] = []
         self._sign = f"\ue000{secrets.token_hex(8)}"
         self._start_block()

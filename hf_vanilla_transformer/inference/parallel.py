@@ -1,4 +1,4 @@
-"""How many sentences are searched together, and two searches at a time on two cores, each on one of them.
+"""Decide how many sentences one search takes, and run two searches at a time on two cores, each on one of them.
 
 A search consists of many small operators, which two cores at once run badly; one on each core takes less time
 (`python scripts/benchmarks/parallel.py` prints the ratios). With more cores, each search would need several threads of

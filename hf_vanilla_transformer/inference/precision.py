@@ -23,8 +23,6 @@ _GAIN = 0.03
 # Bounds of a measurement: its seconds after the first round, and the floating-point operations of one search
 _SECONDS = 0.4
 OPERATIONS = 1e10
-# What is measured has the size of an average step: a third of a batch, whose sentences end at different times
-_STEPS_SHARE = 3
 _SOURCE_LENGTH = 14
 _NEW_TOKENS = 10
 
@@ -92,7 +90,8 @@ def choose_dtype(
     operations = 2 * model.num_parameters() * (_SOURCE_LENGTH + beams * _NEW_TOKENS)
     full = batch_tokens(MAX_TOKENS, beams) // _SOURCE_LENGTH
     is_text = batch_size is None or batch_size > full
-    sentences = max(1, min(batch_size or full, full // _STEPS_SHARE, int(OPERATIONS / operations)))
+    # In an average step, about a third of a batch is left, since sentences end at different times
+    sentences = max(1, min(batch_size or full, full // 3, int(OPERATIONS / operations)))
     shape = (sentences, _SOURCE_LENGTH)
     source = torch.randint(config.vocab_size, shape, generator=torch.Generator().manual_seed(0)).to(model.device)
     # No hypothesis ends early, since models never generate padding

@@ -147,7 +147,7 @@ class Translator:
         Args:
             num_beams: the beam size; by default that of the model.
         """
-        return (num_beams or self.model.generation_config.num_beams or 1) if self.model.returns_scores else 1
+        return self._num_beams({"num_beams": num_beams}) if self.model.returns_scores else 1
 
     def problem(self, num_tokens: int) -> str | None:
         """Return why a source of so many tokens, tags and `</s>` included, is not translated, or None if it is."""
@@ -201,7 +201,7 @@ class Translator:
             nbest: number of hypotheses, at most the beam size unless tokens are sampled.
             scores: whether hypotheses have scores, even if there is only one of each sentence.
             max_tokens: the maximum number of source tokens per batch, padding included; a longer sentence forms a
-                batch of its own. With one beam, twice as many, but not with scores, whose pass takes much memory.
+                batch of its own. With one beam, twice as many, unless scores take another pass.
             progress: called after each batch with the number of sentences in it.
             generate_kwargs: passed to `model.generate`; defaults come from the generation config of the model.
 

@@ -154,8 +154,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             output_sequence_scores: whether to return a `GenerateBeamEncoderDecoderOutput` with only `sequences`
                 (B num_return_sequences, T) and `sequences_scores` (B num_return_sequences,), the log-probabilities of
                 the generated tokens divided by the length penalty: the scores by which beam search ranks. Unlike
-                `output_scores`, it does not rule out the fast search, where it needs no more memory with beams.
-                Greedy search and sampling take one more pass, with logits of all positions at once.
+                `output_scores`, it does not rule out the fast search. A beam search needs no more memory for them;
+                greedy search and sampling take one more pass, with the logits of all positions at once.
 
         Raises:
             ValueError: If there is no source.

@@ -315,9 +315,9 @@ class _Run(ResolvedFlags):
         self._report(f"The model of update {updates:,}, its tokenizer and its card are in {self.folder}")
         kept = Path(self.folder, f"checkpoint-{best[0]}") if best else Path(self.folder)
         if best and best[0] != updates and kept.is_dir():
-            # what was validated is the average, and a checkpoint's model is not
-            advice = "; its moving average becomes the model with --load_best_model_at_end" if trainer.average else ""
-            self._report(f"The best one by validation is in {kept}{advice}")
+            self._report(f"The best one by validation is in {kept}")
+            if trainer.average:
+                self._report("Its moving average was validated, which --load_best_model_at_end makes the model")
         if self.args.push_to_hub:
             self._report(f"Uploaded to {trainer.push_to_hub()}")
         # Last, since it marks the run as finished: if anything above fails, the same command tries it again

@@ -5,6 +5,8 @@ import pytest
 from small import write_moses
 
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.commands.shared_flags import BatchFlags, DecodingFlags
+from hf_vanilla_transformer.inference.parallel import MAX_TOKENS
 
 
 @pytest.mark.parametrize("tokenization", ["ja-mecab", "char"])
@@ -70,3 +72,7 @@ def test_wrong_numbers_are_reported_in_plain_words(words, message, capsys):
     with pytest.raises(SystemExit):
         main(["translate", "model", *words])
     assert message in capsys.readouterr().err
+
+
+def test_the_flag_and_python_have_the_same_batches():
+    assert BatchFlags().max_tokens == DecodingFlags().max_tokens == MAX_TOKENS

@@ -226,7 +226,6 @@ def test_lines_longer_than_the_positions_are_blank_and_counted(saved, corpus, ca
 
 def test_texts_of_which_a_sentence_is_too_long_are_blank(saved, corpus, capsys):
     (saved.folder / "a.txt").write_text("A dog runs. " + "a dog runs " * 100 + "\n")
-    (saved.folder / "b.jsonl").unlink()
     (saved.folder / "b.jsonl").write_text("")
     assert corpus("--split_sentences") == 0
     assert json.loads(capsys.readouterr().out)["unusable_lines"] == 1

@@ -502,8 +502,9 @@ def test_the_report_says_what_was_validated_with_a_moving_average(train, run_fla
     run = train(*run_flags(tmp_path / "run", *flags))
     assert run.state.best_global_step == 1
     folder = tmp_path / "run" / "checkpoint-1"
-    advice = "its moving average becomes the model with --load_best_model_at_end"
-    assert f"The best one by validation is in {folder}; {advice}" in capfd.readouterr().err
+    err = capfd.readouterr().err
+    assert f"The best one by validation is in {folder}\n" in err
+    assert "Its moving average was validated, which --load_best_model_at_end makes the model" in err
 
 
 def test_the_report_names_the_update_that_is_saved_and_the_best(train, run_flags, text_flags, tmp_path, capfd):
