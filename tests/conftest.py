@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -10,7 +11,7 @@ import datasets
 import pyarrow as pa
 import pytest
 import torch
-from corpora import MULTI30K, NO_MULTI30K
+from corpora import CORPORA, find_corpus
 from export_models import PHRASES
 from filelock import FileLock
 from sample_text import LANGUAGES, PAIRS
@@ -26,6 +27,31 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.cli import main
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the tests that need real text by the fixtures that they use."""
+    for item in items:
+        if not CORPORA.keys().isdisjoint(item.fixturenames):
+            item.add_marker("real_text")
+
+
+@pytest.fixture(scope="session")
+def multi30k() -> Path:
+    """The folder of Multi30k, tokenised and lower-cased."""
+    return find_corpus("multi30k")
+
+
+@pytest.fixture(scope="session")
+def multi30k_raw() -> Path:
+    """The folder of Multi30k as it was written."""
+    return find_corpus("multi30k_raw")
+
+
+@pytest.fixture(scope="session")
+def wmt_sample() -> Path:
+    """The folder of a sample of WMT, with a blank line and very long ones."""
+    return find_corpus("wmt_sample")
 
 
 @pytest.fixture(autouse=True)
@@ -94,22 +120,20 @@ def trainer(small_model, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def trained_on_multi30k(tmp_path_factory):
+def trained_on_multi30k(multi30k, tmp_path_factory):
     """A model trained on Multi30k for half a minute, its tokenizer, its folder, and the validation text (en, de)."""
-    if not MULTI30K.is_dir():
-        pytest.skip(NO_MULTI30K)
     # the processes of xdist share what the first of them has trained
     session = tmp_path_factory.getbasetemp()
     folder = (session.parent if "PYTEST_XDIST_WORKER" in os.environ else session) / "trained_on_multi30k"
     flags = ["--preset", "tiny", "--vocab_size", "2000", "--d_model", "64", "--d_ff", "128", "--dropout", "0"]
     flags += ["--num_encoder_layers", "2", "--num_decoder_layers", "2", "--max_tokens", "1024", "--max_steps", "900"]
-    flags += ["--warmup_steps", "300", "--learning_rate", "1.0", "--train_file", str(MULTI30K / "train")]
+    flags += ["--warmup_steps", "300", "--learning_rate", "1.0", "--train_file", str(multi30k / "train")]
     flags += ["--output_dir", str(folder), "--use_cpu", "--disable_tqdm", "true", "--save_strategy", "no"]
     with FileLock(f"{folder}.lock"):
         # does nothing if it is finished
         assert main(["train", *flags]) == 0
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder).eval()
-    text = [(MULTI30K / f"val.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
+    text = [(multi30k / f"val.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de")]
     return model, AutoTokenizer.from_pretrained(folder), folder, *text
 
 

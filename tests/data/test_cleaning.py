@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-from corpora import ROOT
 from datasets import Dataset
 
 from hf_vanilla_transformer import train_tokenizer
@@ -14,7 +13,6 @@ from hf_vanilla_transformer.data.source import TextFile
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 CLEANING = Cleaning(max_sentence_tokens=256, max_length_ratio=4.0)
-SHARED = ROOT.parent / "shared" / "data"
 
 
 class WordTokenizer:
@@ -125,14 +123,11 @@ def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path, monkeyp
     assert tokenize_pairs(pairs, WordTokenizer(), 99)[0].to_dict() == expected  # 99: not from the cache
 
 
-def test_every_pair_of_the_wmt_sample_is_kept_or_counted():
-    folder = SHARED / "wmt"
-    if not folder.is_dir():
-        pytest.skip(f"{folder} not found")
-    lines = [(folder / f"train.{language}").read_bytes().decode().split("\n")[:-1] for language in ("en", "de")]
+def test_every_pair_of_the_wmt_sample_is_kept_or_counted(wmt_sample):
+    lines = [(wmt_sample / f"train.{language}").read_bytes().decode().split("\n")[:-1] for language in ("en", "de")]
     blank = [i for i, pair in enumerate(zip(*lines, strict=True)) if not all(side.strip() for side in pair)]
     pairs = set(zip(*lines, strict=True))
-    text = TextFile(("en", "de"), str(folder / "train"))
+    text = TextFile(("en", "de"), str(wmt_sample / "train"))
     tokens, drops = tokenize_pairs(text.pairs(), WordTokenizer(), 50, CLEANING)
     assert drops["blank side"] == len(blank) > 0
     assert drops["too long"] > 0

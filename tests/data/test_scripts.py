@@ -4,7 +4,6 @@ import unicodedata
 from itertools import chain
 
 import pytest
-from corpora import MULTI30K, NO_MULTI30K
 from guide_pages import GUIDE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,10 +134,9 @@ def test_vocabulary_and_ids_of_text_without_marks_are_as_before():
     check_same(["don't  stop —\t'tis 42,000 €!  ", "x\n\n y", *PLAIN.values()] * 3, 400)
 
 
-@pytest.mark.skipif(MULTI30K is None, reason=NO_MULTI30K)
-def test_vocabulary_and_ids_of_multi30k_are_as_before():
+def test_vocabulary_and_ids_of_multi30k_are_as_before(multi30k):
     lines = [
-        line for name in ("en", "de") for line in (MULTI30K / f"train.{name}").read_text("utf-8").splitlines()[:5000]
+        line for name in ("en", "de") for line in (multi30k / f"train.{name}").read_text("utf-8").splitlines()[:5000]
     ]
     check_same([line for line in lines if not any(map(unicodedata.combining, line))], 4000)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpora import MULTI30K, NO_MULTI30K
 from datasets import Dataset
 
 from hf_vanilla_transformer.data.formats import DataError
@@ -130,12 +129,10 @@ def test_unchanged_files_are_read_from_the_cache(prefix, datasets_cache):
     assert datasets_cache in Path(files[0][0]["filename"]).parents
 
 
-def test_multi30k_is_read_line_by_line():
-    if not MULTI30K.is_dir():
-        pytest.skip(NO_MULTI30K)
-    sides = [(MULTI30K / f"val.{language}").read_bytes().decode().split("\n") for language in ("en", "de")]
+def test_multi30k_is_read_line_by_line(multi30k):
+    sides = [(multi30k / f"val.{language}").read_bytes().decode().split("\n") for language in ("en", "de")]
     assert [side.pop() for side in sides] == ["", ""]
-    pairs = read(str(MULTI30K / "val"))
+    pairs = read(str(multi30k / "val"))
     assert len(pairs) == 1014
     assert pairs == list(zip(*sides, strict=True))
 

@@ -41,7 +41,7 @@ ALL_COMMANDS = [command for page in PAGES for command in commands(page)]
 NOT_RUN = {
     "pip install": "needs a package index",
     "docker": "needs Docker",
-    "bash scripts/get_multi30k.sh": "downloads; test_get_multi30k.py runs it with a server of its own",
+    "bash scripts/get_multi30k.sh": "downloads; test_download_text.py runs it with a server of its own",
     "bash scripts/quickstart.sh": "takes minutes; CI runs it",
     "python scripts/study/range_test.py": "is a script; tests/study/test_range_test.py",
     "python scripts/benchmarks/serving.py": "takes minutes, and needs LibreTranslate",

@@ -1,11 +1,11 @@
 """A model like OPUS-MT's from conversion to use: it is adapted to a text, served, and exported."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from corpora import MULTI30K, NO_MULTI30K
 from export_models import NEEDS_ONNX
 from opus_models import opus_model, write_opus_tokenizer
 from server_process import serving
@@ -16,15 +16,21 @@ from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.serving.explorer import Explorer
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not MULTI30K.is_dir(), reason=NO_MULTI30K)]
-
-
-def lines(name: str) -> list[str]:
-    return (MULTI30K / name).read_text(encoding="utf-8").splitlines()
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> tuple[Path, Path]:
+def lines(multi30k) -> Callable[[str], list[str]]:
+    """A function that returns the lines of a file of Multi30k."""
+
+    def read(name: str) -> list[str]:
+        return (multi30k / name).read_text(encoding="utf-8").splitlines()
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def folders(multi30k, lines, tmp_path_factory) -> tuple[Path, Path]:
     """The folders of a converted model with random weights, and of one adapted to Multi30k for half a minute."""
     folder = tmp_path_factory.mktemp("opus")
     source, target = lines("train.en"), lines("train.de")
@@ -38,7 +44,7 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
     (folder / "opus-mt-en-de" / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
     assert main(["convert", str(folder / "opus-mt-en-de"), str(folder / "converted")]) == 0
     write_moses(folder / "val", en=lines("val.en")[:100], de=lines("val.de")[:100])
-    flags = ["--model_name_or_path", str(folder / "converted"), "--train_file", str(MULTI30K / "train")]
+    flags = ["--model_name_or_path", str(folder / "converted"), "--train_file", str(multi30k / "train")]
     flags += ["--validation_file", str(folder / "val"), "--output_dir", str(folder / "adapted"), "--use_cpu"]
     flags += ["--max_tokens", "1024", "--max_steps", "600", "--eval_steps", "600", "--save_strategy", "no"]
     flags += ["--lr_scheduler_type", "inverse_sqrt", "--learning_rate", "3e-3", "--warmup_steps", "100"]
@@ -58,7 +64,7 @@ def test_an_adapted_model_translates_better_and_keeps_its_tokenizer_and_attribut
     assert "converted from opus-mt-en-de (cc-by-4.0) and fine-tuned" in " ".join(card.split())
 
 
-def test_an_adapted_model_is_served_to_libretranslates_client(folders, tmp_path):
+def test_an_adapted_model_is_served_to_libretranslates_client(folders, lines, tmp_path):
     from libretranslatepy import LibreTranslateAPI
 
     sentences = lines("val.en")[:3]
@@ -68,7 +74,7 @@ def test_an_adapted_model_is_served_to_libretranslates_client(folders, tmp_path)
         assert [client.translate(sentence, "en", "de") for sentence in sentences] == expected
 
 
-def test_a_corpus_job_translates_with_an_adapted_model(folders, tmp_path):
+def test_a_corpus_job_translates_with_an_adapted_model(folders, lines, tmp_path):
     sentences = lines("val.en")[:40]
     write_moses(tmp_path / "text", en=sentences)
     flags = ["--input_files", str(tmp_path / "text.en"), "--output_dir", str(tmp_path / "job")]
@@ -79,7 +85,7 @@ def test_a_corpus_job_translates_with_an_adapted_model(folders, tmp_path):
     assert [line for part in parts for line in part.read_text(encoding="utf-8").splitlines()] == expected
 
 
-def test_the_demo_shows_the_attention_of_an_adapted_model(folders):
+def test_the_demo_shows_the_attention_of_an_adapted_model(folders, lines):
     explorer = Explorer.load(str(folders[1]))
     sentence = lines("val.en")[0]
     best = explorer.translate(sentence, num_beams=4, alpha=1.0)[0]
@@ -99,7 +105,7 @@ def test_the_demo_shows_the_attention_of_an_adapted_model(folders):
 
 
 @NEEDS_ONNX
-def test_an_export_to_onnx_has_equal_outputs(folders, tmp_path):
+def test_an_export_to_onnx_has_equal_outputs(folders, lines, tmp_path):
     assert main(["export", str(folders[1]), str(tmp_path / "export"), "--format", "onnx"]) == 0
     translators = Translator.load(str(folders[1])), Translator.load(str(tmp_path / "export"), "onnx")
     sentences = lines("val.en")[:8]
@@ -110,7 +116,7 @@ def test_an_export_to_onnx_has_equal_outputs(folders, tmp_path):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_an_export_to_ctranslate2_has_equal_outputs(folders, tmp_path, num_beams):
+def test_an_export_to_ctranslate2_has_equal_outputs(folders, lines, tmp_path, num_beams):
     assert main(["export", str(folders[1]), str(tmp_path / "export"), "--format", "ctranslate2"]) == 0
     translators = Translator.load(str(folders[1])), Translator.load(str(tmp_path / "export"), "ctranslate2")
     ids = translators[0].encode(lines("val.en")[:100])

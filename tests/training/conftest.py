@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from corpora import ROOT
 from small import SIZES, as_flags, write_moses
 
 from hf_vanilla_transformer import VanillaTransformerTrainer
@@ -19,15 +18,6 @@ def moses(tmp_path, monkeypatch) -> Path:
     english = ["a dog runs .", "", "two men sit .", "the cat sees a dog .", "very " * 400] * 4
     french = ["un chien court .", "vide", "deux hommes .", "le chat voit un chien .", "long"] * 4
     return write_moses(tmp_path / "text", en=english, fr=french)
-
-
-@pytest.fixture
-def wmt() -> Path:
-    """The prefix of a sample of WMT; tests are skipped without it."""
-    prefix = ROOT.parent / "shared" / "data" / "wmt" / "train"
-    if not prefix.with_suffix(".en").is_file():
-        pytest.skip(f"{prefix}.en is missing")
-    return prefix
 
 
 @pytest.fixture

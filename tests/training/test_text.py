@@ -22,9 +22,9 @@ def test_a_run_trains_on_a_hub_dataset(train, run_flags, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_wmt_sample_trains_and_reports_dropped_pairs(train, run_flags, wmt, tmp_path, monkeypatch, capfd):
+def test_the_wmt_sample_trains_and_reports_dropped_pairs(train, run_flags, wmt_sample, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    files = ["--train_file", str(wmt), "--validation_file", str(wmt.with_name("val"))]
+    files = ["--train_file", str(wmt_sample / "train"), "--validation_file", str(wmt_sample / "val")]
     run = train(*run_flags(tmp_path / "run", *files, "--vocab_size", "2000", "--max_steps", "50"))
     losses = [entry["loss"] for entry in run.state.log_history if "loss" in entry]
     assert losses[-1] < losses[0]
