@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ..files import import_extra
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
 from ..model.layers_vanilla_transformer import sinusoids
-from ..model.loading import check_config, check_decoding, load_tokenizer
+from ..model.loading import check_config, load_generation_config, load_tokenizer
 from .format import Format, num_positions
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
@@ -45,9 +45,8 @@ class CTranslate2Model:
     def __init__(self, folder: str, device: str = "auto"):
         ctranslate2 = import_extra("ctranslate2", "export")
         self.config = VanillaTransformerConfig.from_pretrained(Path(folder, CONFIG_FOLDER))
-        self.generation_config = GenerationConfig.from_pretrained(Path(folder, CONFIG_FOLDER))
         check_config(self.config, folder)
-        check_decoding(self.generation_config, self.config, folder)
+        self.generation_config = load_generation_config(str(Path(folder, CONFIG_FOLDER)), self.config)
         self.tokenizer = load_tokenizer(folder)
         threads = torch.get_num_threads()
         self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads)

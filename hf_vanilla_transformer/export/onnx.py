@@ -18,12 +18,13 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..files import import_extra
-from ..model.cache_vanilla_transformer import accept_past_key_values
-from ..model.loading import check_config, check_decoding, load_tokenizer
+from ..model.cache_vanilla_transformer import CACHE, accept_past_key_values
+from ..model.loading import load_config, load_generation_config, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .format import Format, num_positions
+from .onnx_graphs import Graph
 
-_MANIFEST = "export.json"  # written by transformers next to the graphs
+_GRAPHS = ("encoder", "prefill", "decode")
 _USAGE = """Any build of ONNX Runtime can run the graphs. Run `encoder.onnx` once per sentence (tokenised with
 `tokenizer.json`, ending with `</s>`), `prefill.onnx` for the first output token, which also returns the attention keys
 and values, and `decode.onnx` for each further token, which takes and returns them. `export.json` lists all inputs and
@@ -62,18 +63,16 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     returns_scores = False
 
     def __init__(self, folder: str):
-        exporters = import_exporters()
-        options = import_module("onnxruntime").SessionOptions()
+        options = import_extra("onnxruntime", "export").SessionOptions()
         # by default it would use every core of the machine
         options.intra_op_num_threads = torch.get_num_threads()
-        exported = exporters.ExportedModel.from_pretrained(folder, trust_remote_code=False, session_options=options)
-        check_config(exported.config, folder)
-        check_decoding(exported.generation_config, exported.config, folder)
+        config = load_config(folder)
+        settings = load_generation_config(folder, config)
         # transformers' generate() needs the model's methods, but never its weights
         with torch.device("meta"):
-            super().__init__(exported.config)
-        self.generation_config = exported.generation_config
-        self.runners = exported.runners
+            super().__init__(config)
+        self.generation_config = settings
+        self.graphs = {name: Graph(Path(folder, f"{name}.onnx"), options) for name in _GRAPHS}
         self.tokenizer = load_tokenizer(folder)
         self.eval()
 
@@ -109,8 +108,9 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         assert pad_token_id is not None  # every model has one
         mask = input_ids.ne(pad_token_id).long() if attention_mask is None else attention_mask
         # once for all steps and beams
-        states = self._run("encoder", input_ids=input_ids, attention_mask=mask)
-        return super().generate(input_ids, attention_mask=mask, encoder_outputs=states, **settings)
+        states = self.graphs["encoder"]({"input_ids": input_ids, "attention_mask": mask})
+        output = BaseModelOutput(last_hidden_state=states)
+        return super().generate(input_ids, attention_mask=mask, encoder_outputs=output, **settings)
 
     @accept_past_key_values
     def forward(
@@ -123,26 +123,19 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     ) -> Seq2SeqLMOutput:
         """Run one decoding step: `decoder_input_ids` (B, 1) to logits (B, 1, vocab_size) and the updated cache."""
         self._check_length(cache.get_seq_length() + decoder_input_ids.shape[1])
-        return self._run(
-            "decode" if cache.get_seq_length() else "prefill",
-            decoder_input_ids=decoder_input_ids,
-            encoder_outputs=encoder_outputs,
-            cache=cache,
-            # in exports written with transformers before 5.24
-            past_key_values=cache,
-            attention_mask=attention_mask,
-        )
+        tensors = {
+            "decoder_input_ids": decoder_input_ids,
+            "encoder_outputs.last_hidden_state": encoder_outputs.last_hidden_state,
+            "attention_mask": attention_mask,
+        }
+        graph = self.graphs["decode" if cache.get_seq_length() else "prefill"]
+        return Seq2SeqLMOutput(logits=graph(tensors, cache), **{CACHE: cache})
 
     def _check_length(self, length: int) -> None:
         if length > num_positions(self.config):
             raise ValueError(
                 f"The export has {num_positions(self.config)} positions, but the text needs {length}. Shorten it."
             )
-
-    def _run(self, name: str, **inputs: object) -> Any:
-        runner = self.runners[name]
-        # a graph has no input that tracing found unused, such as the cache in the first step
-        return runner(**{key: value for key, value in inputs.items() if key in runner.metadata.kwargs})
 
 
 def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Path, quantization: str | None) -> None:
@@ -204,7 +197,7 @@ FORMAT = Format(
     files=("*.onnx", "*.onnx.data"),
     usage=_USAGE,
     check=import_exporters,
-    recognises=lambda folder: (folder / _MANIFEST).is_file(),
+    recognises=lambda folder: all((folder / f"{name}.onnx").is_file() for name in _GRAPHS),
     write=_write,
     load=OnnxModel,
 )

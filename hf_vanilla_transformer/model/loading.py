@@ -253,6 +253,18 @@ def check_decoding(settings: GenerationConfig, config: VanillaTransformerConfig,
         check_search(settings.to_diff_dict(), config)
 
 
+def load_generation_config(name: str, config: VanillaTransformerConfig) -> GenerationConfig:
+    """Return the decoding settings saved in the local folder `name`, checked as by `check_decoding`.
+
+    Raises:
+        OSError: If they cannot be loaded, or are not of those that a model may have.
+    """
+    with loading_errors(name):
+        settings = GenerationConfig.from_pretrained(name)
+    check_decoding(settings, config, name)
+    return settings
+
+
 def check_search(settings: Mapping[str, object], config: VanillaTransformerConfig) -> None:
     """Check decoding settings by name, as `check_decoding` does.
 

@@ -1,6 +1,8 @@
 """ONNX exports, compared with `generate` of the model in torch."""
 
 import io
+import json
+import shutil
 from pathlib import Path
 
 import psutil
@@ -56,13 +58,67 @@ def test_threads_are_those_of_torch_and_too_long_text_is_a_clear_error(export):
     for threads in (1, 3):
         others = psutil.Process().num_threads()
         exported = call(OnnxModel, threads, folder)  # the model has 64 positions, the export twice as many
-        started[threads] = (psutil.Process().num_threads() - others) / len(exported.runners)
+        started[threads] = (psutil.Process().num_threads() - others) / len(exported.graphs)
     assert started == {1: 0, 3: 2}  # the calling thread is one of them
     inputs = torch.randint(4, 300, (2, 128))
     settings = {"num_beams": 1, "max_new_tokens": 70}
     assert exported.generate(inputs, **settings).tolist() == model.generate(inputs, **settings).tolist()
     with pytest.raises(ValueError, match="128 positions, but the text needs 129"):
         exported.generate(torch.full((1, 129), 5), max_new_tokens=3)
+
+
+PAYLOADS = {
+    # transformers gives these to torch's pytrees, which import and call what they name
+    "a factory": [
+        1,
+        {
+            "type": "collections.defaultdict",
+            "context": {
+                "default_factory_module": "payload",
+                "default_factory_name": "make",
+                "dict_context": ["a"],
+            },
+            "children_spec": [{"type": None, "context": None, "children_spec": []}],
+        },
+    ],
+    # and these it calls itself
+    "a sequence": [
+        1,
+        {
+            "type": "transformers.cache_utils:EncoderDecoderCache",
+            "context": json.dumps({"_t": "seq", "p": "payload:call", "v": ["command"]}),
+            "children_spec": [],
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+def test_what_is_imported_and_read_is_not_chosen_by_the_export(export, payload, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "foreign"
+    shutil.copytree(export[1], folder)
+    # whoever imports the module, or calls what is in it, leaves a mark
+    mark = tmp_path / "mark"
+    code = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n\ndef make(): ...\n\ndef call(*words): ...\n"
+    (tmp_path / "payload.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    (folder / "encoder.onnx").rename(folder / "elsewhere.onnx")
+    shutil.copy(export[1] / "encoder.onnx", tmp_path / "outside.onnx")
+    described = json.loads((folder / "export.json").read_text())
+    for entry in described["components"].values():
+        entry["metadata"] |= {"in_spec": json.dumps(payload), "out_spec": json.dumps(payload)}
+    described["components"]["encoder"]["file"] = "../outside.onnx"
+    (folder / "export.json").write_text(json.dumps(described))
+    command = ["translate", str(folder), "--backend", "onnx", "--num_beams", "1"]
+    # without its own graph, it is no export
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n")))
+    assert main(command) == 1
+    (folder / "elsewhere.onnx").rename(folder / "encoder.onnx")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n")))
+    capsys.readouterr()
+    assert main(command) == 0
+    assert capsys.readouterr().out == f"{translate(OnnxModel(export[1]), None, ['a dog'], num_beams=1)[0]}\n"
+    assert not mark.exists()
 
 
 def test_export_of_a_trained_model_translates_the_same(trained_on_multi30k, tmp_path, monkeypatch, capsys):

@@ -1,0 +1,139 @@
+"""Run the graphs of an ONNX export, of which nothing but their inputs, outputs and operators is believed.
+
+An export may come from anyone. transformers also writes `export.json`, a description of the Python objects that go in
+and come out; whoever reads it with transformers imports and calls what it names. Here the names of the inputs and
+outputs of a graph say as much, for example "cache.self_attention_cache.layers.0.keys".
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers.cache_utils import Cache, EncoderDecoderCache
+
+from ..files import import_extra
+
+_STANDARD_DOMAINS = ("", "ai.onnx")
+# Part of the cache. transformers prefixes the name of an input that a graph also returns, and that of its counterpart
+# among the outputs; its older releases call the cache by another name
+_CACHED = re.compile(
+    r"(?:input\.|output\.)?(?:cache|past_key_values)\.(self|cross)_attention_cache\.layers\.(\d+)\.(keys|values)"
+)
+
+
+class _Place(NamedTuple):
+    """Where a tensor (B, h, S, d) is in the cache."""
+
+    attention: str
+    layer: int
+    part: str
+
+
+def _place(name: str) -> _Place | None:
+    """Return where the tensor called `name` in a graph is in the cache, or None if it is not part of it."""
+    found = _CACHED.fullmatch(name)
+    return _Place(found[1], int(found[2]), found[3]) if found else None
+
+
+class Graph:
+    """A graph in a file, which ONNX Runtime runs on the CPU.
+
+    Args:
+        file: ends in ".onnx"; its weights are in the file of that name with ".data" added, or in the graph itself.
+        options: an `onnxruntime.SessionOptions`.
+
+    Raises:
+        ImportError: if ONNX or ONNX Runtime is not installed.
+        OSError: if there is no such file.
+        ValueError: as `check_graph`.
+    """
+
+    def __init__(self, file: Path, options: Any):
+        check_graph(file)
+        runtime = import_extra("onnxruntime", "export")
+        self._session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self._inputs = {value.name: _place(value.name) for value in self._session.get_inputs()}
+        # a decoder step also returns the keys and values of the source, which it was given
+        given = {place for place in self._inputs.values() if place and place.attention == "cross"}
+        first, *others = (value.name for value in self._session.get_outputs())
+        self._result = first
+        self._cached = {name: place for name in others if (place := _place(name)) and place not in given}
+        if unknown := [place for place in self._cached.values() if place.layer >= len(self._cached)]:
+            raise ValueError(f"{file.name} returns the keys and values of {unknown[0].layer + 1:,} layers")
+
+    def __call__(self, tensors: Mapping[str, torch.Tensor], cache: EncoderDecoderCache | None = None) -> torch.Tensor:
+        """Return the first output; read the keys and values of earlier positions from `cache`, and update them.
+
+        Args:
+            tensors: the other inputs by name. Tracing has removed from a graph those that it found unused.
+
+        Raises:
+            ValueError: if the graph has an input that is not given.
+        """
+        inputs = {}
+        for name, place in self._inputs.items():
+            if place and cache is not None:
+                tensor = getattr(_layers(cache, place.attention).layers[place.layer], place.part)
+            elif name in tensors:
+                tensor = tensors[name]
+            else:
+                raise ValueError(f"A graph of this export has the input {name}, which is not part of a translation.")
+            inputs[name] = tensor.contiguous().numpy()
+
+        names = [self._result, *(self._cached if cache is not None else ())]
+        result, *others = map(torch.from_numpy, self._session.run(names, inputs))
+        for place, tensor in zip(self._cached.values(), others, strict=False):
+            _replace(cache, place, tensor)
+        return result
+
+
+def _layers(cache: EncoderDecoderCache, attention: str) -> Cache:
+    return cache.self_attention_cache if attention == "self" else cache.cross_attention_cache
+
+
+def _replace(cache: EncoderDecoderCache, place: _Place, tensor: torch.Tensor) -> None:
+    """Put a tensor that a graph returned in the place of the one in the cache, which in the first step has none."""
+    own = _layers(cache, place.attention)
+    if place.layer >= len(own.layers) or not own.layers[place.layer].is_initialized:
+        own.update(tensor[:, :, :0], tensor[:, :, :0], place.layer)
+    setattr(own.layers[place.layer], place.part, tensor)
+
+
+def check_graph(file: Path) -> None:
+    """Check a graph before ONNX Runtime opens it; its weights are not read.
+
+    Raises:
+        ImportError: if ONNX is not installed.
+        OSError: if there is no such file.
+        ValueError: as `Graph` does.
+    """
+    onnx = import_extra("onnx", "export")
+    model = onnx.load(str(file), load_external_data=False)
+    if model.functions:
+        raise ValueError(f"{file.name} defines operators of its own, which are never run")
+    for node in model.graph.node:
+        if node.domain not in _STANDARD_DOMAINS:
+            raise ValueError(
+                f"{file.name} has the operator {node.domain}.{node.op_type}, which is not of the standard"
+            )
+        # Loop, Scan and If, of which the first may never end
+        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+            raise ValueError(f"{file.name} has the operator {node.op_type}, which runs a graph inside the graph")
+    for tensor in _tensors(model.graph):
+        for entry in tensor.external_data:
+            if entry.key == "location" and entry.value != f"{file.name}.data":
+                raise ValueError(f"{file.name} reads its weights from another file than {file.name}.data")
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    """Yield the constants of a graph, each of which may be in another file."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
