@@ -4,8 +4,10 @@ Section numbers refer to the paper. Shapes use B sentences, S source tokens and 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +22,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -53,6 +55,22 @@ class TrainingOutput(Seq2SeqLMOutput):
     """The output of the model if `smoothing` is given: both losses, of which that without it has no gradient."""
 
     cross_entropy: torch.FloatTensor | None = None
+
+
+@contextmanager
+def only_long_bars() -> Iterator[None]:
+    """Draw transformers' bars only in a terminal, after the first second, and for more than one file or tensor."""
+
+    def draw(factory: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+        single = length_hint(args[0] if args else ()) == 1
+        kwargs = {"delay": 1, "disable": single or None, **kwargs}
+        return before(factory, args, kwargs) if before else factory(*args, **kwargs)
+
+    before = logging.set_tqdm_hook(draw)
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(before)
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
@@ -103,6 +121,13 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             return super().push_to_hub(repo_id, **kwargs)  # type: ignore[arg-type]
         return self.uploader(repo_id, **kwargs)
 
+    @classmethod
+    @only_long_bars()
+    def from_pretrained(cls, *args, **kwargs):
+        """Load as transformers does, without a progress bar for what takes less than a second."""
+        return super().from_pretrained(*args, **kwargs)
+
+    @only_long_bars()
     def save_pretrained(self, *args, **kwargs) -> None:
         """Save as transformers does, also with greedy search as the default.
 

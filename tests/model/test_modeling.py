@@ -6,6 +6,7 @@ import torch
 from paper_in_numpy import transformer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers.utils import logging
 
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
@@ -328,3 +329,30 @@ def test_positions_take_the_dtype_of_weights_that_were_cast_alone(small_model, p
     ids = torch.tensor([[5, 6, 7, 2]])
     assert model(input_ids=ids, labels=ids).logits.dtype == torch.bfloat16
     assert model.generate(ids, max_new_tokens=3, num_beams=2).shape[0] == 1
+
+
+def test_bars_of_saving_and_loading_are_for_several_files_and_long_work(small_model, tmp_path):
+    drawn = []
+
+    def record(factory, args, kwargs):
+        drawn.append((kwargs.pop("desc"), kwargs))
+        return factory(*args, disable=True)
+
+    before = logging.set_tqdm_hook(record)
+    try:
+        model = small_model()
+        model.save_pretrained(tmp_path / "one")
+        model.save_pretrained(tmp_path / "several", max_shard_size="20KB")
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "one")
+        with pytest.raises(OSError, match="missing"):
+            VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "missing")
+        # What was there before is there again
+        assert logging.set_tqdm_hook(record) is record
+    finally:
+        logging.set_tqdm_hook(before)
+    # None: only in a terminal
+    assert drawn == [
+        ("Writing model shards", {"delay": 1, "disable": True}),
+        ("Writing model shards", {"delay": 1, "disable": None}),
+        ("Loading weights", {"delay": 1, "disable": None}),
+    ]
