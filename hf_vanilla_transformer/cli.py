@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import get_type_hints
 
-from .commands.console import UsageError, say
+from .commands.console import UsageError, draw_only_long_bars, say
 from .flags import choose, parse
 from .version import __version__
 
@@ -131,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stderr is None:
         # closed by the caller; print() would mix messages with the results on stdout
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    draw_only_long_bars()
     words = sys.argv[1:] if argv is None else argv
     # before the flags are parsed, since parsing may fail
     debug = _wants_traceback(words)

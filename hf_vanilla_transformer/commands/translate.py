@@ -116,8 +116,9 @@ def run(args: TranslateArguments) -> None:
     settings |= {"split_sentences": args.split_sentences}
     lines_read = 0
     untranslated = 0
-    # No bar while someone types, which would be drawn over
-    with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=sys.stdin.isatty()) as bar:
+    # No bar while someone types, which would be drawn over; None: only in a terminal
+    hidden = sys.stdin.isatty() or None
+    with tqdm(desc="Translating", unit=" sentences", file=sys.stderr, disable=hidden) as bar:
         for lines in _chunks(decode_lines(_standard_input(), "standard input"), wait=args.do_sample):
             translations = translator.translate(lines, progress=bar.update, **settings)
             for translation in translations:

@@ -109,7 +109,9 @@ class MixedRows(Rows):
 
         def wait() -> np.ndarray:
             lengths = [np.empty((2, 0), np.int64)]
-            shown = {"desc": "Segmenting", "unit": " pairs", "delay": 5, "leave": False, "disable": not progress}
+            shown = {"desc": "Segmenting", "unit": " pairs", "delay": 5, "leave": False}
+            # None: only in a terminal
+            shown["disable"] = not progress or None
             with tqdm(total=len(numbers), **shown) as bar:
                 for block in results:
                     lengths.append(block)

@@ -195,7 +195,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
         # Every n-th pair, so that a text in order of length is shared fairly
         mine = range(self.accelerator.process_index, len(dataset), processes)
         pairs = [dataset[i] for i in mine]
-        hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process
+        # None: only in a terminal
+        hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process or None
         with (
             self.compute_loss_context_manager(),
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
