@@ -1,10 +1,8 @@
 """Train models from scratch on the same text with different settings, for `tune` and scripts/study/range_test.py."""
 
 import copy
-import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -24,6 +22,7 @@ from ..training.arguments import (
     check_reporters,
     short_warmup,
 )
+from ..training.progress import print_lines
 from ..training.safeguards import explain_failures, one_run
 from ..training.settings import resolve_config, run_settings
 from ..training.text import prepared_folder, tokenize_text
@@ -104,13 +103,15 @@ class Experiment:
 
     def trainer(self, trainer_class: type[TuningTrainer]) -> TuningTrainer:
         """Return a trainer that builds a new model for each training run."""
-        return trainer_class(
+        trainer = trainer_class(
             args=self.args,
             model_init=self.model,
             train_dataset=self.text.train,
             eval_dataset=self.text.validation,
             processing_class=self.text.tokenizer,
         )
+        print_lines(trainer)
+        return trainer
 
 
 def run_experiment(
@@ -128,8 +129,7 @@ def run_experiment(
     _check(model, data, args)
     folder = Path(str(args.output_dir))
     config, data = resolve_config(model, data)
-    # the Trainer prints its log to stdout
-    with one_run(folder), explain_failures(), redirect_stdout(sys.stderr):
+    with one_run(folder), explain_failures():
         experiment = Experiment(ResolvedFlags(model, data, args, config), report)
         with writing(folder):
             table = study(experiment, folder)

@@ -1,7 +1,8 @@
-"""Read the progress of a training run from its log: training loss, validations, overfitting."""
+"""The progress of a training run: its lines in the terminal, training loss, validations, overfitting."""
 
 import math
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -9,7 +10,13 @@ from typing import NamedTuple
 import torch
 from accelerate.accelerator import Accelerator
 from tqdm import tqdm
-from transformers import TrainerCallback
+from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
+
+# The columns of the lines that training prints, with their widths; a validation has its name in place of the last two
+COLUMNS = {"update": 10, "loss": 10, "perplexity": 10, "BLEU": 6, "target tokens/s": 15, "time left": 10}
+MAX_WIDTH = 79
+_LOSS = "Loss in nats per target token, without label smoothing:"
 
 OVERFITTED = 1.05  # times the lowest validation perplexity, or an earlier loss; smaller rises may be chance
 
@@ -73,6 +80,92 @@ class OverfittingNotice(TrainerCallback):
                 "--dropout helps; --early_stopping_patience stops in time.",
                 file=sys.stderr,
             )
+
+
+def print_lines(trainer: Trainer) -> None:
+    """Have a trainer print lines for people, in place of transformers' dictionaries and its bar."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
+    trainer.add_callback(ProgressLines())
+
+
+def training_line(logs: Mapping[str, float], updates: int, seconds_left: float) -> str:
+    """Return the line for the metrics that the trainer logs while it trains."""
+    return _in_columns(
+        f"{updates:,}",
+        _number(logs.get("unsmoothed_loss"), 3),
+        _number(logs.get("perplexity"), 2),
+        "",
+        _number(logs.get("tokens_per_second"), 0),
+        tqdm.format_interval(seconds_left),
+    )
+
+
+def validation_lines(logs: Mapping[str, float], updates: int) -> Iterator[str]:
+    """Yield a line for each validation text among the metrics of a validation."""
+    for _, name, perplexity, bleu in validations([{**logs, "step": updates}]):
+        prefix = f"eval_{name}_" if name else "eval_"
+        label = f"validation, {name}" if name else "validation"
+        if untranslated := logs.get(f"{prefix}untranslated"):
+            label = f"{untranslated:,} not translated, {label}"
+        scores = _number(logs.get(f"{prefix}loss"), 3), _number(perplexity, 2), _number(bleu, 2)
+        line = f"{_in_columns(f'{updates:,}', *scores)}  {label}"
+        yield line if len(line) <= MAX_WIDTH else f"{line[: MAX_WIDTH - 3]}..."
+
+
+def _in_columns(*cells: str) -> str:
+    return "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, COLUMNS.values(), strict=False))
+
+
+def _number(value: float | None, digits: int) -> str:
+    """Return a number with at most 10 characters, or nothing if there is none."""
+    if value is None:
+        return ""
+    text = f"{value:,.{digits}f}"
+    return text if len(text) <= 10 else f"{value:.2e}"
+
+
+class ProgressLines(TrainerCallback):
+    """Print one line to stderr for each log, in columns; in a terminal, draw a bar below them while training runs.
+
+    The logs themselves stay as they are, in `log_history` and for trackers.
+    """
+
+    def __init__(self):
+        self._bar = tqdm(disable=True)
+        self._has_header = False
+        self._first_update = 0
+        self._start = 0.0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        # None: only in a terminal
+        hidden = args.disable_tqdm or not state.is_world_process_zero or None
+        bar = {"unit": " updates", "dynamic_ncols": True, "leave": False, "disable": hidden}
+        self._bar = tqdm(total=state.max_steps, initial=state.global_step, **bar)
+        self._has_header = False
+        self._first_update = state.global_step
+        self._start = time.perf_counter()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self._bar.update(state.global_step - self._bar.n)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._bar.close()
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        lines = [*validation_lines(logs, state.global_step)]
+        if "loss" in logs:
+            # with the time for validation and checkpoints, of this launch
+            seconds = (time.perf_counter() - self._start) / max(state.global_step - self._first_update, 1)
+            left = seconds * (state.max_steps - state.global_step)
+            lines.append(training_line(logs, state.global_step, left))
+        if not lines or not state.is_world_process_zero:
+            return
+        if not self._has_header:
+            self._has_header = True
+            lines = [_LOSS, _in_columns(*COLUMNS), *lines]
+        # print would break a progress bar
+        tqdm.write("\n".join(lines), file=sys.stderr)
 
 
 class UnsmoothedLoss:

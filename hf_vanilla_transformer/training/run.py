@@ -32,6 +32,7 @@ from .arguments import (
 )
 from .checkpoints import find_fault, newest_checkpoint
 from .ema import AVERAGE
+from .progress import print_lines
 from .record import example_sentence, training_record, versions
 from .safeguards import explain_failures, one_run
 from .settings import (
@@ -203,6 +204,7 @@ class _Run(ResolvedFlags):
         chooses = args.bf16 == AUTO
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
         trainer.add_callback(_ReportShortWarmup())
+        print_lines(trainer)
         if chooses:
             self.settings |= {"bf16": args.bf16}
             self._report(f"--bf16 auto: training in {'bfloat16' if args.bf16 else 'float32'}")

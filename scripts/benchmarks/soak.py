@@ -136,7 +136,7 @@ class Soak:
             finished, output = command.run(stop_signal, delay, saving)
             resumed = re.search(r"Resuming from .*checkpoint-(\d+)", output)
             # it trained, but from scratch
-            self.counts["starts that lost all"] += saved > 0 and resumed is None and "'loss'" in output
+            self.counts["starts that lost all"] += saved > 0 and resumed is None and "target tokens/s" in output
             self.counts["starts from before the last checkpoint"] += resumed is not None and int(resumed[1]) < saved
             if not finished:
                 name = "kills" if stop_signal == signal.SIGKILL else "terminations"

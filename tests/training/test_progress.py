@@ -1,15 +1,27 @@
-"""What a training run tells about its progress: the loss without smoothing, and overfitting."""
+"""What a training run tells about its progress: its lines, the loss without smoothing, and overfitting."""
 
 import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small import write_moses
+from terminal import Terminal
 from torch import nn
+from transformers import TrainerCallback
 from unequal_pairs import UNEQUAL, pairs
 
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
-from hf_vanilla_transformer.training.progress import UnsmoothedLoss, overfitting, validations
+from hf_vanilla_transformer.training.progress import (
+    COLUMNS,
+    UnsmoothedLoss,
+    overfitting,
+    print_lines,
+    training_line,
+    validation_lines,
+    validations,
+)
 
 
 def mean_cross_entropy(run) -> float:
@@ -115,3 +127,131 @@ def test_a_run_that_overfits_says_so_next_to_its_best_score(train, run_flags, tm
     printed = capfd.readouterr().err
     assert f"lowest after {run.state.best_global_step or 10} updates" in printed
     assert printed.index("Overfitting") < printed.index("Best loss")
+
+
+NUMBERS = st.floats() | st.sampled_from([1e6, 999_999.999, -1e-5])
+ENDS = [sum(widths) + 2 * i for i, widths in enumerate([*COLUMNS.values()][: i + 1] for i in range(len(COLUMNS)))]
+
+
+@given(
+    st.integers(0, 10**8 - 1),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("unsmoothed_loss", "perplexity", "tokens_per_second"), NUMBERS)),
+    st.floats(0, 10**7),
+)
+def test_training_lines_are_aligned_and_at_most_79_columns_wide(updates, logs, seconds):
+    line = training_line(logs, updates, seconds)
+    assert len(line) == ENDS[-1] <= 79
+    # a gap before each column, at the same place in every line
+    for end in ENDS[:-1]:
+        assert line[end : end + 2] == "  "
+    assert line[: ENDS[0]].strip() == f"{updates:,}"
+
+
+@given(
+    st.integers(0, 10**8 - 1),
+    st.lists(st.text("abc-_ .é", min_size=1, max_size=99), min_size=1, max_size=3, unique=True),
+    NUMBERS,
+    st.none() | st.floats(0, 100),
+    st.integers(0, 10**9),
+)
+def test_validation_lines_are_at_most_79_columns_wide(updates, names, value, bleu, untranslated):
+    logs = {}
+    for name in names:
+        logs |= {
+            f"eval_{name}_loss": value,
+            f"eval_{name}_perplexity": value,
+            f"eval_{name}_untranslated": untranslated,
+        }
+        logs |= {} if bleu is None else {f"eval_{name}_bleu": bleu}
+    lines = [*validation_lines(logs, updates)]
+    assert len(lines) == len(names)
+    for line in lines:
+        assert len(line) <= 79
+        assert line[: ENDS[0]].strip() == f"{updates:,}"
+        assert line[ENDS[2] : ENDS[3]].strip() == ("" if bleu is None else f"{bleu:.2f}")
+
+
+def test_lines_show_the_loss_without_smoothing_and_the_scores_of_each_text():
+    logs = {"loss": 5.1, "unsmoothed_loss": 4.75, "perplexity": 115.54, "tokens_per_second": 3593.2, "epoch": 0.3}
+    expected = ["1,200", "4.750", "115.54", "3,593", "01:40"]
+    assert training_line(logs, 1200, 100.0).split() == expected
+    logs = {"eval_news_loss": 0.6262, "eval_news_perplexity": 1.87, "eval_news_bleu": 69.612, "eval_news_runtime": 2}
+    assert [line.split() for line in validation_lines(logs, 700)] == [
+        ["700", "0.626", "1.87", "69.61", "validation,", "news"]
+    ]
+    assert training_line({"perplexity": 1.234e9, "unsmoothed_loss": math.nan}, 1, 0).split()[:3] == [
+        "1",
+        "nan",
+        "1.23e+09",
+    ]
+
+
+class Tracker(TrainerCallback):
+    """Keep the metrics that every tracker receives."""
+
+    def __init__(self):
+        self.logs = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.logs.append(dict(logs))
+
+
+def test_a_run_prints_a_line_per_log_to_stderr_and_trackers_receive_the_same_as_ever(
+    train, run_flags, text_flags, tmp_path, capfd, monkeypatch
+):
+    flags = [*text_flags, "--eval_steps", "2", "--save_steps", "2", "--max_steps", "4"]
+    received = {}
+    for name, printing in (("lines", print_lines), ("dictionaries", lambda trainer: None)):
+        tracker = Tracker()
+
+        def add(trainer, printing=printing, tracker=tracker):
+            printing(trainer)
+            # where transformers puts those of --report_to: before any that prints
+            trainer.callback_handler.callbacks.insert(0, tracker)
+
+        monkeypatch.setattr("hf_vanilla_transformer.training.run.print_lines", add)
+        run = train(*run_flags(tmp_path / name, *flags))
+        clocks = ("tokens_per_second", "seconds", "runtime", "per_second")
+        kept = [
+            [{k: v for k, v in log.items() if not k.endswith(clocks)} for log in logs]
+            for logs in (tracker.logs, run.state.log_history)
+        ]
+        received[name] = kept
+        printed = capfd.readouterr()
+        if name == "dictionaries":
+            assert "{'loss'" in printed.out
+            continue
+        assert printed.out == ""
+        lines = printed.err.splitlines()
+        header = next(i for i, line in enumerate(lines) if line.split() == " ".join(COLUMNS).split())
+        assert "without label smoothing" in lines[header - 1]
+        assert [line.split()[0] for line in lines[header + 1 : header + 7]] == ["1", "2", "2", "3", "4", "4"]
+        assert [line.endswith("  validation") for line in lines[header + 1 : header + 7]] == [False, False, True] * 2
+        assert max(map(len, lines[header - 1 : header + 7])) <= 79
+    assert received["lines"] == received["dictionaries"]
+    assert {"loss", "learning_rate", "grad_norm", "unsmoothed_loss", "perplexity"} <= received["lines"][0][0].keys()
+
+
+def test_the_bar_of_a_run_is_drawn_in_a_terminal_between_the_lines(trainer, monkeypatch):
+    for disable_tqdm in (False, True):
+        run = trainer(disable_tqdm=disable_tqdm, max_steps=3, logging_steps=1)
+        print_lines(run)
+        with Terminal() as terminal, monkeypatch.context() as patch:
+            patch.setattr("sys.stderr", terminal.stream)
+            run.train()
+            shown = terminal.read()
+        # every line is drawn at the start of a line of the screen, over what was left of the bar
+        lines = [line.rpartition("\r")[2] for line in shown.splitlines()]
+        assert [line.split()[0] for line in lines if line.split() and line.split()[0].isdigit()] == ["1", "2", "3"]
+        assert ("updates/s" in shown or "/ updates" in shown or "? updates" in shown) is not disable_tqdm
+        assert max(len(part) for line in shown.splitlines() for part in line.split("\r")) <= 79
+
+
+def test_a_log_file_gets_lines_and_no_bar(trainer, capfd):
+    run = trainer(disable_tqdm=False, max_steps=3, logging_steps=1)
+    print_lines(run)
+    run.train()
+    printed = capfd.readouterr()
+    assert "\r" not in printed.err
+    assert printed.err.count("\n") >= 5
+    assert printed.out == ""
