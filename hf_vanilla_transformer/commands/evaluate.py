@@ -1,7 +1,9 @@
-"""`vanilla-transformer evaluate`: evaluate a model on test texts: BLEU, chrF, chrF++ and TER as JSON."""
+"""`vanilla-transformer evaluate`: evaluate a model on test texts: BLEU, chrF, chrF++ and TER."""
 
 import csv
 import json
+import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +11,23 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import replacing
+from ..files import JsonObject, replacing
 from ..flags import option
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import ReferenceText, read_text
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
+
+# The columns of the table of scores, which are 79 characters wide
+_TITLES = {
+    "sentences": "sentences",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "chrf++": "chrF++",
+    "ter": "TER",
+    "paper_bleu": "paper BLEU",
+}
+_ERROR_RATES = ("exact_match", "symbol_error_rate", "word_error_rate")
+_MAX_WIDTH = 79
 
 
 @dataclass(kw_only=True)
@@ -39,6 +53,7 @@ class EvaluateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, Bl
         metavar="FILE",
     )
     worst_first: bool = option("sort the table by chrF, the lowest first", False)
+    json: bool = option("print JSON in a terminal too, and no table of scores", False)
 
     def __post_init__(self):
         super().__post_init__()
@@ -60,7 +75,10 @@ class _Row(NamedTuple):
 
 
 def run(args: EvaluateArguments) -> None:
-    """Print the scores to stdout: one JSON object, or for several texts one object per line."""
+    """Print the scores: a table for a person at a terminal, JSON to a stdout that is none.
+
+    The JSON is one object, or for several texts one object per line. While it goes to a file, the table is on stderr.
+    """
     from ..inference.metrics import error_rates
 
     # Now, not after the slow translation
@@ -72,8 +90,11 @@ def run(args: EvaluateArguments) -> None:
     files: Sequence[str | None] = args.test_file or [None]
     # All of them before the slow translation, so that a mistake in the last one is reported at once
     texts = [read_text(args, file, languages) for file in files]
+    shows_json = args.json or not sys.stdout.isatty()
+    screen = sys.stderr if shows_json else sys.stdout
+    shows_table = screen.isatty() and not args.json
     rows: list[_Row] = []
-    for text in texts:
+    for number, text in enumerate(texts, start=1):
         start = time.perf_counter()
         found = translate_sentences(translator, text.sources, args)
         seconds = time.perf_counter() - start
@@ -96,7 +117,43 @@ def run(args: EvaluateArguments) -> None:
             rows += _rows(text, [each.text for each in found])
             _write_table(sorted(rows, key=attrgetter("chrf")) if args.worst_first else rows, args.output)
         # Flushed, because the next text may take an hour
-        print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
+        if shows_json:
+            print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
+        if shows_table:
+            print(_scores_table(result, number == 1, number == len(texts)), file=screen, flush=True)
+
+
+def _scores_table(result: JsonObject, first: bool, last: bool) -> str:
+    """Return the part of the table of scores for one text.
+
+    Args:
+        first: whether to begin with the titles of the columns.
+        last: whether to end with sacreBLEU's signatures, which are the same for all texts.
+    """
+    columns = [name for name in _TITLES if name in result]
+    titles = [f"{_TITLES[name]:>6}" for name in columns]
+    width = _MAX_WIDTH - sum(len(title) + 2 for title in titles)
+
+    def row(label: str, scores: JsonObject) -> str:
+        texts = [f"{scores[name]:,}" if name == "sentences" else f"{scores[name]:.2f}" for name in columns]
+        cells = (f"{text:>{len(title)}}" for text, title in zip(texts, titles, strict=True))
+        shown = label if len(label) <= width else f"{label[: width - 3]}..."
+        return "  ".join([f"{shown:<{width}}", *cells])
+
+    lines = ["  ".join([" " * width, *titles])] if first else []
+    lines.append(row(f"{result['text']}, {result['direction']}", result))
+    if unseen := result.get("unseen_combinations"):
+        lines.append(row("- unseen combinations of words", unseen))
+    rates = [f"{name.replace('_', ' ')} {result[name]:.2f} %" for name in _ERROR_RATES if name in result]
+    if rates:
+        lines.append(f"- {', '.join(rates)}")
+    if "untranslated" in result:
+        lines.append(f"- not translated: {result['untranslated']:,} sentences")
+    if last:
+        lines.append("")
+        for name, signature in result["signatures"].items():
+            lines += textwrap.wrap(f"{_TITLES[name]}: {signature}", _MAX_WIDTH, subsequent_indent="  ")
+    return "\n".join(lines)
 
 
 def _rows(text: ReferenceText, translations: list[str]) -> list[_Row]:

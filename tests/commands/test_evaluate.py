@@ -6,11 +6,14 @@ import pandas
 import pytest
 import sacrebleu
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small import write_moses
+from terminal import Terminal
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.commands.evaluate import EvaluateArguments, run
+from hf_vanilla_transformer.commands.evaluate import EvaluateArguments, _scores_table, run
 from hf_vanilla_transformer.inference.translator import Translator
 
 COLUMNS = ["text", "line", "chrf", "source", "reference", "translation"]
@@ -34,6 +37,61 @@ def test_evaluate_prints_sacrebleu_scores_as_one_json_object(saved, capsys):
     assert result["chrf"] == pytest.approx(sacrebleu.corpus_chrf(translations, [saved.references]).score)
     assert result["ter"] == pytest.approx(sacrebleu.corpus_ter(translations, [saved.references]).score)
     assert "tok:none" in result["signatures"]["bleu"]
+
+
+def test_a_terminal_gets_a_table_of_all_texts_and_its_json_if_asked_for(saved, capsys, monkeypatch):
+    command = ["evaluate", saved.path, "--test_file", saved.test_file, saved.test_file, "--error_rates", "word"]
+    assert main(command) == 0
+    expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for more in ([], ["--json"]):
+        with Terminal() as terminal, monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", terminal.stream)
+            assert main([*command, *more]) == 0
+            lines = terminal.read().splitlines()
+        if more:
+            found = [json.loads(line) for line in lines]
+            assert [{**scores, "seconds": 0} for scores in found] == [{**scores, "seconds": 0} for scores in expected]
+            continue
+        titles, *rows = lines[: lines.index("")]
+        assert titles.split() == ["sentences", "BLEU", "chrF", "chrF++", "TER"]
+        assert [row.split() for row in rows[::2]] == [
+            ["test,", "en-de", "4", *(f"{scores[name]:.2f}" for name in ("bleu", "chrf", "chrf++", "ter"))]
+            for scores in expected
+        ]
+        assert f"word error rate {expected[0]['word_error_rate']:.2f} %" in rows[1]
+        signatures = "".join(line.strip() for line in lines[lines.index("") :])
+        assert all(signature in signatures for signature in expected[0]["signatures"].values())
+
+
+def test_the_table_is_on_stderr_while_the_json_goes_to_a_file(saved, capsys, monkeypatch):
+    with Terminal() as terminal:
+        monkeypatch.setattr("sys.stderr", terminal.stream)
+        assert main(["evaluate", saved.path, "--test_file", saved.test_file]) == 0
+        table = terminal.read()
+    scores = json.loads(capsys.readouterr().out)
+    assert f"{scores['chrf++']:.2f}" in table
+    assert '"chrf++"' not in table
+
+
+@given(
+    st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1),
+    st.dictionaries(st.sampled_from(["paper_bleu", "exact_match", "symbol_error_rate"]), st.floats(0, 999.99)),
+    st.floats(0, 999.99),
+    st.integers(1, 10**7 - 1),
+)
+def test_the_table_is_at_most_79_columns_wide_and_aligned(text, more, score, count):
+    scores = {"sentences": count, **dict.fromkeys(("bleu", "chrf", "chrf++", "ter"), score), **more}
+    signatures = dict.fromkeys(("bleu", "chrf", "chrf++", "ter"), "nrefs:1|" * 20)
+    result = {"text": text, "direction": "en-de", "signatures": signatures, "untranslated": count, **scores}
+    lines = _scores_table({**result, "unseen_combinations": scores}, first=True, last=True).splitlines()
+    assert max(map(len, lines)) <= 79
+    titles, whole, unseen = lines[:3]
+    assert len(titles) == len(whole) == len(unseen)
+    columns = [titles.index(title) + len(title) for title in ("sentences", "BLEU", "TER")]
+    assert whole.startswith(text[:10])
+    for row in (whole, unseen):
+        assert row[: columns[0]].endswith(f" {count:,}")
+        assert all(row[:column].endswith(f" {score:.2f}") for column in columns[1:])
 
 
 def test_error_rates_are_of_sources_and_not_of_lines(wordy_models, tmp_path, capsys):
