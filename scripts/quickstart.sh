@@ -11,16 +11,17 @@ rm -rf "$out" # always start from scratch
 echo "== Train the tiny preset on the built-in English-German phrases"
 # The generated sentences are regular: without dropout, a short warm-up and small batches suffice, in about two minutes
 .venv/bin/vanilla-transformer train --preset tiny --vocab_size 2500 --dropout 0 --max_tokens 512 --bf16 auto \
-  --learning_rate 0.5 --warmup_steps 250 --max_steps 1400 --save_steps 50 --eval_steps 700 --output_dir "$out/run"
+  --learning_rate 0.5 --warmup_steps 250 --max_steps 1400 --logging_steps 200 --save_steps 50 --eval_steps 700 \
+  --output_dir "$out/run"
 .venv/bin/vanilla-transformer average "$out/run" --last 5 --output_dir "$out"
 
-echo "== Evaluate on held-out phrases, and on those with word combinations never seen in training"
-.venv/bin/vanilla-transformer evaluate "$out" | tee "$out/evaluation.json"
+echo "== Evaluate on held-out phrases"
+# The JSON goes to the file, and the table of scores to the terminal, if there is one
+.venv/bin/vanilla-transformer evaluate "$out" > "$out/evaluation.json"
+[ -t 2 ] || cat "$out/evaluation.json"
 
 echo "== Translate"
-sentences='The old man reads a book.
-She does not buy the red car.
-Today the children must help the teacher.
+sentences='Today the children must help the teacher.
 He says that the small dog sees a cat.
 Where do your friends live?'
 translations=$(echo "$sentences" | .venv/bin/vanilla-transformer translate "$out")
