@@ -37,5 +37,6 @@ import hf_vanilla_transformer  # registers the model with transformers
 
 model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1])
 output = model.generate(**tokenizer("The young woman sees the old house.", return_tensors="pt"))
-print(type(model).__name__, "->", tokenizer.decode(output[0], skip_special_tokens=True))
+print(type(model).__name__)
+print(tokenizer.decode(output[0], skip_special_tokens=True))
 PYTHON
