@@ -40,6 +40,7 @@ ALL_COMMANDS = [command for page in PAGES for command in commands(page)]
 # How a command starts, and why it is not run here
 NOT_RUN = {
     "pip install": "needs a package index",
+    "bash scripts/install.sh": "downloads; test_install.py runs it with an index on disk",
     "docker": "needs Docker",
     "bash scripts/get_multi30k.sh": "downloads; test_download_text.py runs it with a server of its own",
     "bash scripts/quickstart.sh": "takes minutes; CI runs it",
@@ -233,6 +234,7 @@ def test_every_flag_of_a_command_is_one_of_its_verb(flags):
 
 def test_every_flag_that_the_text_names_exists(flags):
     known = set().union(*flags.values()) | {"--per_device_train_batch_size"}  # hidden, because it is refused
+    known |= {"--cpu", "--index"}  # of install.sh; --index-url of pip
     for page in PAGES:
         for code in re.findall(r"`([^`]+)`", prose(page)):
             if OTHER_PROGRAMS.match(code) is None:
