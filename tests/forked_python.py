@@ -79,7 +79,7 @@ def serve(address: str) -> None:
 def answer(connection: socket.socket) -> NoReturn:
     """Run what is requested in a new process, and send its number, then the status with which it ends."""
     words, streams, *_ = socket.recv_fds(connection, 4, 3)
-    request = connection.makefile("rb").read(int.from_bytes(words))
+    request = connection.makefile("rb").read(int.from_bytes(words, "big"))
     pid = os.fork()
     if pid == 0:
         os.setpgrp()
@@ -141,7 +141,7 @@ def request(address: str, words: list[str]) -> NoReturn:
     content = json.dumps({"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}).encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        socket.send_fds(connection, [len(content).to_bytes(4)], [0, 1, 2])
+        socket.send_fds(connection, [len(content).to_bytes(4, "big")], [0, 1, 2])
         connection.sendall(content)
         answers = connection.makefile("rb")
         pid = int(answers.readline())
