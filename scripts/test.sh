@@ -33,7 +33,7 @@ if [ ${#paths[@]} -eq 0 ]; then
   if [ -n "$kind" ]; then
     # without this package; in .venv, which linters and tests pass over
     export TRANSFORMERS_4=$PWD/.venv/transformers4/bin/python
-    [ -x "$TRANSFORMERS_4" ] || python3 -m venv .venv/transformers4
+    [ -x "$TRANSFORMERS_4" ] || .venv/bin/python -m venv .venv/transformers4
     "$TRANSFORMERS_4" -m pip install --quiet --constraint scripts/constraints.txt \
       transformers==4.57.6 torch sentencepiece sacremoses
   fi
