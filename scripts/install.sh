@@ -67,16 +67,17 @@ create() {
     fail "found $found, but Python 3.10 or newer is needed: install it, or name it with PYTHON=/path/to/python3"
   fi
   version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-  "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+  "$python" -c 'import ensurepip, venv; ensurepip.version()' >/dev/null 2>&1 ||
     fail "Python $version lacks venv; on Debian and Ubuntu: sudo apt install python$version-venv"
+  if [ -f "$venv/pyvenv.cfg" ]; then
+    echo "$venv is incomplete, was moved, or has a Python older than 3.10; it is replaced."
+  fi
   echo "Creating $venv with Python $version."
   "$python" -m venv --clear "$venv"
 }
 
 if ! is_complete; then
-  if [ -f "$venv/pyvenv.cfg" ]; then
-    echo "$venv is incomplete, was moved, or has a Python older than 3.10; it is replaced."
-  elif [ -e "$venv" ] && [ -n "$(ls -A "$venv")" ]; then
+  if [ ! -f "$venv/pyvenv.cfg" ] && [ -e "$venv" ] && [ -n "$(ls -A "$venv")" ]; then
     fail "$venv is not a virtual environment; move it away, or choose another folder with VENV=/path/to/folder"
   fi
   create

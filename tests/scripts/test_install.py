@@ -217,6 +217,13 @@ def test_a_newer_python_beside_an_old_one_is_taken(project, tmp_path):
     assert (programs / "called").exists()
 
 
+def test_a_broken_environment_stays_if_it_cannot_be_replaced(project):
+    project.venv.mkdir()
+    (project.venv / "pyvenv.cfg").touch()
+    one_line(project.install(PYTHON="/no/python"))
+    assert (project.venv / "pyvenv.cfg").exists()
+
+
 @pytest.mark.parametrize("module", ["venv", "ensurepip"])
 def test_the_missing_package_is_named(project, tmp_path, module):
     (tmp_path / f"{module}.py").write_text("raise ModuleNotFoundError")
