@@ -11,14 +11,25 @@ from transformers import AutoConfig
 
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.study.experiment import TuneArguments
+from hf_vanilla_transformer.training import presets
 from hf_vanilla_transformer.training.recipes import parse_arguments
 
 SMALL = {"d_model": 16, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 16}
 
 
+FEW = 2_000  # pairs, in place of 200,000
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def small_limit(monkeypatch):
+    """Let `FEW` pairs suffice for base, so that no test writes 200,000."""
+    for module in ("presets", "recipes"):
+        monkeypatch.setattr(f"hf_vanilla_transformer.training.{module}.SMALL_TEXT", FEW)
 
 
 def write_text(folder: Path, pairs: int) -> str:
@@ -71,7 +82,7 @@ def test_warm_up_and_factor_follow_the_length_that_is_given(flags, warmup, parse
     assert given.learning_rate == 2.0
 
 
-@pytest.mark.parametrize(("pairs", "updates"), [(40, 2000), (4_000, 2000), (40_000, 13_333), (199_999, 66_666)])
+@pytest.mark.parametrize(("pairs", "updates"), [(40, 2000), (4_000, 2000), (8_000, 2_666)])
 def test_small_text_trains_tiny_for_updates_that_follow_it(pairs, updates, parse, tmp_path, capsys):
     model, _, args = parse("--train_file", write_text(tmp_path, pairs))
     assert (model.preset, args.max_tokens, args.max_steps) == ("tiny", 1024, updates)
@@ -83,14 +94,23 @@ def test_small_text_trains_tiny_for_updates_that_follow_it(pairs, updates, parse
     assert peak(args) == pytest.approx(0.7 / (128 * 1500) ** 0.5, rel=0.01)
 
 
+def test_fewer_than_200_000_pairs_are_few():
+    assert presets.SMALL_TEXT == 200_000
+    assert [presets.fit_to(pairs)[0] for pairs in (199_999, 200_000)] == ["tiny", "base"]
+
+
+@pytest.mark.usefixtures("small_limit")
 def test_large_text_trains_base_as_in_the_paper(parse, tmp_path, capsys):
-    model, _, args = parse("--train_file", write_text(tmp_path, 200_000))
+    assert parse("--train_file", write_text(tmp_path, FEW - 1))[0].preset == "tiny"
+    capsys.readouterr()
+    model, _, args = parse("--train_file", write_text(tmp_path, FEW))
     assert (model.preset, args.max_tokens, args.max_steps, args.warmup_steps) == ("base", 25_000, 100_000, 4000)
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("small_limit")
 def test_the_pairs_of_all_texts_count_together(parse, tmp_path):
-    texts = [write_text(tmp_path, pairs) for pairs in (150_000, 50_000)]
+    texts = [write_text(tmp_path, pairs) for pairs in (3 * FEW // 4, FEW // 4)]
     assert parse("--train_file", *texts)[0].preset == "base"
     assert parse("--train_file", texts[0])[0].preset == "tiny"
 
