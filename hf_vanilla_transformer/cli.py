@@ -1,7 +1,7 @@
 """The command line `vanilla-transformer`; each verb has its file in `commands/`.
 
-Exit status: 0 on success, 1 on failure, 2 on incorrect use, 130 on Ctrl-C. An error that is meant for users becomes
-one line, and `--debug` adds its traceback; any other error is a bug, whose traceback is always shown.
+Exit status: 0 on success, 1 on failure, 2 on incorrect use, 130 on Ctrl-C. A `UserError` becomes one line, to which
+`--debug` adds its traceback; any other error is a bug, whose traceback is always shown.
 """
 
 import json
@@ -11,11 +11,11 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 from types import ModuleType
 from typing import get_type_hints
 
 from .commands.console import UsageError, draw_only_long_bars, say
+from .errors import UserError
 from .flags import choose, parse
 from .version import __version__
 
@@ -32,9 +32,8 @@ TRAINER_VERBS = {name: import_module(f".commands.{name}", __package__) for name 
 PRINTING = ("evaluate", "compare", "score", "translate", "import", "prepare", "push", "tune")
 _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
-_PACKAGE = Path(__file__).parent
-# Parts of other packages that check the values of flags, so that their messages are meant for users too
-_CHECKS_FLAGS = ("transformers", "accelerate", "torch/optim", "torch/utils/data", "optuna")
+# For users as well: a file, the network or memory is to blame, not the code
+_OUTSIDE_ERRORS = (OSError, UnicodeDecodeError, json.JSONDecodeError)
 
 
 def _one_line(error: Exception) -> str:
@@ -46,40 +45,11 @@ def _one_line(error: Exception) -> str:
     return " ".join(text.split())
 
 
-def _is_for_users(error: Exception) -> bool:
-    """Return whether an error was written for users, and not raised by a mistake in the code.
-
-    Errors of the operating system always are, and those of decoding: a file, the network, or memory is to blame. Any
-    other must come from a `raise` statement in code that checks what users give it: `int("x")`, 1 / 0 or a missing
-    module are mistakes.
-    """
-    if isinstance(error, (OSError, UnicodeDecodeError, json.JSONDecodeError)):
-        return True
-    if not isinstance(error, (ValueError, ImportError, ArithmeticError)):
-        return False
-
-    remote = str(error) if _WORKER in str(error) else str(error.__cause__)
-    # of another process: a line of its file, then its code
-    frames = [line.strip() for line in remote.splitlines()]
-    places = [number for number, line in enumerate(frames) if line.startswith('File "')]
-    if places:
-        file = frames[places[-1]].split('"')[1]
-        code = frames[places[-1] + 1]
-    else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        file = frame.filename
-        code = frame.line or ""
-    # this package may be installed, or run from a checkout
-    installed = Path(file).as_posix().rpartition("/site-packages/")[2]
-    checks_flags = Path(file).is_relative_to(_PACKAGE) or installed.startswith((_PACKAGE.name, *_CHECKS_FLAGS))
-    return checks_flags and code.startswith("raise ")
-
-
 def _explain(error: Exception) -> tuple[int, str] | None:
     """Return the exit status and the line for an error that is meant for users, or None for a bug."""
     if isinstance(error, UsageError):
         return 2, str(error)
-    if _is_for_users(error):
+    if isinstance(error, (UserError, *_OUTSIDE_ERRORS)):
         return 1, _one_line(error)
     if isinstance(error, (RuntimeError, MemoryError)):
         # such as a full disk while weights are written, or no memory left on a GPU
@@ -121,7 +91,7 @@ def _run(words: Sequence[str]) -> None:
     try:
         arguments = get_type_hints(verb.run)["args"]
         args = parse(arguments, words[1:], prog=f"{_PROG} {name}", description=helps[name])
-    except ValueError as error:
+    except UserError as error:
         raise UsageError(str(error)) from error
     verb.run(args)
 

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from .errors import MissingExtraError, UserError
 from .version import install_command
 
 JsonObject: TypeAlias = dict[str, Any]  # an object in a JSON file
@@ -125,11 +126,11 @@ def read_document(file: Path, max_bytes: int) -> str:
     with file.open("rb") as content:
         data = content.read(max_bytes + 1)
     if len(data) > max_bytes:
-        raise ValueError(f"larger than {max_bytes:,} bytes")
+        raise UserError(f"larger than {max_bytes:,} bytes")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start})") from None
+        raise UserError(f"not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
 def check_nesting(document: object) -> None:
@@ -144,7 +145,7 @@ def check_nesting(document: object) -> None:
         level = [item for each in containers for item in (each.values() if isinstance(each, dict) else each)]
         if not level:
             return
-    raise ValueError(_NESTED)
+    raise UserError(_NESTED)
 
 
 def read_json(file: Path) -> Any:
@@ -158,9 +159,9 @@ def read_json(file: Path) -> Any:
         document = json.loads(read_document(file, MAX_JSON_BYTES))
         check_nesting(document)
     except RecursionError:
-        raise ValueError(f"{file} is damaged: {_NESTED}") from None
+        raise UserError(f"{file} is damaged: {_NESTED}") from None
     except ValueError as error:
-        raise ValueError(f"{file} is damaged: {error}") from None
+        raise UserError(f"{file} is damaged: {error}") from None
     return document
 
 
@@ -203,7 +204,7 @@ def read_yaml(file: Path) -> Any:
         json.dumps(document)
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         # YAML raises the last three for values that do not suit their tags
-        raise ValueError(f"{file} is damaged: {' '.join(str(error).split())}") from None
+        raise UserError(f"{file} is damaged: {' '.join(str(error).split())}") from None
     return document
 
 
@@ -215,7 +216,7 @@ def check_folder(path: str | Path) -> None:
     """
     for part in (Path(path), *Path(path).parents):
         if part.exists() and not part.is_dir():
-            raise ValueError(f"{part} is a file, not a folder; choose another output folder.")
+            raise UserError(f"{part} is a file, not a folder; choose another output folder.")
 
 
 @contextmanager
@@ -267,7 +268,7 @@ def new_folder(path: str | Path, names: Collection[str] = ()) -> Iterator[Path]:
     is_unfinished = any(name.endswith(_FILLING) for name in found)
     if (found & {*names} if names else found) and not is_unfinished:
         advice = f"a folder without {' and '.join(names)}" if names else "a new or empty folder"
-        raise ValueError(f"{path} is in use: choose {advice}.")
+        raise UserError(f"{path} is in use: choose {advice}.")
     # Not replaced: it may be a mount point, or its parent read-only
     with replacing_files(target) as unfinished:
         yield unfinished
@@ -303,10 +304,11 @@ def import_extra(module: str, extra: str) -> ModuleType:
     """Import a module that is installed by an extra of this package.
 
     Raises:
-        ImportError: if it is not installed; the message names the extra to install.
+        MissingExtraError: if it is not installed; the message names the extra to install.
     """
     try:
         return import_module(module)
     except ImportError as error:
         name = module.partition(".")[0]
-        raise ImportError(f"{name} is not installed; in a clone of this package: {install_command(extra)}") from error
+        message = f"{name} is not installed; in a clone of this package: {install_command(extra)}"
+        raise MissingExtraError(message) from error

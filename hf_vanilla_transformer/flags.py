@@ -14,6 +14,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from .errors import UserError
+
 Settings = dict[str, Any]  # flags by name, with values as a recipe holds them: text, numbers or lists of these
 
 _Number = TypeVar("_Number", int, float)
@@ -335,13 +337,13 @@ def check_values(flags: Flags) -> None:
             continue
         choices = flag.metadata.get("choices", [value])
         if value not in choices:
-            raise ValueError(f"{flag.name} must be one of {', '.join(map(str, choices))}, got {value!r}.")
+            raise UserError(f"{flag.name} must be one of {', '.join(map(str, choices))}, got {value!r}.")
         parse = flag.metadata.get("parse", str)
         for item in value if isinstance(value, list) else [value]:
             try:
                 parse(str(item))
             except argparse.ArgumentTypeError as error:
-                raise ValueError(f"{flag.name} {error}.") from None
+                raise UserError(f"{flag.name} {error}.") from None
 
 
 def choose(

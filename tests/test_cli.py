@@ -1,4 +1,5 @@
 import inspect
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -6,11 +7,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from torch.utils.data import DataLoader
 
 from hf_vanilla_transformer.cli import TRAINER_VERBS, VERBS, _one_line, main
 from hf_vanilla_transformer.commands import average
 from hf_vanilla_transformer.data.cleaning import Cleaning
+from hf_vanilla_transformer.errors import MissingExtraError, UserError, checking_settings
 from hf_vanilla_transformer.files import import_extra
+from hf_vanilla_transformer.training.schedule import noam
 
 AVERAGE = ["average", "run", "--output_dir", "out"]
 
@@ -118,6 +122,33 @@ def convert_text():
     int("text")
 
 
+class FailingRows:
+    """Rows that cannot be read, of which a `DataLoader` asks its worker process for the first."""
+
+    def __init__(self, read):
+        self.read = read
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        self.read()
+
+
+def fail_in_data_worker(read):
+    list(DataLoader(FailingRows(read), num_workers=1))
+
+
+def refuse_optimizer():
+    with checking_settings():
+        raise ValueError("Invalid\nbeta")
+
+
+def import_missing():
+    with checking_settings():
+        import hf_vanilla_transformer.nowhere  # noqa: F401
+
+
 @pytest.fixture
 def main_with(monkeypatch):
     """A function that runs `average` with another body."""
@@ -139,8 +170,11 @@ def main_with(monkeypatch):
         lambda: raise_in_worker(refuse_ratio),
         lambda: Path("nowhere/file").read_text(),
         lambda: import_extra("nowhere", "export"),
+        lambda: fail_in_data_worker(refuse_ratio),
+        refuse_optimizer,
+        import_missing,
     ],
-    ids=["a check", "a check in a worker", "a file", "an extra"],
+    ids=["a check", "a check in a worker", "a file", "an extra", "a data worker", "another package", "its extra"],
 )
 def test_an_error_meant_for_users_is_one_line_and_debug_adds_its_traceback(action, main_with, capsys):
     assert main_with(action) == 1
@@ -156,6 +190,9 @@ def test_an_error_meant_for_users_is_one_line_and_debug_adds_its_traceback(actio
     [
         (convert_text, ValueError),
         (lambda: raise_in_worker(convert_text), ValueError),
+        (lambda: fail_in_data_worker(convert_text), ValueError),
+        # raised on purpose, but for programmers
+        (lambda: noam(0, 512, 4000), ValueError),
         (lambda: 1 / 0, ZeroDivisionError),
         (lambda: __import__("hf_vanilla_transformer.nowhere"), ImportError),
         (lambda: {}["key"], KeyError),
@@ -165,6 +202,16 @@ def test_an_error_meant_for_users_is_one_line_and_debug_adds_its_traceback(actio
 def test_a_mistake_in_the_code_is_never_one_line(action, expected, main_with):
     with pytest.raises(expected):
         main_with(action)
+
+
+def test_errors_for_users_are_those_that_docstrings_promise():
+    with pytest.raises(ValueError, match="at least 1") as refused:
+        refuse_ratio()
+    assert type(refused.value) is UserError
+    with pytest.raises(ImportError, match=r"\[export\]") as missing:
+        import_extra("nowhere", "export")
+    assert isinstance(missing.value, UserError)
+    assert type(pickle.loads(pickle.dumps(missing.value))) is MissingExtraError
 
 
 def test_debug_shows_the_traceback_of_a_wrong_use_and_of_refused_values(tmp_path, capsys):

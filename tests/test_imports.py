@@ -28,8 +28,9 @@ ORDER = [
     "export",
     "data",
     "model",
-    "files",
     "flags",
+    "files",
+    "errors",
     "version",
 ]
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}
@@ -37,6 +38,11 @@ FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for fil
 MODULES = {name: file for name, file in FILES.items() if not file.stem.startswith("__") and name != "registration"}
 DISTRIBUTIONS = packages_distributions()
 SAVED_WITH_MODELS = sorted(name for name in MODULES if name.endswith("_vanilla_transformer"))
+
+
+def height(name: str) -> int:
+    """Return how far down a module is: the files that travel with a model are below everything else."""
+    return len(ORDER) if name in SAVED_WITH_MODELS else ORDER.index(name.split(".")[0])
 
 
 def imports(name: str) -> Iterator[str]:
@@ -55,13 +61,12 @@ def imports(name: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_folders_import_only_folders_below_them(name):
-    own = ORDER.index(name.split(".")[0])
     for module in imports(name):
         folder = module.split(".")[0]
         assert folder != PACKAGE.name, f"{name} imports {module} by its absolute name"
         assert module, f"{name} imports the package itself"
         if module in FILES:
-            assert ORDER.index(folder) >= own, f"{name} imports {module}, which is above it"
+            assert height(module) >= height(name), f"{name} imports {module}, which is above it"
 
 
 @pytest.mark.parametrize("folder", sorted({name.split(".")[0] for name in MODULES if "." in name}))
@@ -111,7 +116,7 @@ def test_folder_inits_contain_only_a_docstring_that_names_existing_files(folder)
 
 
 def test_the_root_has_few_modules_and_functions_are_short():
-    assert len(list(PACKAGE.glob("*.py"))) <= 7
+    assert len(list(PACKAGE.glob("*.py"))) <= 9
     for name, file in FILES.items():
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..errors import UserError
 from ..flags import option, positive
 from .console import say
 
@@ -25,7 +26,7 @@ def run(args: AverageArguments) -> None:
     folders = checkpoint_folders(args.run)
     if len(folders) < args.last:
         advice = "pass a smaller --last" if folders else "give the output folder of a training run"
-        raise ValueError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: {advice}.")
+        raise UserError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: {advice}.")
 
     chosen = folders[-args.last :]
     moving_average = any((folder / AVERAGE).is_file() for folder in chosen)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import UserError
 from ..flags import option
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .reference_text import read_text
@@ -45,7 +46,7 @@ def run(args: CompareArguments) -> None:
     # The comparison checks this too, but only after the slow translation
     for name, lines in outputs.items():
         if len(lines) != len(text.sources):
-            raise ValueError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")
+            raise UserError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")
 
     # With the side in its key, because a system can be compared with itself
     translations: dict[str, Sequence[str]] = {}

@@ -4,8 +4,10 @@ import io
 import os
 import sys
 
+from ..errors import UserError
 
-class UsageError(Exception):
+
+class UsageError(UserError):
     """Incorrect use of the command line, reported with exit status 2."""
 
 

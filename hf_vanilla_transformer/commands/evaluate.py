@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from ..errors import UserError
 from ..files import JsonObject, replacing
 from ..flags import option
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
@@ -58,9 +59,9 @@ class EvaluateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, Bl
     def __post_init__(self):
         super().__post_init__()
         if self.output and not self.output.endswith((".tsv", ".csv")):
-            raise ValueError(f"Cannot write {self.output}: the name of a table must end in .tsv or .csv.")
+            raise UserError(f"Cannot write {self.output}: the name of a table must end in .tsv or .csv.")
         if self.worst_first and not self.output:
-            raise ValueError("--worst_first sorts the table of --output: give both.")
+            raise UserError("--worst_first sorts the table of --output: give both.")
 
 
 class _Row(NamedTuple):

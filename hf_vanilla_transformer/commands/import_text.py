@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import UserError
 from ..flags import finite, numpy_seed, option
 from .console import say
 
@@ -46,9 +47,9 @@ class ImportArguments:
 
     def __post_init__(self):
         if self.columns and len(self.columns) != 2:
-            raise ValueError(f"--columns takes two names, those of source and target, got {len(self.columns)}.")
+            raise UserError(f"--columns takes two names, those of source and target, got {len(self.columns)}.")
         if self.source_lang == self.target_lang:
-            raise ValueError("--source_lang and --target_lang are the same.")
+            raise UserError("--source_lang and --target_lang are the same.")
 
 
 def run(args: ImportArguments) -> None:
@@ -83,7 +84,7 @@ def run(args: ImportArguments) -> None:
                 say(note)
         parts = split(pairs, (_count(args.validation, len(pairs)), _count(args.test, len(pairs))), args.seed)
         if not parts[0]:
-            raise ValueError(f"No pairs are left for training, of {job.read:,} read: {dict(job.dropped)}.")
+            raise UserError(f"No pairs are left for training, of {job.read:,} read: {dict(job.dropped)}.")
         for name, part in zip(SPLITS, parts, strict=True):
             for side, language in enumerate(languages):
                 if part:

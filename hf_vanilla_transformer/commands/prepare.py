@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
+from ..errors import UserError
 from ..flags import option, positive, values_of
 from .console import say
 from .runner_flags import RunnerFlags
@@ -43,11 +44,11 @@ class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):
         VocabularyFlags.__post_init__(self)
         CleaningFlags.__post_init__(self)
         if bool(self.files) == bool(self.dataset_name):
-            raise ValueError("Give either files or --dataset_name.")
+            raise UserError("Give either files or --dataset_name.")
         defaults = {flag.name: flag.default for flag in fields(self)}
         for name, value in values_of(self, VocabularyFlags).items():
             if self.tokenizer_name and value != defaults[name]:
-                raise ValueError(f"--{name} has no effect: {self.tokenizer_name} has its own vocabulary.")
+                raise UserError(f"--{name} has no effect: {self.tokenizer_name} has its own vocabulary.")
 
 
 def run(args: PrepareArguments) -> None:

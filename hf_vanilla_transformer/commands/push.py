@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..errors import UserError
 from ..files import MODEL_TYPES
 from ..flags import option
 
@@ -28,7 +29,7 @@ class PushArguments:
 
     def __post_init__(self):
         if self.space and self.format == "marian":
-            raise ValueError("--space needs a model of this package, not a copy as MarianMT.")
+            raise UserError("--space needs a model of this package, not a copy as MarianMT.")
 
 
 def run(args: PushArguments) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ..errors import UserError
 from ..files import import_extra
 from ..flags import option, positive, positive_number
 from .console import say
@@ -46,7 +47,7 @@ class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlag
     def __post_init__(self):
         for name in self.allowed_hosts:
             if not re.fullmatch(r"[\w.-]+", name):
-                raise ValueError(
+                raise UserError(
                     f"--allowed_hosts {name}: give a host name alone, without a port, such as mt.example.org."
                 )
 
@@ -66,7 +67,7 @@ def run(args: ServeArguments) -> None:
     if args.api_key_file:
         keys = [line.strip() for line in read_lines(str(args.api_key_file)) if line.strip()]
         if not keys:
-            raise ValueError(f"{args.api_key_file} is empty: write one API key per line into it.")
+            raise UserError(f"{args.api_key_file} is empty: write one API key per line into it.")
     sock = listen(args.host, args.port)
 
     # Closed even on Ctrl-C: Python aborts if its interpreter ends while a thread is in the middle of torch

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..errors import UserError
 from ..export.registry import FORMATS
 from ..flags import finite, option, positive
 
@@ -110,7 +111,7 @@ class TextFlags(DirectionFlags):
 
     def __post_init__(self):
         if sum(map(bool, (self.test_file, self.dataset_name, self.sacrebleu_testset))) > 1:
-            raise ValueError("Give only one of --test_file, --dataset_name and --sacrebleu_testset.")
+            raise UserError("Give only one of --test_file, --dataset_name and --sacrebleu_testset.")
 
 
 @dataclass(kw_only=True)

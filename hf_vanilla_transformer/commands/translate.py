@@ -11,6 +11,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from ..data.document_files import ENDINGS, PLAIN, ending_of, texts_of, with_texts
+from ..errors import UserError
 from ..files import JsonObject, check_folder, replacing
 from ..flags import Settings, numpy_seed, option, positive
 from .console import UsageError, print_in_utf8, say
@@ -45,14 +46,14 @@ class FileFlags(RunnerFlags):
         changed = [flag.name for flag in fields(FileFlags) if flag.init and getattr(self, flag.name) != flag.default]
         if self.documents:
             if [getattr(self, name) for name in changed] != [self.output_dir]:
-                raise ValueError("Documents need --output_dir, and none of the other flags for files.")
+                raise UserError("Documents need --output_dir, and none of the other flags for files.")
             return
         if changed and not self.input_files and not self.output_dir:
-            raise ValueError(
+            raise UserError(
                 f"{', '.join(f'--{name}' for name in sorted(changed))} can only be used with --input_files."
             )
         if bool(self.input_files) != bool(self.output_dir):
-            raise ValueError("--input_files and --output_dir belong together; without them, stdin is translated.")
+            raise UserError("--input_files and --output_dir belong together; without them, stdin is translated.")
 
 
 @dataclass(kw_only=True)
@@ -76,7 +77,7 @@ class TranslateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, F
         self.documents = [name for name in self.model if ending_of(name) in ENDINGS and not Path(name).is_dir()]
         self.model = [name for name in self.model if name not in self.documents]
         if not self.model:
-            raise ValueError("Name the model before the documents.")
+            raise UserError("Name the model before the documents.")
         super().__post_init__()
 
 

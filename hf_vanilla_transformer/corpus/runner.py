@@ -26,6 +26,7 @@ from typing import NamedTuple, TypeVar
 from ..data.cleaning import available_cores
 from ..data.formats import DataError, matches
 from ..data.workers import end_with_parent
+from ..errors import UserError
 from ..files import UNFINISHED, JsonObject, check_folder, import_extra, read_json, write_whole
 
 Task = TypeVar("Task")
@@ -252,7 +253,7 @@ class JobFolder(NamedTuple):
             check_folder(self.path)
             own = (self.work, self.manifest)
             if self.path.is_dir() and not all(entry.name.startswith(own) for entry in self.path.iterdir()):
-                raise ValueError(f"{self.path} is in use: choose a new or empty folder.")
+                raise UserError(f"{self.path} is in use: choose a new or empty folder.")
             return None
         manifest = self.read(self.path)
         earlier = recorded(manifest)
@@ -260,7 +261,7 @@ class JobFolder(NamedTuple):
             name for name, value in settings.items() if earlier.get(name) not in (value, stamps.get(name, value))
         ]
         if changed:
-            raise ValueError(
+            raise UserError(
                 f'{self.path} contains the output of different text or settings ({", ".join(changed)}; "version" '
                 "identifies the code); choose another folder."
             )

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
 
+from ..errors import UserError
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.layers_vanilla_transformer import shift_right
 
@@ -33,7 +34,7 @@ def check_fits(lengths: np.ndarray, max_tokens: int) -> None:
     """
     if len(lengths) and lengths.max() > max_tokens:
         pair = f"Pair {lengths.argmax()} has {lengths.max()} tokens, which exceeds max_tokens ({max_tokens})."
-        raise ValueError(f"{pair} Remove the pair or raise max_tokens.")
+        raise UserError(f"{pair} Remove the pair or raise max_tokens.")
 
 
 class MaxTokensBatchSampler(Sampler[list[int]]):

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import UserError
 from .tokenizer import vocabulary_size
 
 VARIANTS = 32  # random segmentations of each word, which are cached
@@ -57,7 +58,7 @@ class BpeDropout:
         model = json.loads(tokenizer.backend_tokenizer.to_str())["model"] if tokenizer.is_fast else {}
         kind = model.get("type", type(tokenizer).__name__)
         if kind != "BPE" or model.get("continuing_subword_prefix"):
-            raise ValueError(
+            raise UserError(
                 "BPE dropout needs a byte-pair encoding that marks where words start or end, such as the one that "
                 f"`train` learns by default, but this tokenizer is {kind}."
             )
@@ -76,7 +77,7 @@ class BpeDropout:
         starts = np.array([token.startswith(WORD_STARTS) and not self.end for token in self.tokens])
         ends = np.array([token.endswith(self.end) and self.end != "" for token in self.tokens])
         if not (starts | ends).any():
-            raise ValueError("BPE dropout needs a tokenizer that marks where words start, and this one does not.")
+            raise UserError("BPE dropout needs a tokenizer that marks where words start, and this one does not.")
         self._is_start = starts | special
         self._is_end = ends | special
         self._fixed = set(np.flatnonzero(special).tolist())

@@ -13,6 +13,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import UserError
 from ..files import checksum
 from .formats import DataError
 from .language_filter import is_other_language
@@ -47,7 +48,7 @@ class Cleaning:
     def __post_init__(self):
         # "Not at least 1" rather than "below 1": the latter would let NaN pass.
         if not self.max_length_ratio >= 1:
-            raise ValueError(f"max_length_ratio must be at least 1, got {self.max_length_ratio}.")
+            raise UserError(f"max_length_ratio must be at least 1, got {self.max_length_ratio}.")
 
 
 def clean_batch(

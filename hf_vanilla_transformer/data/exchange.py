@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UserError
 from ..files import import_extra
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ _DRAFTS |= {"Draft", "RejectedTranslation", "RejectedSignOff"}
 Line = list[object]
 
 
-class ExchangeError(ValueError):
+class ExchangeError(UserError):
     """A file that cannot be used; the message says why, without its name."""
 
 

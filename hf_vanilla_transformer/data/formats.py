@@ -19,6 +19,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..errors import UserError
 from ..files import CORPUS_MANIFEST, JsonObject, read_json
 from .exchange import FORMATS, SEPARATORS, ExchangeError, decode
 
@@ -31,7 +32,7 @@ NOT_LINES = {*FORMATS, ".parquet"} - {".txt"}
 Row = dict[str, str]
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """Raised for parallel text that cannot be used; the message says what is wrong, where, and what to do."""
 
 

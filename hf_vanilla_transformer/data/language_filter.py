@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ..errors import UserError
 from ..files import import_extra
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def check_known(*languages: str) -> None:
     """
     for language in languages:
         if language not in _identifier().labels:
-            raise ValueError(
+            raise UserError(
                 f"--filter_language cannot identify {language!r}: py3langid does not know it. If it is not the ISO "
                 "639-1 code of the language, such as en, use that code; otherwise omit the flag."
             )

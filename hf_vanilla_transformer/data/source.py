@@ -23,6 +23,7 @@ from datasets import Dataset, DatasetDict, Features, IterableDataset, Value, con
 from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..errors import UserError
 from ..files import checksum, digest
 from ..model.loading import load_tokenizer
 from . import formats
@@ -325,15 +326,15 @@ class PreparedFolder(TextFile):
             advice = f"use --source_lang {source} --target_lang {target}"
             raise DataError(f"{self.path} contains text from {source} to {target}, not from {wanted}; {advice}.")
         if how.filter_language:
-            raise ValueError(f"{self.path} is already cleaned: give --filter_language to `prepare` instead.")
+            raise UserError(f"{self.path} is already cleaned: give --filter_language to `prepare` instead.")
         # This run's tokenizer may have more tokens, such as the tags of other sources.
         if not load_tokenizer(self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
             advice = "prepare it with this run's tokenizer"
-            raise ValueError(f"{self.path} was prepared with another vocabulary; {advice}.")
+            raise UserError(f"{self.path} was prepared with another vocabulary; {advice}.")
         self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
         prefix = self.prefix(how)
         if self.streamed and prefix:
-            raise ValueError(f"{self.path} cannot be streamed: the model's sources start with a tag.")
+            raise UserError(f"{self.path} cannot be streamed: the model's sources start with a tag.")
         rows: Rows = TokenRows(load_shards(self.path), prefix)
         # the samplers check only the tokens of a batch
         if how.longest < how.max_tokens:

@@ -12,6 +12,7 @@ from contextlib import redirect_stderr
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from ..errors import UserError
 from ..files import import_extra
 from .formats import DataError, read_lines
 
@@ -94,7 +95,7 @@ def train_subword_nmt(
     alphabet = {symbol for word in words for symbol in _characters(word)}
     size = vocab_size - len(special_tokens)
     if codes is None and len(alphabet) > size:
-        raise ValueError(f"vocab_size must be at least {len(alphabet) + len(special_tokens)}, got {vocab_size}.")
+        raise UserError(f"vocab_size must be at least {len(alphabet) + len(special_tokens)}, got {vocab_size}.")
 
     merges = read_codes(codes) if codes else learn_codes(words, size)
     # What would become a special token stays in parts

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..errors import UserError
 from ..model.text_rules_vanilla_transformer import Directions
 
 LANGUAGE_TAG = "<2"  # start of the tags of target languages
@@ -30,11 +31,11 @@ def add_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str]) -> list[st
     named = _named_tokens(tokenizer)
     for tag in tags:
         if not _TAG.fullmatch(tag):
-            raise ValueError(f"{tag!r} cannot be a tag: tags have the form <...>, without spaces, such as <bt>.")
+            raise UserError(f"{tag!r} cannot be a tag: tags have the form <...>, without spaces, such as <bt>.")
         if tag in named:
-            raise ValueError(f"{tag} cannot be a tag: the tokenizer uses it already.")
+            raise UserError(f"{tag} cannot be a tag: the tokenizer uses it already.")
         if tag in vocabulary and tag not in special:
-            raise ValueError(f"{tag} cannot be a tag: it is an ordinary token of the tokenizer.")
+            raise UserError(f"{tag} cannot be a tag: it is an ordinary token of the tokenizer.")
     missing = [tag for tag in dict.fromkeys(tags) if tag not in special]
     if missing:
         # Without replace_extra_special_tokens=False, the tags of an earlier call would lose their role.
@@ -76,5 +77,5 @@ def prefix_ids(
     for given in filter(None, tags):
         if given not in known or given in named or (given == tag and given.startswith(LANGUAGE_TAG)):
             others = [token for token in known if token not in named and not token.startswith(LANGUAGE_TAG)]
-            raise ValueError(f"This model has no tag {given}; it has {', '.join(others) or 'none'}.")
+            raise UserError(f"This model has no tag {given}; it has {', '.join(others) or 'none'}.")
     return tokenizer.convert_tokens_to_ids([given for given in tags if given])  # type: ignore[return-value]

@@ -5,6 +5,7 @@ They are apart from what uses them, because the datasets library is slow to impo
 
 from dataclasses import dataclass
 
+from ..errors import UserError
 from ..flags import Decides, Meaning, Part, option
 
 TOKENIZER_MODELS = ("bpe", "unigram", "word", "char", "subword-nmt")  # what they are: `train_tokenizer`
@@ -29,7 +30,7 @@ class VocabularyFlags:
 
     def __post_init__(self):
         if self.bpe_codes and self.tokenizer_model != "subword-nmt":
-            raise ValueError("--bpe_codes needs --tokenizer_model subword-nmt.")
+            raise UserError("--bpe_codes needs --tokenizer_model subword-nmt.")
 
 
 @dataclass
@@ -46,4 +47,4 @@ class CleaningFlags:
 
         Cleaning(self.max_sentence_tokens, self.max_length_ratio)  # checks them, before anything is read
         if self.filter_language and not self.clean:
-            raise ValueError("--filter_language is part of cleaning, which --no_clean turns off.")
+            raise UserError("--filter_language is part of cleaning, which --no_clean turns off.")

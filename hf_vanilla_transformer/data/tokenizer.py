@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from ..errors import UserError
 from ..files import digest, replacing_files
 from .subword_codes import count_words, train_subword_nmt
 from .text_flags import TOKENIZER_MODELS
@@ -52,7 +53,7 @@ def train_tokenizer(
             cannot be read.
     """
     if model not in TOKENIZER_MODELS or normalization not in ("nfkc", "none"):
-        raise ValueError(f"Unknown kind of vocabulary ({model!r}) or normalisation ({normalization!r}).")
+        raise UserError(f"Unknown kind of vocabulary ({model!r}) or normalisation ({normalization!r}).")
     nfkc = normalizers.NFKC()
     if normalization == "nfkc":
         texts = map(nfkc.normalize_str, texts)
@@ -85,7 +86,7 @@ def _train_byte_level(texts: Iterable[str], vocab_size: int, model: str) -> Toke
     """Train tokens of bytes, as `train_tokenizer`."""
     if vocab_size < MIN_VOCAB_SIZE:
         least = f"{MIN_VOCAB_SIZE} (4 special tokens, 256 bytes)"
-        raise ValueError(f"vocab_size must be at least {least}, got {vocab_size}.")
+        raise UserError(f"vocab_size must be at least {least}, got {vocab_size}.")
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>") if model == "bpe" else models.Unigram())
     # One space is prepended to every text and removed again when decoding, so that a word is the same token at the
@@ -161,13 +162,13 @@ def adapt_tokenizer(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
         tokenizer.eos_token = tokenizer.sep_token
     if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
         missing = "padding" if tokenizer.eos_token_id is not None else "end"
-        raise ValueError(f"The tokenizer {name} has no {missing} token; set one and save it again.")
+        raise UserError(f"The tokenizer {name} has no {missing} token; set one and save it again.")
     if tokenizer.pad_token_id == tokenizer.eos_token_id:
-        raise ValueError(f"The tokenizer {name} uses {tokenizer.eos_token} both as padding and as end of a sentence.")
+        raise UserError(f"The tokenizer {name} uses {tokenizer.eos_token} both as padding and as end of a sentence.")
     # Only an encoding shows whether they do: each class of tokenizer has its own setting for it.
     if tokenizer("a")["input_ids"][-1:] != [tokenizer.eos_token_id]:
         if not tokenizer.is_fast:
-            raise ValueError(f"The encodings of the tokenizer {name} do not end with {tokenizer.eos_token}.")
+            raise UserError(f"The encodings of the tokenizer {name} do not end with {tokenizer.eos_token}.")
         end = str(tokenizer.eos_token)
         tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
             single=f"$A {end}", special_tokens=[(end, tokenizer.eos_token_id)]
@@ -201,10 +202,10 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", config: "PreTrainedCon
     size = vocabulary_size(tokenizer)
     if size > config.vocab_size:
         sizes = f"it has {size:,} tokens, but the model has {config.vocab_size:,}"
-        raise ValueError(f"The tokenizer does not fit the model: {sizes}.")
+        raise UserError(f"The tokenizer does not fit the model: {sizes}.")
     for name in ("pad_token_id", "eos_token_id"):
         actual = getattr(tokenizer, name)
         expected = getattr(config, name)
         if actual != expected:
             difference = f"its {name} is {actual}, but the model's is {expected}"
-            raise ValueError(f"The tokenizer does not fit the model: {difference}.")
+            raise UserError(f"The tokenizer does not fit the model: {difference}.")

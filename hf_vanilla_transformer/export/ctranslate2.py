@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
+from ..errors import UserError
 from ..files import import_extra
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
@@ -95,7 +96,7 @@ class CTranslate2Model:
         limit = max_new_tokens or own.max_new_tokens or (own.max_length and own.max_length - 1)
         limits = [limit or min(len(source) + OUTPUT_MARGIN, max_positions) for source in sources]
         if num_return_sequences > beams:
-            raise ValueError(f"num_return_sequences ({num_return_sequences}) exceeds the beam size ({beams}).")
+            raise UserError(f"num_return_sequences ({num_return_sequences}) exceeds the beam size ({beams}).")
         # With transformers' penalty, CTranslate2 itself ranks the hypotheses, and only as many as are returned matter
         count = beams if self.config.length_normalization == "gnmt" else num_return_sequences
         outputs = self._search(sources, beams, count, alpha, max(limits))
@@ -139,7 +140,7 @@ class CTranslate2Model:
             )
         except (RuntimeError, ValueError) as error:
             # such as a text longer than the position table, or a start token that is not in the export
-            raise ValueError(f"CTranslate2 failed: {error}") from error
+            raise UserError(f"CTranslate2 failed: {error}") from error
         outputs = []
         for result in results:
             hypotheses: list[Any] = [self.tokenizer.convert_tokens_to_ids(tokens) for tokens in result.hypotheses]
@@ -164,12 +165,12 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: P
         def get_model_spec(self, model):
             config = model.config
             if {config.d_k, config.d_v} != {config.d_model / config.num_heads}:
-                raise ValueError(
+                raise UserError(
                     "CTranslate2 supports only heads that are d_model / num_heads wide, but this model has d_k "
                     f"{config.d_k} and d_v {config.d_v}."
                 )
             if config.activation_function not in _SUPPORTED_ACTIVATIONS:
-                raise ValueError(f"CTranslate2 does not support the activation {config.activation_function!r}.")
+                raise UserError(f"CTranslate2 does not support the activation {config.activation_function!r}.")
             self.positions = num_positions(config)
             spec = TransformerSpec.from_config(
                 (config.num_encoder_layers, config.num_decoder_layers),

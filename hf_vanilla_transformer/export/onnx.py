@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..errors import MissingExtraError, UserError
 from ..files import import_extra
 from ..model.cache_vanilla_transformer import CACHE, accept_past_key_values
 from ..model.loading import load_config, load_generation_config, load_tokenizer
@@ -44,7 +45,7 @@ def import_exporters() -> ModuleType:
     for module in ("onnxruntime", "onnxscript"):
         import_extra(module, "export")
     if Version(transformers.__version__) < Version("5.23"):
-        raise ImportError(f"ONNX needs transformers 5.23 or newer, but {transformers.__version__} is installed.")
+        raise MissingExtraError(f"ONNX needs transformers 5.23 or newer, but {transformers.__version__} is installed.")
     return import_module("transformers.exporters")
 
 
@@ -102,7 +103,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
                 `output_sequence_scores` is requested.
         """
         if settings.pop("output_sequence_scores", False):
-            raise ValueError("ONNX exports return no scores of hypotheses; use torch or CTranslate2 for these.")
+            raise UserError("ONNX exports return no scores of hypotheses; use torch or CTranslate2 for these.")
         self._check_length(input_ids.shape[1])
         pad_token_id = self.config.pad_token_id
         assert pad_token_id is not None  # every model has one
@@ -133,7 +134,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
 
     def _check_length(self, length: int) -> None:
         if length > num_positions(self.config):
-            raise ValueError(
+            raise UserError(
                 f"The export has {num_positions(self.config)} positions, but the text needs {length}. Shorten it."
             )
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
+from ..errors import UserError
 from ..files import import_extra
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
@@ -61,7 +62,7 @@ class Graph:
         self._result = first
         self._cached = {name: place for name in others if (place := _place(name)) and place not in given}
         if unknown := [place for place in self._cached.values() if place.layer >= len(self._cached)]:
-            raise ValueError(f"{file.name} returns the keys and values of {unknown[0].layer + 1:,} layers")
+            raise UserError(f"{file.name} returns the keys and values of {unknown[0].layer + 1:,} layers")
 
     def __call__(self, tensors: Mapping[str, torch.Tensor], cache: EncoderDecoderCache | None = None) -> torch.Tensor:
         """Return the first output; read the keys and values of earlier positions from `cache`, and update them.
@@ -79,7 +80,7 @@ class Graph:
             elif name in tensors:
                 tensor = tensors[name]
             else:
-                raise ValueError(f"A graph of this export has the input {name}, which is not part of a translation.")
+                raise UserError(f"A graph of this export has the input {name}, which is not part of a translation.")
             inputs[name] = tensor.contiguous().numpy()
 
         names = [self._result, *(self._cached if cache is not None else ())]
@@ -112,19 +113,19 @@ def check_graph(file: Path) -> None:
     onnx = import_extra("onnx", "export")
     model = onnx.load(str(file), load_external_data=False)
     if model.functions:
-        raise ValueError(f"{file.name} defines operators of its own, which are never run")
+        raise UserError(f"{file.name} defines operators of its own, which are never run")
     for node in model.graph.node:
         if node.domain not in _STANDARD_DOMAINS:
-            raise ValueError(
+            raise UserError(
                 f"{file.name} has the operator {node.domain}.{node.op_type}, which is not of the standard"
             )
         # Loop, Scan and If, of which the first may never end
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-            raise ValueError(f"{file.name} has the operator {node.op_type}, which runs a graph inside the graph")
+            raise UserError(f"{file.name} has the operator {node.op_type}, which runs a graph inside the graph")
     for tensor in _tensors(model.graph):
         for entry in tensor.external_data:
             if entry.key == "location" and entry.value != f"{file.name}.data":
-                raise ValueError(f"{file.name} reads its weights from another file than {file.name}.data")
+                raise UserError(f"{file.name} reads its weights from another file than {file.name}.data")
 
 
 def _tensors(graph: Any) -> Iterator[Any]:

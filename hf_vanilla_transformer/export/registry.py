@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import UserError
 from ..files import CARD, WEIGHT_FILES, checksum, new_folder
 from ..version import install_command
 
@@ -58,7 +59,7 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
     format.check()
     if quantization and quantization not in format.quantizations:
         known = ", ".join(format.quantizations) or "none"
-        raise ValueError(f"Unknown quantisation {quantization!r} for {format.title}; choose one of {known}.")
+        raise UserError(f"Unknown quantisation {quantization!r} for {format.title}; choose one of {known}.")
     quantization = quantization or (format.quantizations[-1] if format.quantizations else None)
 
     # complete or not at all, so that an interrupted export is never taken for one
@@ -103,7 +104,7 @@ def load_export(folder: str, format_name: str) -> "ExportedModel":
         with loading_errors(folder):
             return format.load(folder)
     if found:
-        raise ValueError(f"{folder} is an export for {found.name}, not for {format.name}; use --backend {found.name}.")
+        raise UserError(f"{folder} is an export for {found.name}, not for {format.name}; use --backend {found.name}.")
     # a saved model: the runtime has read the temporary export before it is removed
     with tempfile.TemporaryDirectory() as temporary:
         exported = str(Path(temporary, "export"))

@@ -9,6 +9,7 @@ from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..errors import UserError
 from ..model.cache_vanilla_transformer import CACHE, accept_past_key_values
 from ..model.generation_vanilla_transformer import HEAD_MASKS, VanillaTransformerGenerationMixin
 from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
@@ -58,10 +59,10 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         for name in ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
             values = [getattr(model.config, name) for model in models]
             if any(value != values[0] for value in values):
-                raise ValueError(f"The models of an ensemble must share one vocabulary: {name} is {values}.")
+                raise UserError(f"The models of an ensemble must share one vocabulary: {name} is {values}.")
         devices = [str(model.device) for model in models]
         if len(set(devices)) > 1:
-            raise ValueError(f"The models of an ensemble must be on one device, but are on {', '.join(devices)}.")
+            raise UserError(f"The models of an ensemble must be on one device, but are on {', '.join(devices)}.")
         self._depths = [model.config.num_decoder_layers for model in models]
         # generate() allocates a cache with this number of layers, which `forward` distributes among the models
         config.num_decoder_layers = sum(self._depths)
@@ -103,7 +104,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             ValueError: if there is a head mask, because the models differ in layers and heads.
         """
         if head_masks := [name for name in HEAD_MASKS if others.get(name) is not None]:
-            raise ValueError(f"An ensemble takes no {' or '.join(head_masks)}: mask the heads of its models instead.")
+            raise UserError(f"An ensemble takes no {' or '.join(head_masks)}: mask the heads of its models instead.")
         if encoder_outputs is None:
             encoder_outputs = self._encoder(input_ids, attention_mask)
 

@@ -11,6 +11,7 @@ import sacrebleu
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEUScore
 
+from ..errors import UserError
 from ..files import JsonObject, import_extra
 
 # The hyphen of a compound and its two neighbours; `@-@` is a hyphen that Moses' aggressive mode has split off already
@@ -84,12 +85,12 @@ def check_tokenization(name: str) -> None:
     """
     names = sorted(name for name in sacrebleu.BLEU.TOKENIZERS if name)
     if name not in names:
-        raise ValueError(f"Unknown tokenisation {name!r} for BLEU; choose one of {', '.join(names)}.")
+        raise UserError(f"Unknown tokenisation {name!r} for BLEU; choose one of {', '.join(names)}.")
     # Some tokenisations load a dictionary or download a model, only when they are first used
     try:
         bleu(name).corpus_score(["a"], [["a"]])
     except (RuntimeError, ImportError, OSError) as error:
-        raise ValueError(f"Cannot compute BLEU with the tokenisation {name!r}: {error}") from error
+        raise UserError(f"Cannot compute BLEU with the tokenisation {name!r}: {error}") from error
 
 
 def evaluate_translations(

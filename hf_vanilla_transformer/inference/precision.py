@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from huggingface_hub import constants
 
+from ..errors import UserError
 from ..files import read_json, write_whole
 from .parallel import AT_ONCE, MAX_TOKENS, batch_tokens, is_faster_in_parallel, run_in_parallel
 
@@ -70,7 +71,7 @@ def named_dtype(name: str) -> torch.dtype:
         ValueError: for an unknown name.
     """
     if name not in DTYPES:
-        raise ValueError(f"Unknown dtype {name!r}; choose one of {', '.join(DTYPES)}.")
+        raise UserError(f"Unknown dtype {name!r}; choose one of {', '.join(DTYPES)}.")
     return torch.float32 if name == "auto" else getattr(torch, name)
 
 

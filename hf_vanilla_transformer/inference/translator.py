@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.batching import batches_by_length, pad
 from ..data.tags import prefix_ids
 from ..data.tokenizer import check_tokenizer
+from ..errors import UserError, checking_settings
 from ..export.format import Runtime
 from ..export.registry import load_export, recognise
 from ..model.loading import load_model, load_tokenizer
@@ -126,7 +127,7 @@ class Translator:
         name = ", ".join(names)
         if backend != "torch":
             if dtype is not None or len(names) > 1:
-                raise ValueError("A number format and ensembles need the backend torch.")
+                raise UserError("A number format and ensembles need the backend torch.")
             exported = load_export(name, backend)
             return cls(exported, exported.tokenizer, name)
 
@@ -278,7 +279,8 @@ class Translator:
             # `output_sequence_scores` is this package's: unlike transformers' `output_scores`, it keeps the fast
             # search, and does not store the (steps, batch * beams, vocabulary) logits of the whole search
             settings["output_sequence_scores"] = True
-        found = self.model.generate(**inputs, **settings)
+        with checking_settings():
+            found = self.model.generate(**inputs, **settings)
         # `return_dict_in_generate` may be among the settings, or in the generation config of the model
         sequences = found if isinstance(found, torch.Tensor) else found.sequences
 
@@ -407,7 +409,7 @@ def _load_in_torch(
 ) -> tuple[VanillaTransformerForConditionalGeneration, PreTrainedTokenizerBase]:
     """Return a saved model, on the accelerator if there is one, and its tokenizer."""
     if export := recognise(name):
-        raise ValueError(
+        raise UserError(
             f"{name} is an export for {export.title}: use evaluate, translate or serve with --backend {export.name}; "
             "for compare, pass a file of its translations."
         )
@@ -434,7 +436,7 @@ def _make_ensemble(
     # Equal sizes are not enough: an ensemble would average the probabilities of different tokens
     for other, tokenizer in zip(names, tokenizers, strict=True):
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():
-            raise ValueError(f"{names[0]} and {other} have different vocabularies: an ensemble must share one.")
+            raise UserError(f"{names[0]} and {other} have different vocabularies: an ensemble must share one.")
     check_same_directions({each: Directions(model.config) for each, model in zip(names, models, strict=True)})
     return Ensemble(models)
 
@@ -447,7 +449,7 @@ def check_same_directions(directions: Mapping[str, Directions]) -> None:
     """
     if len(set(map(str, directions.values()))) > 1:
         found = "; ".join(f"{name}: {each}" for name, each in directions.items())
-        raise ValueError(f"The models have different directions: {found}.")
+        raise UserError(f"The models have different directions: {found}.")
 
 
 def _join(
@@ -518,7 +520,7 @@ def translate(
         ValueError: for an unknown dtype, or a language or tag that the model does not have.
     """
     if (generate_kwargs.get("num_return_sequences") or 1) > 1:
-        raise ValueError("translate returns one translation per sentence; Translator.translate has nbest.")
+        raise UserError("translate returns one translation per sentence; Translator.translate has nbest.")
     texts = [sentences] if isinstance(sentences, str) else _check_sentences(sentences)
     if dtype is not None:
         # a text that is split has more sentences

@@ -6,6 +6,8 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
 
+from .errors_vanilla_transformer import UserError
+
 IGNORED_LABEL = -100  # label of positions that the loss ignores, as in torch and transformers
 MAX_POSITIONS = 1_000_000  # more, which only a damaged file asks for, would fill the memory with sinusoids
 
@@ -119,7 +121,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         if self.num_heads < 1:
-            raise ValueError(f"num_heads must be at least 1, got {self.num_heads}.")
+            raise UserError(f"num_heads must be at least 1, got {self.num_heads}.")
         if self.d_k is None:
             self.d_k = self.d_model // self.num_heads
         if self.d_v is None:
@@ -146,20 +148,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
         sizes = ("vocab_size", "d_model", "num_encoder_layers", "num_decoder_layers", "d_ff", "d_k", "d_v")
         for name in (*sizes, "max_position_embeddings"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.max_position_embeddings > MAX_POSITIONS:
-            raise ValueError(
+            raise UserError(
                 f"max_position_embeddings must be at most {MAX_POSITIONS:,}, got {self.max_position_embeddings:,}."
             )
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}.")
+                raise UserError(f"{name} must be in [0, 1), got {getattr(self, name)}.")
         choices = {"position_embedding": ("sinusoidal", "learned"), "length_normalization": ("gnmt", "length")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
+                raise UserError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}.")
         if self.position_embedding == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"d_model must be even for sinusoidal positions, got {self.d_model}.")
+            raise UserError(f"d_model must be even for sinusoidal positions, got {self.d_model}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields to save, including where to find the pipeline's code."""

@@ -19,6 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .cache_vanilla_transformer import accept_past_key_values
 from .configuration_vanilla_transformer import IGNORED_LABEL, VanillaTransformerConfig
+from .errors_vanilla_transformer import UserError
 
 
 def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -125,7 +126,7 @@ class LearnedPositions(nn.Embedding):
             ValueError: If there are not enough positions.
         """
         if start + length > self.num_embeddings:
-            raise ValueError(
+            raise UserError(
                 f"This model has learned positions for {self.num_embeddings} tokens, but the text needs "
                 f"{start + length}. Shorten it, or train with a larger max_position_embeddings."
             )

@@ -20,6 +20,7 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file, find_adapter_config_file
 
+from ..errors import MissingExtraError, UserError
 from ..files import check_nesting, read_json
 from .configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
 from .text_rules_vanilla_transformer import Directions
@@ -64,12 +65,14 @@ def load(auto_class: Any, name: str, **kwargs) -> Any:
 def loading_errors(name: str, file: str = "") -> Iterator[None]:
     """Turn any error while loading `name` into an `OSError` that names it, and the file in it, if one is given.
 
-    Errors for missing packages and lack of memory pass through unchanged.
+    Errors for lack of memory pass through unchanged; one for a missing package becomes a `MissingExtraError`.
     """
     try:
         yield
-    except (ImportError, torch.OutOfMemoryError, MemoryError):
+    except (MissingExtraError, torch.OutOfMemoryError, MemoryError):
         raise
+    except ImportError as error:
+        raise MissingExtraError(str(error)) from error
     except Exception as error:
         # damaged files can raise any exception
         where = name if Path(name).is_dir() else f"{name} (not a local folder)"
@@ -90,7 +93,7 @@ def read_model_type(name: str) -> str:
         labels = fields.get("num_labels")
         if isinstance(labels, int) and labels > _MAX_LABELS:
             # transformers would make a name for each
-            raise ValueError(f"num_labels in its config.json must be at most {_MAX_LABELS:,}, but is {labels:,}")
+            raise UserError(f"num_labels in its config.json must be at most {_MAX_LABELS:,}, but is {labels:,}")
     return str(fields.get("model_type", "unknown"))[:100]
 
 
@@ -117,14 +120,14 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     with loading_errors(name):
         check_nesting(tokenizer.init_kwargs)
         if not isinstance(tokenizer.model_max_length, (int, float)):
-            raise ValueError(f"its model_max_length must be a number, but is {shortened(tokenizer.model_max_length)}")
+            raise UserError(f"its model_max_length must be a number, but is {shortened(tokenizer.model_max_length)}")
     return tokenizer
 
 
 def _check_model_type(model_type: str, name: str) -> None:
     if model_type != VanillaTransformerConfig.model_type:
         hint = f"; convert it with `vanilla-transformer convert {name} OUT`" if model_type == "marian" else ""
-        raise ValueError(f"{name} is a {model_type} model, not a vanilla_transformer model{hint}.")
+        raise UserError(f"{name} is a {model_type} model, not a vanilla_transformer model{hint}.")
 
 
 def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGeneration":
@@ -142,7 +145,7 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
         adapter = find_adapter_config_file(name)
         base = read_json(Path(adapter)).get("base_model_name_or_path") if adapter else name
         if not isinstance(base, str):
-            raise ValueError("its adapter_config.json has no base_model_name_or_path")
+            raise UserError("its adapter_config.json has no base_model_name_or_path")
     # fail early, before memory is allocated for the weights
     config = load_config(base)
     with loading_errors(base):
@@ -180,13 +183,13 @@ def find_weights(name: str) -> list[str]:
     index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, **optional)
     if index is None:
         # transformers would have a service of the Hub convert others, or take a pull request of anybody
-        raise ValueError(
+        raise UserError(
             f"it has no {SAFE_WEIGHTS_NAME}, and other weights, which may run code, are never loaded. Where you trust "
             "them, save the model again with transformers: from_pretrained(...).save_pretrained(...)"
         )
     shards = {str(shard) for shard in read_json(Path(index))["weight_map"].values()}
     if outside := [shard for shard in shards if Path(shard).name != shard]:
-        raise ValueError(f"its {SAFE_WEIGHTS_INDEX_NAME} names {shortened(outside[0])}, which is outside the folder")
+        raise UserError(f"its {SAFE_WEIGHTS_INDEX_NAME} names {shortened(outside[0])}, which is outside the folder")
     return _readable([str(cached_file(name, shard)) for shard in sorted(shards)])
 
 
@@ -214,7 +217,7 @@ def _check_layers(config: VanillaTransformerConfig, name: str) -> None:
     for stack, expected in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         count = sum(each == stack for each, _ in layers)
         if count != expected:
-            raise ValueError(f"num_{stack}_layers in its config.json is {expected:,}, but its weights have {count:,}")
+            raise UserError(f"num_{stack}_layers in its config.json is {expected:,}, but its weights have {count:,}")
 
 
 def check_config(config: VanillaTransformerConfig, name: str) -> None:
@@ -232,7 +235,7 @@ def check_config(config: VanillaTransformerConfig, name: str) -> None:
         config.validate()
         Directions(config)
         if config.pad_token_id is None:
-            raise ValueError("pad_token_id is missing")
+            raise UserError("pad_token_id is missing")
         for field in (*_TOKENS, "eos_token_id"):
             _check_tokens(field, getattr(config, field), config.vocab_size)
 
@@ -240,7 +243,7 @@ def check_config(config: VanillaTransformerConfig, name: str) -> None:
 def _check_tokens(field: str, value: object, vocab_size: int) -> None:
     for token in value if isinstance(value, list) else [value]:
         if token is not None and not (type(token) is int and 0 <= token < vocab_size):
-            raise ValueError(f"{field} must be from 0 to {vocab_size - 1:,}, but is {shortened(value)}")
+            raise UserError(f"{field} must be from 0 to {vocab_size - 1:,}, but is {shortened(value)}")
 
 
 def check_decoding(settings: GenerationConfig, config: VanillaTransformerConfig, name: str) -> None:
@@ -288,16 +291,16 @@ def check_search(settings: Mapping[str, object], config: VanillaTransformerConfi
             kind = float if field in _NUMBERS else int
             if isinstance(value, bool) or not isinstance(value, (int, kind)) or not least <= value <= most:
                 expected = f"{'a number' if kind is float else 'an integer'} from {least:,} to {most:,}"
-                raise ValueError(f"{field} must be {expected}, but is {shortened(value)}")
+                raise UserError(f"{field} must be {expected}, but is {shortened(value)}")
         elif field in (*_TOKENS, *_TOKEN_LISTS):
             _check_tokens(field, value, config.vocab_size)
         elif field == "bad_words_ids":
             if not (isinstance(value, list) and value and all(isinstance(word, list) and word for word in value)):
-                raise ValueError(f"{field} must be a list of lists of tokens, but is {shortened(value)}")
+                raise UserError(f"{field} must be a list of lists of tokens, but is {shortened(value)}")
             _check_tokens(field, [token for word in value for token in word], config.vocab_size)
         elif field in _SWITCHES:
             # generate() may also be told to "never" stop early
             if not isinstance(value, bool) and (field, value) != ("early_stopping", "never"):
-                raise ValueError(f"{field} must be true or false, but is {shortened(value)}")
+                raise UserError(f"{field} must be true or false, but is {shortened(value)}")
         elif field in known and not field.startswith("_") and field != "transformers_version":
-            raise ValueError(f"{field} is not supported; remove it")
+            raise UserError(f"{field} is not supported; remove it")

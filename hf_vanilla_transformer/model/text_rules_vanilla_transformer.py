@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .errors_vanilla_transformer import UserError
+
 logger = logging.getLogger(__name__)
 
 Pair = tuple[str, str]  # source and target language
@@ -37,7 +39,7 @@ def parse_language_pair(pair: str) -> Pair:
     """
     source, _, target = pair.partition("-")
     if not source or not target or "-" in target or source == target:
-        raise ValueError(f"{pair!r} is not a language pair: give two different languages, such as en-de.")
+        raise UserError(f"{pair!r} is not a language pair: give two different languages, such as en-de.")
     return source, target
 
 
@@ -57,7 +59,7 @@ def check_weights(model: nn.Module, name: str = "the model") -> None:
         is_plain = type(weight) is nn.Parameter and weight.is_floating_point() and not weight.is_meta
         # a sum is much faster than looking at each number, and as reliable: in float32, none of them overflows
         if is_plain and not math.isfinite(weight.detach().sum(dtype=torch.float32)):
-            raise ValueError(
+            raise UserError(
                 f"Cannot translate with {name}: its weights contain NaN or infinity, in {weight_name}. Use a "
                 "checkpoint saved before its training diverged."
             )
@@ -118,10 +120,10 @@ class Directions:
         for language, known, side in ((source_lang, self.sources, "from"), (target_lang, self.targets, "into")):
             # a model that names no languages, such as a converted one, takes any
             if language is not None and known and language not in known:
-                raise ValueError(f"This model translates {side} {', '.join(known)}, not {side} {language!r}.")
+                raise UserError(f"This model translates {side} {', '.join(known)}, not {side} {language!r}.")
         if target_lang is None and self.has_tags and len(self.targets) > 1:
             names = ", ".join(self.targets)
-            raise ValueError(f"This model translates into {names}: choose one as the target language.")
+            raise UserError(f"This model translates into {names}: choose one as the target language.")
 
         source_lang = source_lang or _only(self.sources)
         target_lang = target_lang or _only(self.targets)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import torch
 
+from ..errors import UserError
 from ..files import import_extra
 from ..inference.translator import Translator
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY
@@ -107,14 +108,14 @@ class Explorer:
             ValueError: if the text is blank or too long; the message is shown to the user of the page.
         """
         if is_blank(text):
-            raise ValueError("Type a sentence first.")
+            raise UserError("Type a sentence first.")
         if len(text) > MAX_CHARACTERS:
-            raise ValueError(f"The text has {len(text):,} characters, but the limit is {MAX_CHARACTERS:,}.")
+            raise UserError(f"The text has {len(text):,} characters, but the limit is {MAX_CHARACTERS:,}.")
         (source,) = self.translator.encode([text], target_lang=target_lang)
         # The model may have fewer positions.
         limit = min(MAX_TOKENS, self.translator.max_source_tokens)
         if len(source) > limit:
-            raise ValueError(f"The text has {len(source)} tokens, but the limit is {limit}.")
+            raise UserError(f"The text has {len(source)} tokens, but the limit is {limit}.")
 
         settings: dict[str, Any] = {"num_beams": num_beams, "length_penalty": alpha, **self._masks(without)}
         (output,) = self._thread.submit(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..data.language_filter import probabilities
+from ..errors import UserError
 from ..files import import_extra
 from ..flags import Settings
 from ..inference.alignment import Links
@@ -20,7 +21,7 @@ from .monitoring import Metrics
 AUTO = "auto"
 
 
-class UnsupportedError(ValueError):
+class UnsupportedError(UserError):
     """A request for something that these models cannot do; the message is for whoever asked."""
 
 
@@ -67,7 +68,7 @@ class ServedModel:
         self._decoding = decoding
         self._metrics = metrics
         if not translator.directions.pairs:
-            raise ValueError(f"{translator.name} does not say which languages it translates: its config.json must.")
+            raise UserError(f"{translator.name} does not say which languages it translates: its config.json must.")
         self.max_hypotheses = translator.num_hypotheses(decoding.get("num_beams"))
 
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
@@ -146,7 +147,7 @@ class TranslationService:
                 other = self.directions.setdefault(direction, model)
                 if other is not model:
                     names = f"{other.translator.name} and {model.translator.name}"
-                    raise ValueError(f"{names} both translate from {' to '.join(direction)}.")
+                    raise UserError(f"{names} both translate from {' to '.join(direction)}.")
 
     def languages(self) -> list[Language]:
         """Return every language, with its code if its English name is unknown."""

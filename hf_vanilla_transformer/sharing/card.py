@@ -16,6 +16,7 @@ from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
 
 from ..data.languages import base_code, full_tag
+from ..errors import UserError
 from ..files import (
     CARD,
     MAX_JSON_BYTES,
@@ -96,7 +97,7 @@ def _damage_errors(folder: Path) -> Iterator[None]:
         yield
     except (TypeError, LookupError, AttributeError, ArithmeticError, TemplateError, HFValidationError) as error:
         damaged = folder / RECORD
-        raise ValueError(f"Cannot write a model card: {damaged} or the scores are damaged ({error}).") from error
+        raise UserError(f"Cannot write a model card: {damaged} or the scores are damaged ({error}).") from error
 
 
 def _collect_scores(training: JsonObject, details: CardDetails) -> list[JsonObject]:
@@ -228,7 +229,7 @@ def _read_object(file: Path) -> JsonObject:
     """Return the JSON object in `file`, or an empty one if the file does not exist."""
     content = read_json(file) if file.is_file() else {}
     if not isinstance(content, dict):
-        raise ValueError(f"{file} is damaged: it does not contain a JSON object.")
+        raise UserError(f"{file} is damaged: it does not contain a JSON object.")
     return content
 
 
@@ -245,7 +246,7 @@ def _count_parameters(folder: Path) -> int:
             with safe_open(file, "pt") as weights:
                 count += sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
         except SafetensorError as error:
-            raise ValueError(f"{file} is damaged: {error}") from None
+            raise UserError(f"{file} is damaged: {error}") from None
     return count
 
 
@@ -268,7 +269,7 @@ def read_scores(file: str) -> list[JsonObject]:
         check_nesting(scores)
         if scores and all(part.keys() >= _SCORE_KEYS for part in scores):
             return scores
-    raise ValueError(f"{file} does not contain the JSON output of `vanilla-transformer evaluate`.")
+    raise UserError(f"{file} does not contain the JSON output of `vanilla-transformer evaluate`.")
 
 
 def conversion(folder: str | Path) -> JsonObject:

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, MarianConfig, MarianMTModel, PreTrainedM
 from yaml import YAMLError
 
 from ..data.tokenizer import check_tokenizer
+from ..errors import UserError
 from ..files import CARD, MODEL_TYPES, JsonObject, import_extra, new_folder, write_whole
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import find_weights, load, load_complete, load_model, loading_errors, read_model_type
@@ -57,7 +58,7 @@ def _single_value(description: str, values: Iterable[_T]) -> _T:
     """
     distinct = sorted(set(values), key=str)
     if len(distinct) != 1:
-        raise ValueError(f"Cannot convert: {description} differs between parts of the model: {distinct}.")
+        raise UserError(f"Cannot convert: {description} differs between parts of the model: {distinct}.")
     return distinct[0]
 
 
@@ -108,7 +109,7 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     source = marian.config
     _check_marian(source)
     if not isinstance(marian, MarianMTModel):
-        raise ValueError(f"Cannot convert: a {type(marian).__name__} has no output layer; load a MarianMTModel.")
+        raise UserError(f"Cannot convert: a {type(marian).__name__} has no output layer; load a MarianMTModel.")
 
     weights = {name: tensor for name, tensor in marian.state_dict().items() if not name.endswith(_POSITION_TABLE)}
     output_bias = weights.pop("final_logits_bias")[0]  # (1, vocab_size) -> (vocab_size,)
@@ -148,9 +149,9 @@ def _check_marian(config: MarianConfig) -> None:
     """
     _check_convertible(config.model_type, MARIAN)
     if not config.share_encoder_decoder_embeddings or config.decoder_vocab_size != config.vocab_size:
-        raise ValueError("Cannot convert: this Marian model has separate source and target vocabularies.")
+        raise UserError("Cannot convert: this Marian model has separate source and target vocabularies.")
     if not config.scale_embedding:
-        raise ValueError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
+        raise UserError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
 
 
 def _check_convertible(model_type: str, expected: str) -> None:
@@ -161,7 +162,7 @@ def _check_convertible(model_type: str, expected: str) -> None:
     """
     if model_type != expected:
         difference = _DIFFERENCES.get(model_type, "a different architecture")
-        raise ValueError(f"Cannot convert: this is not a {expected} but a {model_type} model ({difference}).")
+        raise UserError(f"Cannot convert: this is not a {expected} but a {model_type} model ({difference}).")
 
 
 def check_equivalent(config: VanillaTransformerConfig) -> None:
@@ -172,10 +173,10 @@ def check_equivalent(config: VanillaTransformerConfig) -> None:
     """
     _check_convertible(config.model_type, VANILLA_TRANSFORMER)
     if config.position_embedding != "sinusoidal":
-        raise ValueError("Cannot convert: this model has learned positions, but Marian supports only sinusoidal ones.")
+        raise UserError("Cannot convert: this model has learned positions, but Marian supports only sinusoidal ones.")
     if {config.d_k, config.d_v} != {config.d_model / config.num_heads}:
         heads = f"d_k {config.d_k} and d_v {config.d_v}, with d_model {config.d_model} and {config.num_heads} heads"
-        raise ValueError(f"Cannot convert: Marian's heads are d_model / num_heads wide, but this model has {heads}.")
+        raise UserError(f"Cannot convert: Marian's heads are d_model / num_heads wide, but this model has {heads}.")
 
 
 def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTModel:
@@ -254,11 +255,9 @@ def from_pretrained(
         ValueError: if it has no equivalent, saying why, or `output_dir` is in use.
     """
     if to not in MODEL_TYPES:
-        raise ValueError(f"to must be one of {', '.join(MODEL_TYPES)}, got {to!r}.")
+        raise UserError(f"to must be one of {', '.join(MODEL_TYPES)}, got {to!r}.")
     if to == MARIAN and (source_lang or target_lang):
-        raise ValueError(
-            "The languages of a model of this package are its own: give none with a conversion to marian."
-        )
+        raise UserError("The languages of a model of this package are its own: give none with a conversion to marian.")
     name = str(source)
     _check_convertible(read_model_type(name), VANILLA_TRANSFORMER if to == MARIAN else MARIAN)
     model: PreTrainedModel
@@ -299,7 +298,7 @@ def _load_from_marian(
     if not any(getattr(model.config, field) for field in _LANGUAGES):
         model.config.update(adopt_languages(tokenizer, name, source_lang, target_lang))
     elif source_lang or target_lang:
-        raise ValueError(f"{name} names its languages: omit --source_lang and --target_lang.")
+        raise UserError(f"{name} names its languages: omit --source_lang and --target_lang.")
     check_tokenizer(tokenizer, model.config)
     return model, tokenizer
 
@@ -404,15 +403,15 @@ def _check_layers(transformer: nn.Transformer) -> None:
     stacks = ((transformer.encoder, nn.TransformerEncoderLayer), (transformer.decoder, nn.TransformerDecoderLayer))
     for stack, layer_class in stacks:
         if stack.norm is not None:
-            raise ValueError(
+            raise UserError(
                 "Cannot convert: a layer norm after each stack; train with encoder.norm = decoder.norm = None."
             )
         for layer in stack.layers:
             # Not `isinstance`: a subclass may compute anything.
             if type(layer) is not layer_class:
-                raise ValueError(f"Cannot convert: {type(layer).__name__} is not a layer of torch.nn.")
+                raise UserError(f"Cannot convert: {type(layer).__name__} is not a layer of torch.nn.")
             if layer.norm_first:
-                raise ValueError("Cannot convert: a layer is pre-norm (norm_first), but the paper's are post-norm.")
+                raise UserError("Cannot convert: a layer is pre-norm (norm_first), but the paper's are post-norm.")
 
 
 def _layer_weights(
@@ -440,7 +439,7 @@ def _layer_weights(
 def _projections(attention: nn.MultiheadAttention) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters of the query, key, value and output projections under the names of this package."""
     if attention.in_proj_weight is None or attention.bias_k is not None or attention.add_zero_attn:
-        raise ValueError("Cannot convert: an attention layer uses kdim, vdim, add_bias_kv or add_zero_attn.")
+        raise UserError("Cannot convert: an attention layer uses kdim, vdim, add_bias_kv or add_zero_attn.")
     for kind in ("weight", "bias"):
         stacked = getattr(attention, f"in_proj_{kind}")
         if stacked is not None:
@@ -456,7 +455,7 @@ def _activation_name(function: Callable[[torch.Tensor], torch.Tensor]) -> str:
         return "relu"
     if function is nn.functional.gelu or (isinstance(function, nn.GELU) and function.approximate == "none"):
         return "gelu"
-    raise ValueError(f"Cannot convert: the activation {function} is neither relu nor gelu.")
+    raise UserError(f"Cannot convert: the activation {function} is neither relu nor gelu.")
 
 
 def _build_model(

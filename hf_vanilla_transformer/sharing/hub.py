@@ -19,6 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from packaging.requirements import Requirement
 from safetensors.torch import load_file
 
+from ..errors import UserError
 from ..files import CARD, RECORD, WEIGHTS, import_extra, weight_files
 from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from .card import CardDetails, benchmark_results, model_card
@@ -78,7 +79,7 @@ def _check_link(file: Path) -> Path:
     """Return a file, after checking that it lies in its folder, or in the Hub's cache, whose files are links."""
     content = file.resolve()
     if not any(content.is_relative_to(Path(place).resolve()) for place in (file.parent, HF_HUB_CACHE)):
-        raise ValueError(f"{file} is a link to a file elsewhere, which may not be meant to be shared; copy it.")
+        raise UserError(f"{file} is a link to a file elsewhere, which may not be meant to be shared; copy it.")
     return file
 
 
@@ -114,7 +115,7 @@ def hub_errors(repo_id: str) -> Iterator[None]:
         yield
         return
     except HFValidationError:
-        raise ValueError(f"{repo_id!r} is not a valid repository name; use one like your-name/your-model.") from None
+        raise UserError(f"{repo_id!r} is not a valid repository name; use one like your-name/your-model.") from None
     except LocalTokenNotFoundError:
         reason = _NO_TOKEN
     except RuntimeError as error:

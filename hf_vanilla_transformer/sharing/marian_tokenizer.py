@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..data.languages import short_name
 from ..data.tags import language_tag
+from ..errors import UserError
 from ..files import JsonObject, read_json
 
 _TARGET = re.compile(r">>(\S+)<<")  # tags of OPUS-MT, such as >>fra<<
@@ -45,11 +46,11 @@ def adopt_languages(
         return {"source_lang": sides[0], "target_lang": sides[1]}
 
     if target_lang:
-        raise ValueError(
+        raise UserError(
             f"This model has a tag for each target language ({' '.join(tags[:3])} ...): omit --target_lang."
         )
     if not sides[0]:
-        raise ValueError("The source language of this model is unknown: give it with --source_lang.")
+        raise UserError("The source language of this model is unknown: give it with --source_lang.")
     targets: dict[str, str] = {}
     for tag in tags:
         language = tag[2:-2]
@@ -84,9 +85,7 @@ def for_marian(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[Pre
         return tokenizer, list(range(vocab_size))
     if not tokenizer.is_fast or len(tokenizer) != vocab_size:
         found = f"a {type(tokenizer).__name__} of {len(tokenizer):,} tokens"
-        raise ValueError(
-            f"Cannot convert: the model needs a fast tokenizer of {vocab_size:,} tokens, but has {found}."
-        )
+        raise UserError(f"Cannot convert: the model needs a fast tokenizer of {vocab_size:,} tokens, but has {found}.")
     padding = tokenizer.pad_token_id
     order = [*(i for i in range(vocab_size) if i != padding), padding]
     content = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -103,7 +102,7 @@ def for_marian(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[Pre
     # Formats of `tokenizers` that `_reorder` does not know
     same = [order[i] for i in copy("A b, c!")["input_ids"]] == tokenizer("A b, c!")["input_ids"]
     if not same or copy.pad_token_id != vocab_size - 1:
-        raise ValueError(f"Cannot convert: the padding of the tokenizer ({padding}) cannot become its last token.")
+        raise UserError(f"Cannot convert: the padding of the tokenizer ({padding}) cannot become its last token.")
     return copy, order
 
 

@@ -10,6 +10,7 @@ from sacrebleu.significance import PairedTest, Result
 from torch.nn.functional import cross_entropy
 
 from ..data.batching import Seq2SeqCollator, batches_by_length
+from ..errors import UserError
 from ..files import JsonObject
 from ..inference.ensemble import Ensemble
 from ..inference.metrics import PaperBleu, bleu, sentence_chrf
@@ -47,7 +48,7 @@ def compare_translations(
     """
     for name, lines in translations.items():
         if not len(lines) == len(sources) == len(references) or not lines:
-            raise ValueError(f"{name} has {len(lines)} translations for {len(sources)} lines.")
+            raise UserError(f"{name} has {len(lines)} translations for {len(sources)} lines.")
     metrics: dict[str, Metric] = {"bleu": bleu(bleu_tokenize), "chrf": sacrebleu.CHRF(), "ter": sacrebleu.TER()}
     if paper_bleu:
         metrics["paper_bleu"] = PaperBleu(bleu_tokenize)

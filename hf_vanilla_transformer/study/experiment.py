@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformers import set_seed
 
 from ..data.tokenizer import follow_tokenizer
+from ..errors import UserError
 from ..files import writing
 from ..flags import option, positive, positive_number
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -81,7 +82,7 @@ class Experiment:
             self.text = tokenize_text(replace(flags, args=scratch_args), tokenizer_path, report)
         self.settings |= self.text.contents
         if self.text.validation is None:
-            raise ValueError("Tuning compares settings on a validation text: pass --validation_file.")
+            raise UserError("Tuning compares settings on a validation text: pass --validation_file.")
         follow_tokenizer(self.config, self.text.tokenizer)
         if advice := short_warmup(args, args.max_steps):
             report(advice)
@@ -144,16 +145,16 @@ def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerT
     """
     check_reporters(args)
     if args.world_size > 1:
-        raise ValueError("Tuning runs in a single process: start it without a distributed launcher.")
+        raise UserError("Tuning runs in a single process: start it without a distributed launcher.")
     if model.model_name_or_path:
-        raise ValueError("Tuning trains from scratch: remove --model_name_or_path.")
+        raise UserError("Tuning trains from scratch: remove --model_name_or_path.")
     if args.lr_scheduler_type != NOAM:
-        raise ValueError("Tuning supports only the noam schedule: remove --lr_scheduler_type.")
+        raise UserError("Tuning supports only the noam schedule: remove --lr_scheduler_type.")
     if args.resume_from_checkpoint:
-        raise ValueError("Tuning trains from scratch: remove --resume_from_checkpoint.")
+        raise UserError("Tuning trains from scratch: remove --resume_from_checkpoint.")
     # a prepared stream has batches of one size
     if data.streaming:
-        raise ValueError("Tuning tries several batch sizes, so it cannot stream the text: remove --streaming.")
+        raise UserError("Tuning tries several batch sizes, so it cannot stream the text: remove --streaming.")
     # trials of equal length can be compared
     if args.max_steps < 1:
-        raise ValueError("Tuning needs a fixed number of updates per training run: pass --max_steps.")
+        raise UserError("Tuning needs a fixed number of updates per training run: pass --max_steps.")

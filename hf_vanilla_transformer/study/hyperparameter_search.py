@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ..data.batching import by_name, check_fits
+from ..errors import UserError
 from ..files import JsonObject, import_extra, write_failure, write_whole
 from ..flags import Settings
 from ..training.settings import FACTS, differences, write_settings
@@ -89,7 +90,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
             if str(error) != "Record does not exist.":
                 # Optuna's message if no trial completed
                 raise
-            raise ValueError("No trial finished: try a lower --learning_rate or --max_tokens.") from None
+            raise UserError("No trial finished: try a lower --learning_rate or --max_tokens.") from None
     return _write_results(optuna, optuna.load_study(**storage), experiment, folder)
 
 
@@ -118,7 +119,7 @@ def _open_study(optuna: ModuleType, experiment: Experiment, folder: Path, storag
         raise OSError(f"Cannot read {folder / 'study.db'}: {error}; choose another --output_dir.") from error
     if changed:
         changes = "; ".join(changed.values())
-        raise ValueError(f"{folder} holds a study with different settings: {changes}. Choose another --output_dir.")
+        raise UserError(f"{folder} holds a study with different settings: {changes}. Choose another --output_dir.")
     study.set_user_attr("settings", settings)
     if not study.trials:
         study.enqueue_trial(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..errors import UserError
 from ..files import STATE, JsonObject, import_extra, read_json, replacing
 from ..training.checkpoints import checkpoint_folders
 from ..training.progress import overfitting, validations
@@ -55,7 +56,7 @@ def save(figure: "Figure", file: str) -> None:
 
     kind = Path(file).suffix
     if kind not in (".png", ".svg"):
-        raise ValueError(f"Cannot write {file}: the name must end in .png or .svg.")
+        raise UserError(f"Cannot write {file}: the name must end in .png or .svg.")
     # without random ids, dates and versions, so that a repeated command leaves no difference
     with matplotlib.rc_context({"svg.hashsalt": "vanilla-transformer"}), replacing(file) as unfinished:
         metadata = {"Date": None} if kind == ".svg" else {"Software": None}
@@ -109,7 +110,7 @@ def attention_heads(
     layers = min(len(all_layers) for all_layers in weights.values())
     heads = weights["encoder"].shape[1]
     if not -layers <= layer < layers:
-        raise ValueError(f"There is no layer {layer}: the model has {layers} layers, from 0 to {layers - 1}.")
+        raise UserError(f"There is no layer {layer}: the model has {layers} layers, from 0 to {layers - 1}.")
     side = 1.1 + 0.17 * max(map(len, tokens.values()))
     figure = new_figure(side * heads + 1, side * 3 + 0.5)
     panels = figure.subplots(3, heads, squeeze=False)
@@ -150,7 +151,7 @@ def read_log(run: str) -> list[dict[str, float]]:
         logs = state.get("log_history") if isinstance(state, dict) else None
         valid = isinstance(logs, list) and all(map(_is_valid, logs))
         if not valid or not isinstance(state.get("global_step"), int):
-            raise ValueError(f"{folder / STATE} is damaged: it is not the state of a training run.")
+            raise UserError(f"{folder / STATE} is damaged: it is not the state of a training run.")
         # of equally new logs the run's own, which ends with the totals
         found.setdefault(state["global_step"], state["log_history"])
     if not found:
@@ -190,7 +191,7 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
     curves = {name: _curves(log) for name, log in runs.items()}
     present = [title for title in _curves([]) if any(panels[title] for panels in curves.values())]
     if not present:
-        raise ValueError(f"Nothing to plot: {', '.join(runs)} logged no loss, perplexity or BLEU.")
+        raise UserError(f"Nothing to plot: {', '.join(runs)} logged no loss, perplexity or BLEU.")
     figure = new_figure(4.5 * len(present), 4)
     for axes, title in zip(figure.subplots(1, len(present), squeeze=False)[0], present, strict=True):
         for i, (name, log) in enumerate(runs.items()):

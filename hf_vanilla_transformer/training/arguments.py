@@ -10,6 +10,7 @@ from transformers.debug_utils import DebugOption
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
+from ..errors import UserError, checking_settings
 from ..files import MODEL_TYPES
 from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -114,7 +115,7 @@ def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
         # A flag whose default is an empty list has a factory in place of a default
         changed = getattr(args, flag.name) not in (flag.default, [])
         if changed and known.refused and known.refuser in refusers:
-            raise ValueError(f"{flag.name} has no effect here: {known.refused}.")
+            raise UserError(f"{flag.name} has no effect here: {known.refused}.")
 
 
 def short_warmup(args: "VanillaTransformerTrainingArguments", updates: int) -> str:
@@ -144,7 +145,7 @@ def check_reporters(args: TrainingArguments) -> None:
         for reporter in get_reporting_integration_callbacks(args.report_to):
             reporter()
     except (RuntimeError, ImportError, ValueError) as error:
-        raise ValueError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
+        raise UserError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
 
 
 def check_flags(args: "VanillaTransformerTrainingArguments") -> None:
@@ -157,7 +158,7 @@ def check_flags(args: "VanillaTransformerTrainingArguments") -> None:
     metrics = args.metrics()
     # With several validation texts, the name of one comes first; the trainer, which knows the names, checks it
     if not str(args.metric_for_best_model).endswith(metrics):
-        raise ValueError(
+        raise UserError(
             f"metric_for_best_model must be one of {', '.join(metrics)}, got {args.metric_for_best_model!r}."
         )
 
@@ -242,11 +243,11 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self):
         check_values(self)
         if self.max_steps == 0:
-            raise ValueError("max_steps must be at least 1, or -1 to train for num_train_epochs, got 0.")
+            raise UserError("max_steps must be at least 1, or -1 to train for num_train_epochs, got 0.")
         reject_changes(self, Refuser.ARGUMENTS)
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:
-            raise ValueError("lr_scheduler_kwargs has no effect with the noam schedule; set warmup_steps instead.")
+            raise UserError("lr_scheduler_kwargs has no effect with the noam schedule; set warmup_steps instead.")
         if self.learning_rate is None:
             self.learning_rate = 1.0 if noam else 5e-5
         if self.eval_steps is None:
@@ -262,26 +263,27 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))
         if self.early_stopping_patience is not None:
             if self.eval_strategy == "no":
-                raise ValueError("Early stopping needs validation text.")
+                raise UserError("Early stopping needs validation text.")
             self.load_best_model_at_end = True
         by_steps = self.eval_strategy == "steps" and self.save_strategy == "steps"
         if self.load_best_model_at_end and by_steps and self.eval_steps != self.save_steps:
-            raise ValueError(
+            raise UserError(
                 "Early stopping and load_best_model_at_end need a checkpoint of each evaluated model: eval_steps and "
                 f"save_steps must be equal, got {self.eval_steps} and {self.save_steps}."
             )
         if noam:
             if self.warmup_steps < 1:
-                raise ValueError(f"The noam schedule needs at least one step of warm-up, got {self.warmup_steps}.")
+                raise UserError(f"The noam schedule needs at least one step of warm-up, got {self.warmup_steps}.")
             # transformers accepts only the names of its own schedules here; this one has the same shape
             self.lr_scheduler_type = "inverse_sqrt"
         chooses = self.bf16 == AUTO
         if chooses:
             if self.fp16:
-                raise ValueError("bf16 may not be 'auto' together with fp16.")
+                raise UserError("bf16 may not be 'auto' together with fp16.")
             # Until the model is there to measure with
             self.bf16 = False
-        super().__post_init__()
+        with checking_settings():
+            super().__post_init__()
         if noam:
             self.lr_scheduler_type = NOAM
         if chooses:
@@ -402,9 +404,9 @@ class DataArguments(CleaningFlags):
     def __post_init__(self):
         super().__post_init__()
         if self.language_pairs and (self.source_lang or self.target_lang):
-            raise ValueError("Give either --language_pairs or --source_lang and --target_lang.")
+            raise UserError("Give either --language_pairs or --source_lang and --target_lang.")
         if self.train_weights and self.sampling_temperature:
-            raise ValueError("Give either --train_weights or --sampling_temperature.")
+            raise UserError("Give either --train_weights or --sampling_temperature.")
         check_values(self)
 
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import TrainerState
 
+from ..errors import UserError
 from ..files import MODEL, STATE, WEIGHTS, checksum, new_folder, read_json
 from ..sharing.hub import model_files
 
@@ -73,7 +74,7 @@ def newest_checkpoint(folder: str | Path, report: Callable[[str], None] = print)
 
     # Starting again without a word would throw away what may be weeks of training
     if found:
-        raise ValueError(f"{folder} has checkpoints, but none is intact; move them away to start the run again.")
+        raise UserError(f"{folder} has checkpoints, but none is intact; move them away to start the run again.")
     return None
 
 
@@ -100,7 +101,7 @@ def mean_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
         ValueError, FileNotFoundError: as for `average_checkpoints`.
     """
     if not folders:
-        raise ValueError("There are no checkpoints to average.")
+        raise UserError("There are no checkpoints to average.")
     sums: dict[str, torch.Tensor] = {}
     for folder in map(Path, folders):
         if not (folder / WEIGHTS).is_file():
@@ -108,9 +109,9 @@ def mean_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
         try:
             weights = load_file(folder / WEIGHTS)
         except SafetensorError as error:
-            raise ValueError(f"{folder / WEIGHTS} is damaged ({error}); average other checkpoints.") from None
+            raise UserError(f"{folder / WEIGHTS} is damaged ({error}); average other checkpoints.") from None
         if sums and {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in sums.items()}:
-            raise ValueError(f"{folder} holds a different model from {folders[0]}: names or shapes of weights differ.")
+            raise UserError(f"{folder} holds a different model from {folders[0]}: names or shapes of weights differ.")
         for name, weight in weights.items():
             # float64, because a sum in bfloat16 would lose what distinguishes neighbouring checkpoints
             sums[name] = sums.get(name, 0.0) + weight.double()

@@ -7,6 +7,7 @@ smoothing.
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from ..errors import UserError
 from ..files import read_yaml
 from ..flags import Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -36,7 +37,7 @@ def _read_presets(file: Path) -> dict[str, Preset]:
     except ValueError:
         table = None
     if not isinstance(table, dict) or not all(isinstance(settings, dict) for settings in table.values()):
-        raise ValueError(f"{file} is damaged: install the package again.")
+        raise UserError(f"{file} is damaged: install the package again.")
     return {
         name: Preset(
             {flag: value for flag, value in settings.items() if flag in in_config},
@@ -56,7 +57,7 @@ def preset(name: str) -> Preset:
         ValueError: for an unknown name, listing the known ones.
     """
     if name not in PRESETS:
-        raise ValueError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+        raise UserError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
     return PRESETS[name]
 
 

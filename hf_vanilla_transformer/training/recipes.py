@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
+from ..errors import UserError
 from ..files import compose_yaml
 from ..flags import Decides, FlagParser, Flags, Part, Settings
 from .arguments import INHERITED, RUN_FLAGS, DataArguments, ModelArguments, check_flags, meaning
@@ -173,15 +174,15 @@ def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
             continue
         if not isinstance(key.value, str) or key.value not in known:
             near = difflib.get_close_matches(str(key.value), known, n=1)
-            raise ValueError(
+            raise UserError(
                 f"{where}: unknown key {str(key.value)!r}{f'; did you mean {near[0]!r}?' if near else '.'}"
             )
         if key.value in seen:
-            raise ValueError(f"{where}: {key.value!r} appears twice.")
+            raise UserError(f"{where}: {key.value!r} appears twice.")
         seen.add(key.value)
         values = value.value if isinstance(value, yaml.SequenceNode) else [value]
         if not all(isinstance(item, yaml.ScalarNode) for item in values):
-            raise ValueError(f"{where}: {key.value!r} must be a plain value or a list of them.")
+            raise UserError(f"{where}: {key.value!r} must be a plain value or a list of them.")
         if not any(item.tag == "tag:yaml.org,2002:null" for item in values):
             flags[key.value] = [item.value for item in values]
     return flags
@@ -194,9 +195,9 @@ def _read_mapping(path: str) -> list[tuple[yaml.Node, yaml.Node]]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{path}{line}: not YAML ({getattr(error, 'problem', None) or error}).") from None
+        raise UserError(f"{path}{line}: not YAML ({getattr(error, 'problem', None) or error}).") from None
     except ValueError as error:
-        raise ValueError(f"{path}: {error}.") from None
+        raise UserError(f"{path}: {error}.") from None
     if not isinstance(root, yaml.MappingNode):
-        raise ValueError(f"{path}: a recipe must consist of lines such as `max_steps: 100000`.")
+        raise UserError(f"{path}: a recipe must consist of lines such as `max_steps: 100000`.")
     return root.value

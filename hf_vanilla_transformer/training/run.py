@@ -12,6 +12,7 @@ from transformers import IntervalStrategy, PreTrainedTokenizerBase, TrainerCallb
 
 from ..data.languages import not_languages
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, save_tokenizer, vocabulary_size
+from ..errors import UserError
 from ..files import STATE, read_json, replacing_files
 from ..flags import Decides, Part
 from ..model.loading import load_config, load_model, load_tokenizer
@@ -102,7 +103,7 @@ class _Run(ResolvedFlags):
         state = "finished" if finished else Path(checkpoint).name if checkpoint else "no checkpoint"
         states = sorted(set(gather_object([state])))
         if len(states) > 1:
-            raise ValueError(
+            raise UserError(
                 f"The processes of this run find different states in {self.folder}: {', '.join(states)}. All machines "
                 "must share --output_dir."
             )
@@ -149,7 +150,7 @@ class _Run(ResolvedFlags):
         """
         if requested := self.args.resume_from_checkpoint:
             if fault := find_fault(Path(requested)):
-                raise ValueError(f"--resume_from_checkpoint {requested}: {fault}.")
+                raise UserError(f"--resume_from_checkpoint {requested}: {fault}.")
             return requested
         newest = newest_checkpoint(self.folder, self._report) if resumes else None
         return str(newest) if newest else None
@@ -173,11 +174,11 @@ class _Run(ResolvedFlags):
         data = self.data
         prepared = prepared_folder(data)
         if data.streaming and not prepared:
-            raise ValueError("--streaming reads a folder made by `prepare`; give one as --train_file.")
+            raise UserError("--streaming reads a folder made by `prepare`; give one as --train_file.")
         # A checkpoint has its own tokenizer, too, but the flags are those with which it was learned
         given = prepared or self.model.tokenizer_name or self.model.model_name_or_path
         if given and (self.model.tokenizer_model, self.model.normalization) != ("bpe", "none"):
-            raise ValueError(f"--tokenizer_model and --normalization have no effect: {given} has its own tokenizer.")
+            raise UserError(f"--tokenizer_model and --normalization have no effect: {given} has its own tokenizer.")
 
         path = prepared or self.model.tokenizer_name or checkpoint or self.model.model_name_or_path
         # A run that resumes has saved its tokenizer, which must not change even if its origin has
@@ -187,7 +188,7 @@ class _Run(ResolvedFlags):
         if text.validation is None:
             if self.args.early_stopping_patience is not None:
                 names = ", ".join(data.dataset_name or [])
-                raise ValueError(f"{names} has no validation split, which early stopping needs.")
+                raise UserError(f"{names} has no validation split, which early stopping needs.")
             self.args.eval_strategy = IntervalStrategy.NO
         self.settings |= {PAIRS: text.num_pairs, **text.contents}
         return text
@@ -214,7 +215,7 @@ class _Run(ResolvedFlags):
             found = "other text, which had as many sentence pairs"
             if PAIRS in changed:
                 found = f"{before[PAIRS]:,} sentence pairs, but its text now has {text.num_pairs:,}"
-            raise ValueError(
+            raise UserError(
                 f"{self.folder} was trained on {found}. Restore the text, or choose another --output_dir. "
                 f"{more_text(self.folder)}"
             )
@@ -262,7 +263,7 @@ class _Run(ResolvedFlags):
                 raise
             if not expected.items() <= tokenizer.get_vocab().items():
                 advice = "omit --tokenizer_name" if path == named else f"prepare the text with --tokenizer_name {name}"
-                raise ValueError(f"{path} and {name} have different vocabularies: {advice}.")
+                raise UserError(f"{path} and {name} have different vocabularies: {advice}.")
 
     def _add_embeddings(
         self, model: VanillaTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase
@@ -289,14 +290,14 @@ class _Run(ResolvedFlags):
             value = getattr(saved, name, None)
             expected = getattr(self.config, name, None)
             if meaning(name).decides is Decides.SIZES and value != expected:
-                raise ValueError(f"{where}: its {name} is {value}, not {expected}.")
+                raise UserError(f"{where}: its {name} is {value}, not {expected}.")
         if fingerprint(load_tokenizer(checkpoint)) != fingerprint(tokenizer):
-            raise ValueError(f"{where}: its vocabulary differs from that of this run.")
+            raise UserError(f"{where}: its vocabulary differs from that of this run.")
         # A checkpoint that was copied out of its run's folder has no settings to compare
         if before := recorded_settings(Path(checkpoint).parent):
             check_continues(before, self.settings, checkpoint)
         if self.args.ema_decay and not Path(checkpoint, AVERAGE).is_file():
-            raise ValueError(f"{where}: its run had no --ema_decay; omit the flag.")
+            raise UserError(f"{where}: its run had no --ema_decay; omit the flag.")
 
     def _finish(self, trainer: VanillaTransformerTrainer, text: TokenizedText) -> None:
         """Save the model with its card, report the best metric, and upload the model if requested."""

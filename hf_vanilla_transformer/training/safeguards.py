@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
+from ..errors import UserError
 from ..files import check_folder
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .sharding import is_sharded
@@ -45,7 +46,7 @@ def one_run(folder: str | Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise ValueError(f"Another run is using {folder}; wait until it ends or choose another folder.") from None
+        raise UserError(f"Another run is using {folder}; wait until it ends or choose another folder.") from None
     try:
         yield
     finally:
@@ -55,6 +56,10 @@ def one_run(folder: str | Path) -> Iterator[None]:
         # A run that was refused leaves no trace
         if not any(folder.iterdir()):
             folder.rmdir()
+
+
+class DivergedError(UserError, FloatingPointError):
+    """Training has diverged: the losses of several updates in a row were not finite."""
 
 
 class _Batch(NamedTuple):
@@ -71,7 +76,7 @@ class Safeguards(TrainerCallback):
     After SIGTERM, which clusters send before they reclaim a machine, training finishes the current update (the next
     one if there are several processes), writes a checkpoint and stops. An update whose loss is not finite leaves the
     weights as they are. `report`, called at each log and before each checkpoint, prints which updates these were, and
-    raises a `FloatingPointError` if there were `MAX_BAD_UPDATES` in a row. DeepSpeed, which updates the weights by
+    raises a `DivergedError` if there were `MAX_BAD_UPDATES` in a row. DeepSpeed, which updates the weights by
     itself, only reports.
 
     With one process, nothing here waits for a GPU between two reports, unless the optimizer cannot skip an update
@@ -160,7 +165,7 @@ class Safeguards(TrainerCallback):
         """Print which updates were skipped since the last report.
 
         Raises:
-            FloatingPointError: if `MAX_BAD_UPDATES` in a row were skipped.
+            DivergedError: if `MAX_BAD_UPDATES` in a row were skipped.
         """
         if not self._updates:
             return
@@ -175,7 +180,7 @@ class Safeguards(TrainerCallback):
                 if self._bad_updates == MAX_BAD_UPDATES:
                     precision = ", or --bf16 instead of --fp16" if self.accelerator.scaler is not None else ""
                     # The run in this folder may not change its schedule or precision
-                    raise FloatingPointError(
+                    raise DivergedError(
                         f"{message} That makes {MAX_BAD_UPDATES} in a row. The last checkpoint, if any, predates "
                         "them: train in another --output_dir, from the beginning or with that checkpoint as "
                         f"--model_name_or_path, with a lower --learning_rate or more --warmup_steps{precision}."

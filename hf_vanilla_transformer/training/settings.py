@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
+from ..errors import UserError
 from ..files import SETTINGS, read_yaml, write_whole
 from ..flags import Decides, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -34,7 +35,7 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[VanillaT
         config = load_config(base)
         for name, value in changes.items():
             if meaning(name).decides is Decides.SIZES and value != getattr(config, name):
-                raise ValueError(f"--{name} {value}: {base} has {getattr(config, name)}; omit the flag.")
+                raise UserError(f"--{name} {value}: {base} has {getattr(config, name)}; omit the flag.")
         config.update(changes)
     else:
         config = paper_config(model.preset, **changes)
@@ -42,7 +43,7 @@ def resolve_config(model: ModelArguments, data: DataArguments) -> tuple[VanillaT
     given = data.language_pairs or []
     if config.language_pairs and not given:
         if not (data.source_lang and data.target_lang):
-            raise ValueError(f"{base} translates {', '.join(config.language_pairs)}: give --language_pairs.")
+            raise UserError(f"{base} translates {', '.join(config.language_pairs)}: give --language_pairs.")
         given = [f"{data.source_lang}-{data.target_lang}"]
         data = replace(data, source_lang=None, target_lang=None)
 
@@ -149,7 +150,7 @@ def check_continues(before: Settings, settings: Settings, checkpoint: str) -> No
             reason = "but the optimizer resumes with its former settings"
         else:
             continue
-        raise ValueError(
+        raise UserError(
             f"--resume_from_checkpoint {checkpoint}: {change}, {reason}. To start from these weights instead, give "
             f"--model_name_or_path {checkpoint}."
         )
@@ -175,7 +176,7 @@ def recorded_settings(folder: str | Path) -> Settings | None:
     except ValueError:
         settings = None
     if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-        raise ValueError(f"{file} is damaged; choose another --output_dir, or restore the file.")
+        raise UserError(f"{file} is damaged; choose another --output_dir, or restore the file.")
     return settings
 
 
@@ -194,7 +195,7 @@ def check_same_run(settings: Settings, folder: str) -> bool:
     before = recorded_settings(folder)
     if before is None:
         if Path(folder, "config.json").exists():
-            raise ValueError(f"{folder} already holds a model; choose another --output_dir.")
+            raise UserError(f"{folder} already holds a model; choose another --output_dir.")
         return False
     free = (Decides.LENGTH, Decides.SCORES, Decides.NOTHING)
     changed = differences(before, settings)
@@ -204,7 +205,7 @@ def check_same_run(settings: Settings, folder: str) -> bool:
         if before.get(PROCESSES, settings.get(PROCESSES)) != settings.get(PROCESSES):
             launch = f" Launch it with `torchrun --nproc_per_node {before[PROCESSES]}`."
         text = f" {more_text(folder)}" if any(meaning(name).content == TEXT for name in changed) else ""
-        raise ValueError(
+        raise UserError(
             f"{folder} holds a run with different settings: {'; '.join(changes)}.{launch} Choose another "
             f"--output_dir, or use the settings in {Path(folder, SETTINGS)} to resume that run.{text}"
         )

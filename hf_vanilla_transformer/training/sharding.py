@@ -5,6 +5,7 @@ from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
+from ..errors import UserError
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
@@ -15,7 +16,7 @@ def check_saved_form(plugin: FullyShardedDataParallelPlugin) -> None:
         ValueError: if it saves parts of them.
     """
     if plugin.state_dict_type.name != "FULL_STATE_DICT":
-        raise ValueError(
+        raise UserError(
             f"FSDP saves weights as {plugin.state_dict_type.name}: set fsdp_state_dict_type to FULL_STATE_DICT, as in "
             "scripts/accelerate/fsdp.yaml."
         )

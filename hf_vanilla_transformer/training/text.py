@@ -24,6 +24,7 @@ from ..data.source import (
 )
 from ..data.tags import LANGUAGE_TAG, add_tags, language_tag
 from ..data.tokenizer import adapt_tokenizer, save_tokenizer, train_tokenizer
+from ..errors import UserError
 from ..files import JsonObject, digest
 from ..flags import Settings
 from ..model.loading import load_tokenizer
@@ -64,7 +65,7 @@ def _for_each(flag: str, values: Sequence[_Value] | None, count: int, default: _
     if not values:
         return [default] * count
     if len(values) not in (1, count):
-        raise ValueError(f"--{flag} takes one value per source ({count}), or one for all, but has {len(values)}.")
+        raise UserError(f"--{flag} takes one value per source ({count}), or one for all, but has {len(values)}.")
     return list(values) * (count if len(values) == 1 else 1)
 
 
@@ -143,7 +144,7 @@ def training_sources(data: DataArguments) -> list[Text]:
             source.weight = weights[i]
         sources += found
     if data.streaming and (count > 1 or any(tags) or weights != [1.0] or data.language_pairs or data.bpe_dropout):
-        raise ValueError("--streaming reads a single prepared folder, without tags, weights or BPE dropout.")
+        raise UserError("--streaming reads a single prepared folder, without tags, weights or BPE dropout.")
     return sources
 
 
@@ -157,7 +158,7 @@ def validation_sources(data: DataArguments, training: Sequence[Text] = ()) -> li
     if not files:
         return [text for source in training if (text := source.validation()) is not None]
     for file in filter(is_prepared, files):
-        raise ValueError(f"--validation_file {file}: a prepared folder cannot be used for validation.")
+        raise UserError(f"--validation_file {file}: a prepared folder cannot be used for validation.")
     if len(files) == 1:
         languages: list[Languages | None] = [None] if names_languages(files[0]) else [*_directions(data)]
         files = files * len(languages)
@@ -191,7 +192,7 @@ def all_tags(config: PreTrainedConfig, data: DataArguments) -> list[str]:
     own = [tag for tag in data.source_tag or () if tag]
     for tag in own:
         if tag.startswith(LANGUAGE_TAG):
-            raise ValueError(f"--source_tag {tag}: tags that start with <2 are those of target languages.")
+            raise UserError(f"--source_tag {tag}: tags that start with <2 are those of target languages.")
     targets = [parse_language_pair(pair)[1] for pair in config.language_pairs or ()]
     return list(dict.fromkeys([*map(language_tag, targets), *own]))
 
@@ -208,7 +209,7 @@ def tokenize_text(flags: ResolvedFlags, tokenizer_path: str | None, report: Call
     args = flags.args
     tags = all_tags(flags.config, data)
     if data.bpe_dropout and flags.model.tokenizer_model not in ("bpe", "subword-nmt"):
-        raise ValueError("--bpe_dropout needs --tokenizer_model bpe or subword-nmt.")
+        raise UserError("--bpe_dropout needs --tokenizer_model bpe or subword-nmt.")
     # The main process first, which caches what it reads: the others then find it instead of doing the same work
     with args.main_process_first(desc="reading the text"):
         training = Source(training_sources(data), data.sampling_temperature)
@@ -306,6 +307,6 @@ def _learn_tokenizer(
     if len(learned) < size and not flags.model.bpe_codes:
         message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"
         if flags.model.vocab_size is not None:
-            raise ValueError(f"{message}; set --vocab_size to at most {len(learned)}.")
+            raise UserError(f"{message}; set --vocab_size to at most {len(learned)}.")
         report(f"{message} as in the preset.")
     return learned

@@ -16,6 +16,7 @@ from transformers.trainer_utils import sort_checkpoints
 from transformers.utils import logging
 
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name
+from ..errors import UserError, checking_settings
 from ..files import STATE, replacing, replacing_files, write_failure
 from ..flags import Refuser
 from ..inference.metrics import perplexity
@@ -93,7 +94,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             args = self._check_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
         if model is not None:
             _choose_attention(model, args)
-        super().__init__(model, args, data_collator, **kwargs)
+        with checking_settings():
+            super().__init__(model, args, data_collator, **kwargs)
         if data_collator is None:
             # of the model, or of the one that `model_init` returned
             config = self.model.config
@@ -113,7 +115,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             # The shapes of batches change, so compile once for all of them
             self.accelerator.state.dynamo_plugin.dynamic = True
         if args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise ValueError("--ema_decay cannot be used with FSDP or DeepSpeed, which shard the weights.")
+            raise UserError("--ema_decay cannot be used with FSDP or DeepSpeed, which shard the weights.")
 
         self._sampler: MaxTokensBatchSampler | None = None
         self.speed = TrainingSpeed()
@@ -153,7 +155,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             args.metric_for_best_model = metric
         known = not compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
         if known and metric not in reported:
-            raise ValueError(f"metric_for_best_model must be one of {', '.join(reported)}, got {metric!r}.")
+            raise UserError(f"metric_for_best_model must be one of {', '.join(reported)}, got {metric!r}.")
         return args
 
     def call_model_init(self, trial=None):
@@ -170,6 +172,11 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             self.safeguards.restore_signals()
             if self._sampler is not None:
                 self._sampler.stop()
+
+    def _prepare_for_training(self, *args, **kwargs):
+        """Create the optimizer and the schedule, and wrap the model, all of which check settings."""
+        with checking_settings():
+            return super()._prepare_for_training(*args, **kwargs)
 
     def _run_epoch(self, *args, **kwargs):
         """Train for an epoch, unless the run has resumed after its last update, which the training loop overlooks."""
@@ -202,7 +209,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             try:
                 return super().create_scheduler(num_training_steps, optimizer)
             except TypeError as error:
-                raise ValueError(f"lr_scheduler_kwargs do not match the schedule: {error}.") from error
+                raise UserError(f"lr_scheduler_kwargs do not match the schedule: {error}.") from error
         if self.lr_scheduler is None:
             optimizer = optimizer or self.optimizer
             assert optimizer is not None

@@ -15,6 +15,7 @@ from transformers.trainer_utils import denumpify_detensorize
 
 from ..data.batching import Rows, Seq2SeqCollator, as_rows, batches_by_length, by_name, pad
 from ..data.workers import prepare_data_worker
+from ..errors import UserError, checking_settings
 from ..inference.metrics import bleu, evaluate_translations, perplexity
 from ..inference.translator import Translator
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
@@ -74,7 +75,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
         if isinstance(dataset, str):
             dataset = by_name(self.eval_dataset)[dataset]
         if dataset is None:
-            raise ValueError("There is no dataset to evaluate: give an eval_dataset.")
+            raise UserError("There is no dataset to evaluate: give an eval_dataset.")
         sets = by_name(dataset)
         if set(sets) != {""}:
             metrics: dict[str, float] = {}
@@ -84,7 +85,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
 
         # Checked here, because computing the loss of a large text first would waste minutes
         if self.args.eval_bleu and self.processing_class is None:
-            raise ValueError("BLEU in validation needs a tokenizer: give processing_class, or set eval_bleu=False.")
+            raise UserError("BLEU in validation needs a tokenizer: give processing_class, or set eval_bleu=False.")
         model = self._validated_model()
         loss = self._validation_loss(model, sets[""])
         metrics = {"loss": loss, "perplexity": perplexity(loss), **self._translation_metrics(model, sets[""])}
@@ -106,7 +107,9 @@ class ValidatingTrainer(Seq2SeqTrainer):
         given = {name: value for name, value in flags.items() if value is not None}
         # Memory is pinned only for copies to a GPU; without one, torch would warn
         given["pin_memory"] &= self.args.device.type != "cpu"
-        return DataLoader(rows, collate_fn=self.data_collator, worker_init_fn=prepare_data_worker, **given, **batches)
+        given |= {"collate_fn": self.data_collator, "worker_init_fn": prepare_data_worker}
+        with checking_settings():
+            return DataLoader(rows, **given, **batches)
 
     def _validated_model(self) -> VanillaTransformerForConditionalGeneration:
         if self.average and hasattr(self.average, "model"):

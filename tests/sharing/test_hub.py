@@ -90,6 +90,7 @@ def test_saved_folder_contains_all_modules_of_the_model_code(saved):
     modules = (
         "cache",
         "configuration",
+        "errors",
         "layers",
         "incremental_decoder",
         "fast_search",
