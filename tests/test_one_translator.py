@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer.export.registry import FORMATS
+from hf_vanilla_transformer.inference.exports import FORMATS
 
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
 TRANSLATING = ("inference", "export", "model")  # folders that may decode

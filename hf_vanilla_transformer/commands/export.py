@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..export.registry import FORMATS, export_model
 from ..flags import option
+from ..inference.exports import FORMATS, export_model
 from .console import say
 from .shared_flags import ModelFlags
 

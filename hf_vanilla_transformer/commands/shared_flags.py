@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from ..errors import UserError
-from ..export.registry import FORMATS
 from ..flags import finite, option, positive
+from ..inference.exports import FORMATS
 
 # as in inference.parallel, which imports torch
 _MAX_TOKENS = 2048

@@ -235,7 +235,7 @@ def _translate_files(args: TranslateArguments, settings: Settings) -> None:
 
     from ..corpus.corpus_translation import CorpusJob, CorpusTranslation, recorded_dtype
     from ..corpus.spans import find_files
-    from ..export.registry import find_format
+    from ..inference.exports import find_format
     from ..inference.parallel import use_threads
 
     runner = args.make_runner(use_gpus=args.backend == "torch" or find_format(args.backend).uses_gpus)

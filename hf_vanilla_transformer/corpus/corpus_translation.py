@@ -19,8 +19,8 @@ from transformers.utils import logging
 from ..data.formats import DataError, read_translation_manifest
 from ..data.identity import identify as identify_text
 from ..data.identity import stamp
-from ..export.registry import identify
 from ..files import CORPUS_MANIFEST, JsonObject, read_json, replacing
+from ..inference.exports import identify
 from ..inference.translator import Hypothesis, Translation, Translator
 from ..model.loading import load_config
 from ..version import __version__

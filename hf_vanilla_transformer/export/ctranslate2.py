@@ -1,5 +1,6 @@
 """CTranslate2, fast on CPUs and GPUs: write its models, and run them through a `generate` like transformers'."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ..errors import UserError
 from ..files import import_extra
+from ..inference.runtime import Format
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
 from ..model.layers_vanilla_transformer import sinusoids
 from ..model.loading import check_config, load_generation_config, load_tokenizer
-from .format import Format, num_positions
+from ..model.text_rules_vanilla_transformer import num_positions
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
@@ -29,7 +31,7 @@ class CTranslate2Model:
     hypothesis of a sentence exceeds the limit of that sentence, the sentence is decoded again with its own limit.
 
     Args:
-        folder: a folder written by `registry.export_model`.
+        folder: a folder written by `exports.export_model`.
         device: "cpu", "cuda" or "auto".
 
     Raises:
@@ -57,6 +59,9 @@ class CTranslate2Model:
 
     def train(self, mode: bool = True) -> "CTranslate2Model":
         return self
+
+    def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> None:
+        """Return nothing: CTranslate2 has no attention weights of several layers and heads."""
 
     def generate(
         self,

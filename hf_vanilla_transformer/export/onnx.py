@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from io import StringIO
@@ -19,10 +19,11 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..errors import MissingExtraError, UserError
 from ..files import import_extra
+from ..inference.runtime import Format
 from ..model.cache_vanilla_transformer import CACHE, accept_past_key_values
 from ..model.loading import load_config, load_generation_config, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .format import Format, num_positions
+from ..model.text_rules_vanilla_transformer import num_positions
 from .onnx_graphs import Graph
 
 _GRAPHS = ("encoder", "prefill", "decode")
@@ -55,7 +56,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     The torch modules are on the meta device and have no weights.
 
     Args:
-        folder: a folder written by `registry.export_model`.
+        folder: a folder written by `exports.export_model`.
 
     Raises:
         ImportError: if ONNX Runtime is not installed.
@@ -88,6 +89,9 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
 
     def _max_output_tokens(self) -> int:
         return num_positions(self.config)
+
+    def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> None:
+        """Return nothing: the graphs have no outputs for attention weights."""
 
     def generate(  # type: ignore[override]
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **settings: object

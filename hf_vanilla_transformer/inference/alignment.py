@@ -16,9 +16,10 @@ from operator import itemgetter
 from unicodedata import category
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import Seq2SeqCollator, batches_by_length
+from .runtime import Runtime
 
 # A number, a word, a punctuation mark, or a character of a script without spaces
 _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
@@ -26,6 +27,7 @@ _WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d{_PUNC
 
 Links = Sequence[Sequence[int]]  # for each word of a translation, the indices of the source words that it translates
 Span = tuple[int, int]  # start and end
+_INPUTS = ("input_ids", "attention_mask", "decoder_input_ids")
 _SMOOTHING = 0.1  # keeps source words that get little attention in total from winning
 _SYMBOLS = "#%&*/@§‰"  # punctuation to Unicode, but these stand for words
 MAX_DEPTH = 50  # of elements that stay in one piece; deeper tags are placed one by one
@@ -91,16 +93,15 @@ def words(text: str) -> list[Span]:
     return [match.span() for match in _WORD.finditer(text)]
 
 
-@torch.inference_mode()
 def align(
-    model: PreTrainedModel,
+    model: Runtime,
     tokenizer: PreTrainedTokenizerBase,
     prefix: list[int],
     pairs: Sequence[tuple[str, str]],
     limit: int,
     max_tokens: int,
-) -> list[Links]:
-    """Return the alignment of each pair of a sentence and its translation.
+) -> list[Links | None]:
+    """Return the alignment of each pair of a sentence and its translation, None if the runtime has no attention.
 
     Args:
         model: the model, in evaluation mode.
@@ -112,11 +113,19 @@ def align(
     target_tokens = _tokenize(tokenizer, [text for _, text in pairs], "text_target")
     source_ids = [[*prefix, *ids] for ids, _ in source_tokens]
     target_ids = [ids[:limit] for ids, _ in target_tokens]
-    collate = Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id)
-    found: list[Links] = [()] * len(pairs)
+    padding = model.config.pad_token_id
+    start = model.config.decoder_start_token_id
+    # every model has both
+    assert padding is not None
+    assert start is not None
+    collate = Seq2SeqCollator(padding, start)
+    found: list[Links | None] = [None] * len(pairs)
     for batch in batches_by_length(list(map(len, source_ids)), list(map(len, target_ids)), max_tokens):
         inputs = collate([{"input_ids": source_ids[i], "labels": target_ids[i]} for i in batch])
-        for weights, i in zip(_cross_attention(model, inputs), batch, strict=True):
+        attention = model.attention({name: inputs[name] for name in _INPUTS})
+        if attention is None:
+            break
+        for weights, i in zip(_mean_of_upper_layers(attention), batch, strict=True):
             from_words = _overlaps(words(pairs[i][0]), source_tokens[i][1])
             to_words = _overlaps(words(pairs[i][1]), target_tokens[i][1])
             # Without padding and prefix, at the steps that predict the tokens
@@ -159,23 +168,9 @@ def _are_words(text: str) -> torch.Tensor:
     return torch.tensor([category(start)[0] != "P" or start in _SYMBOLS for start in starts])
 
 
-def _cross_attention(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the attention (B, T, S) to the sources of a batch: the mean over heads of the upper layers."""
-    names = ("input_ids", "attention_mask", "decoder_input_ids")
-    implementation = model.config._attn_implementation
-    # the only one that returns its weights
-    model.set_attn_implementation("eager")
-    try:
-        # Without the projection to the vocabulary
-        outputs = model.base_model(
-            **{name: inputs[name].to(model.device) for name in names}, output_attentions=True, use_cache=False
-        )
-    finally:
-        model.set_attn_implementation(implementation)
-    layers = outputs.cross_attentions
-    # the upper half; each (B, heads, T, S) -> (B, T, S)
-    upper = [layer.float().mean(1) for layer in layers[len(layers) // 2 :]]
-    return torch.stack(upper).mean(0).cpu()
+def _mean_of_upper_layers(attention: torch.Tensor) -> torch.Tensor:
+    """Return the mean over heads of the upper half of layers. *Shape:* (layers, B, heads, T, S) to (B, T, S)."""
+    return torch.stack([layer.mean(1) for layer in attention[len(attention) // 2 :]]).mean(0)
 
 
 def _tokenize(

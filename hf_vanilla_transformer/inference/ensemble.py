@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -83,6 +83,10 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def _can_use_fast_search(self, *search: object) -> bool:
         # It decodes with the layers of a single model
         return False
+
+    def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> torch.Tensor | None:
+        """Return the attention weights of the first model, as its own method."""
+        return self.models[0].attention(inputs, kind)  # type: ignore[operator]
 
     # With learned positions, a model has no state for tokens behind the end of its table
     def _max_output_tokens(self) -> int:

@@ -7,27 +7,27 @@ scores. Its callers add only their own input and output.
 import copy
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
 from ..data.tags import prefix_ids
 from ..data.tokenizer import check_tokenizer
 from ..errors import UserError, checking_settings
-from ..export.format import Runtime
-from ..export.registry import load_export, recognise
 from ..model.loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
 from .alignment import Links, align
 from .ensemble import Ensemble
+from .exports import load_export, recognise
 from .html import HtmlDocument
 from .parallel import MAX_TOKENS, batch_tokens, is_faster_in_parallel, run_in_parallel
 from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
+from .runtime import Runtime
 from .segments import Document
 
 Progress = Callable[[int], object]  # called after each batch with the number of sentences in it
@@ -72,6 +72,17 @@ class Output(NamedTuple):
     problem: str | None = None
 
 
+@contextmanager
+def _evaluating(model: Runtime) -> Iterator[None]:
+    """Turn dropout off in this block, whether it succeeds or not."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 class Translator:
     """Translates text with a model.
 
@@ -112,7 +123,7 @@ class Translator:
 
         Args:
             names: folders, or names on the Hub.
-            backend: "torch", or one of `export.registry.FORMATS`, to which a saved model is exported first.
+            backend: "torch", or one of `exports.FORMATS`, to which a saved model is exported first.
             dtype: number format of the weights in torch, one of `precision.DTYPES` (default: "float32"); "auto" is the
                 faster one here.
             batch_size, num_beams, do_sample: for which "auto" measures, as in `precision.choose_dtype`.
@@ -140,7 +151,8 @@ class Translator:
     @property
     def dtype(self) -> str | None:
         """Return the name of the number format of a model in torch, None for an export."""
-        return str(self.model.dtype).removeprefix("torch.") if isinstance(self.model, PreTrainedModel) else None
+        dtype = getattr(self.model, "dtype", None)
+        return dtype and str(dtype).removeprefix("torch.")
 
     def num_hypotheses(self, num_beams: int | None = None) -> int:
         """Return how many hypotheses of a sentence a beam search can return.
@@ -219,8 +231,6 @@ class Translator:
         if not places:
             return results
 
-        was_training = self.model.training
-        self.model.eval()
         if nbest == 1 and not scores:
             max_tokens = batch_tokens(max_tokens, self._num_beams(generate_kwargs))
         lengths = [len(sources[i]) for i in places]
@@ -235,13 +245,12 @@ class Translator:
             yield from (run_in_parallel if is_parallel else map)(search, batches)
 
         # Closed even if `progress` raises, so that no further search begins
-        with closing(search_all()) as found:
+        with _evaluating(self.model), closing(search_all()) as found:
             for batch, outputs in zip(batches, found, strict=True):
                 for i, output in zip(batch, outputs, strict=True):
                     results[i] = output
                 if progress is not None:
                     progress(len(batch))
-        self.model.train(was_training)
         return results
 
     def _num_beams(self, settings: dict[str, Any]) -> int:
@@ -367,16 +376,9 @@ class Translator:
         if not pairs:
             # Nothing for the model to do, which may be at work in another thread
             return []
-        # The first model of an ensemble
-        model = getattr(self.model, "models", [self.model])[0]
-        if not isinstance(model, PreTrainedModel):
-            return [None] * len(pairs)
         prefix = prefix_ids(self.model.config, self.tokenizer, source_lang, target_lang, tag)
-        was_training = model.training
-        model.eval()
-        found = align(model, self.tokenizer, prefix, pairs, self.max_source_tokens, MAX_TOKENS)
-        model.train(was_training)
-        return [*found]
+        with _evaluating(self.model):
+            return align(self.model, self.tokenizer, prefix, pairs, self.max_source_tokens, MAX_TOKENS)
 
     def _translate_documents(
         self,
@@ -507,7 +509,7 @@ def translate(
     warning that names its index; `split_sentences` makes long texts work.
 
     Args:
-        model: the model, an `Ensemble`, or an export loaded with `export.registry.load_export`.
+        model: the model, an `Ensemble`, or an export loaded with `exports.load_export`.
         tokenizer: the tokenizer saved with the model.
         sentences: a source sentence, or several.
         dtype: number format of a copy of the model that translates, one of `precision.DTYPES`; by default the model

@@ -4,7 +4,7 @@ Section numbers refer to the paper. Shapes use B sentences, S source tokens and 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import length_hint
@@ -400,6 +400,28 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     def _can_use_fast_search(self, *search) -> bool:
         return self._is_original and super()._can_use_fast_search(*search)
+
+    @torch.inference_mode()
+    def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> torch.Tensor | None:
+        """Return the attention weights with which the model reads sources and their translations.
+
+        Args:
+            inputs: arguments of `forward`: "input_ids" (B, S), "decoder_input_ids" (B, T) and masks.
+            kind: "encoder", "decoder" or "cross".
+
+        Returns:
+            Weights in float32 on the CPU. *Shape:* (layers, B, heads, queries, keys).
+        """
+        tensors: Any = {name: tensor.to(self.device) for name, tensor in inputs.items()}
+        implementation = self.config._attn_implementation
+        # the only one that returns its weights
+        self.set_attn_implementation("eager")
+        try:
+            # without the projection to the vocabulary
+            outputs = self.base_model(**tensors, output_attentions=True, use_cache=False)
+        finally:
+            self.set_attn_implementation(implementation)
+        return torch.stack(outputs[f"{kind}_attentions"]).float().cpu()
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return `shift_right` of `labels`. *Shape:* (B, T) to (B, T)."""

@@ -79,6 +79,14 @@ def max_source_tokens(config: Any, tokenizer: Any) -> int:
     return limit or _DEFAULT_MAX_TOKENS
 
 
+def num_positions(config: Any) -> int:
+    """Return for how many positions an export has encodings.
+
+    It is `max_position_embeddings`, doubled for sinusoids, which can be computed beyond the length seen in training.
+    """
+    return config.max_position_embeddings * (2 if config.position_embedding == "sinusoidal" else 1)
+
+
 class Directions:
     """The directions in which a model translates; nothing else reads languages out of a configuration.
 
@@ -156,4 +164,4 @@ def _only(languages: list[str]) -> str | None:
     return languages[0] if len(languages) == 1 else None
 
 
-__all__ = ["Directions", "check_weights", "is_blank", "max_source_tokens", "parse_language_pair"]
+__all__ = ["Directions", "check_weights", "is_blank", "max_source_tokens", "num_positions", "parse_language_pair"]

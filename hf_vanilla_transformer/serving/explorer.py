@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from gradio import Blocks
     from matplotlib.figure import Figure
 
-    from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-
 # Of a text. Checked here, not only in the text box, because a client need not be the page.
 MAX_CHARACTERS = 2000
 # Of a sentence: the axes of larger heat maps are not readable.
@@ -69,10 +67,7 @@ class Explorer:
 
     def __init__(self, translator: Translator, thread: ThreadPoolExecutor):
         self.translator = translator
-        # `Translator.load` returns a model in torch by default; only its forward pass returns attention.
-        self.model: VanillaTransformerForConditionalGeneration = translator.model.eval()  # type: ignore[assignment]
-        # The only implementation that returns its weights; faster ones never form them.
-        self.model.set_attn_implementation("eager")
+        self.model = translator.model.eval()
         self._thread = thread
         self.heads = {str(head): head for head in all_heads(self.model.config)}
 
@@ -143,17 +138,20 @@ class Explorer:
         tokens = {"source": self._token_labels(source), "target": self._token_labels(target[:-1])}
         return {"weights": weights, "tokens": tokens}
 
-    @torch.inference_mode()
     def _weights(self, source: list[int], target: list[int], without: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the weights of each kind of attention, (layers, heads, queries, keys), for what the decoder reads."""
-        source_ids = torch.tensor([source], device=self.model.device)  # (1, S)
-        target_ids = torch.tensor([target], device=self.model.device)  # (1, T)
+        # (1, S) and (1, T)
+        inputs = {"input_ids": torch.tensor([source]), "decoder_input_ids": torch.tensor([target])}
+        inputs |= self._masks(without)
 
-        inputs = {"input_ids": source_ids, "decoder_input_ids": target_ids, **self._masks(without)}
-        outputs = self.model(**inputs, output_attentions=True)
-
-        # per layer (1, heads, queries, keys)
-        return {kind: torch.stack(outputs[f"{kind}_attentions"]).squeeze(1).float().cpu() for kind in KINDS}
+        weights = {}
+        for kind in KINDS:
+            # (layers, 1, heads, queries, keys)
+            attention = self.model.attention(inputs, kind)
+            if attention is None:
+                raise UserError(f"{self.translator.name} has no attention weights to show: give a model in torch.")
+            weights[kind] = attention.squeeze(1)
+        return weights
 
     def _masks(self, without: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the head masks that switch off the heads of these names."""

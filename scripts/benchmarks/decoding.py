@@ -120,7 +120,7 @@ def export_to_ctranslate2(
 ) -> dict[str, CTranslate2Process]:
     """Return the model in CTranslate2, in each of `dtypes`; nothing if CTranslate2 is not installed."""
     try:
-        from hf_vanilla_transformer.export.registry import export_model
+        from hf_vanilla_transformer.inference.exports import export_model
 
         folder = Path(root, "model")
         model.save_pretrained(folder)

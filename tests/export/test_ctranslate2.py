@@ -7,7 +7,7 @@ from search_models import nbest_lists, translate_ids
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.export.ctranslate2 import CTranslate2Model
-from hf_vanilla_transformer.export.registry import export_model, load_export
+from hf_vanilla_transformer.inference.exports import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
 
 

@@ -16,7 +16,7 @@ from small import write_moses
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.export.registry import export_model, load_export
+from hf_vanilla_transformer.inference.exports import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
 from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
 from hf_vanilla_transformer.model.loading import load_model

@@ -12,11 +12,11 @@ from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
 from search_models import translate_ids
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import translate
+from hf_vanilla_transformer import Translator, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.corpus.runner import call
 from hf_vanilla_transformer.export.onnx import OnnxModel
-from hf_vanilla_transformer.export.registry import export_model
+from hf_vanilla_transformer.inference.exports import export_model
 
 pytestmark = pytest.mark.slow
 
@@ -135,3 +135,14 @@ def test_export_of_a_trained_model_translates_the_same(trained_on_multi30k, tmp_
     assert capsys.readouterr().out.splitlines() == translate(model, tokenizer, sources[:20], num_beams=1)
     assert main(["translate", str(tmp_path / "onnx"), "--backend", "ctranslate2"]) == 1
     assert "is an export for onnx, not for ctranslate2" in capsys.readouterr().err
+
+
+def test_an_export_says_nothing_about_attention_so_that_words_stay_in_order(export):
+    _, folder = export
+    translator = Translator.load(str(folder), "onnx")
+    assert translator.align([("a dog", "ein Hund")]) == [None]
+    (page,) = translator.translate_html(["<p>a <b>dog</b> runs</p>"], max_new_tokens=8)
+    assert page.text.startswith("<p>")
+    assert page.text.count("<b>") == page.text.count("</b>") == 1
+    (line,) = translator.translate(["a `dog` runs"], split_sentences=True, max_new_tokens=8)
+    assert "`dog`" in line.text

@@ -327,3 +327,21 @@ def test_html_is_translated_with_its_tags_and_reports_sentences_that_are_too_lon
     assert page.problem is None
     assert long.text == f"<i>cats {'and dogs ' * 50}</i>&amp;"
     assert "sentence 1: " in long.problem
+
+
+@pytest.mark.parametrize("method", ["translate", "align"])
+def test_a_failed_translation_leaves_the_model_in_training_mode(model, tokenizer, monkeypatch, method):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model, "attention", stop, raising=False)
+    translator = Translator(model, tokenizer)
+    arguments = {"translate": (["a dog"],), "align": ([("a dog", "a dog")],)}
+    settings = {"translate": {"progress": stop, "max_new_tokens": 3}, "align": {}}
+    model.train()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            getattr(translator, method)(*arguments[method], **settings[method])
+        assert model.training
+    finally:
+        model.eval()

@@ -26,7 +26,7 @@ from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.data.tags import special_tokens
-from hf_vanilla_transformer.export.registry import export_model
+from hf_vanilla_transformer.inference.exports import export_model
 from hf_vanilla_transformer.training.recipes import parse_arguments
 
 PHRASES = splits()["train"]

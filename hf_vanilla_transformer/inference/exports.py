@@ -10,9 +10,9 @@ from ..files import CARD, WEIGHT_FILES, checksum, new_folder
 from ..version import install_command
 
 if TYPE_CHECKING:  # it imports torch, and the command line needs only the names
-    from .format import ExportedModel, Format
+    from .runtime import ExportedModel, Format
 
-FORMATS = ("ctranslate2", "onnx")  # each has a file of its name here
+FORMATS = ("ctranslate2", "onnx")  # each has a file of its name in `export/`
 
 _SHARED_FILES = ("*config.json", "tokenizer*", "*vocab*", "*.spm")  # what decides the translations in every format
 _MODEL_FILES = (WEIGHT_FILES, "adapter_model*")  # and in a saved model
@@ -30,7 +30,7 @@ Exported by hf-vanilla-transformer from {name}{details}. To run it, install the 
 
 def find_format(name: str) -> "Format":
     """Return the format called `name`, one of `FORMATS`."""
-    return import_module(f".{name}", __package__).FORMAT
+    return import_module(f"..export.{name}", __package__).FORMAT
 
 
 def recognise(folder: str) -> "Format | None":

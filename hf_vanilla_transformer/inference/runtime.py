@@ -1,6 +1,6 @@
-"""What a format of exports provides, and the interface that every runtime shares with a model in torch."""
+"""`Runtime`, the interface that every export shares with a model in torch, and what a format of exports provides."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +42,17 @@ class Runtime(Protocol):
     def generate(self) -> Callable[..., Any]:
         """Return the method that generates ids for `input_ids`, as `VanillaTransformerGenerationMixin.generate`."""
 
+    def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> torch.Tensor | None:
+        """Return the attention weights for sources and their translations, or None if the runtime does not have them.
+
+        Args:
+            inputs: "input_ids" (B, S), "decoder_input_ids" (B, T) and masks.
+            kind: "encoder", "decoder" or "cross".
+
+        Returns:
+            Weights in float32 on the CPU. *Shape:* (layers, B, heads, queries, keys).
+        """
+
 
 class ExportedModel(Runtime, Protocol):
     """A runtime that was loaded from the folder of an export, with the tokenizer saved there."""
@@ -76,11 +87,3 @@ class Format:
     load: Callable[[str], ExportedModel]
     quantizations: tuple[str, ...] = ()
     uses_gpus: bool = False
-
-
-def num_positions(config: VanillaTransformerConfig) -> int:
-    """Return the number of positions in an export.
-
-    It is `max_position_embeddings`, doubled for sinusoids, which can be computed beyond the length seen in training.
-    """
-    return config.max_position_embeddings * (2 if config.position_embedding == "sinusoidal" else 1)
