@@ -23,8 +23,8 @@ class CompareArguments(DtypeFlags, DecodingFlags, TextFlags, BleuFlags):
 def run(args: CompareArguments) -> None:
     """Print the comparison to stdout as one JSON object."""
     from ..data.formats import read_lines
+    from ..inference.comparison import compare_translations
     from ..inference.translator import check_same_directions
-    from ..study.comparison import compare_translations
 
     systems = (args.a, args.b)
     outputs = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}

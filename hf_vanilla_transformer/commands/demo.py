@@ -16,7 +16,8 @@ class DemoArguments(ModelFlags, DtypeFlags, HostFlags):
 
 def run(args: DemoArguments) -> None:
     """Serve the page until Ctrl-C."""
-    from ..serving.explorer import Explorer, build_page
+    from ..inference.attention import Explorer
+    from ..serving.explorer import build_page
 
     # Gradio would only report a used port after it has tried for most of a minute, and after the model is loaded
     listen(args.host, args.port).close()

@@ -34,7 +34,7 @@ class Attention(ModelFlags, Plot):
     layer: int = option("index of the layer, from 0; -1 is the last", -1)
 
     def draw(self) -> "Figure":
-        from ..serving.explorer import Explorer
+        from ..inference.attention import Explorer
         from ..study.plots import attention_heads
 
         # Beam search with the paper's settings (section 6.1), whatever the model's own are

@@ -20,8 +20,8 @@ def run(args: ScoreArguments) -> None:
     """Print one JSON object per pair to stdout, and the totals to stderr."""
     from tqdm import tqdm
 
+    from ..inference.comparison import score_translations
     from ..inference.metrics import perplexity
-    from ..study.comparison import score_translations
 
     translator = load_translator(args.model, dtype=args.dtype)
     text = read_text(args, args.test_file, resolve_languages(translator, args))

@@ -42,7 +42,8 @@ _REASONS = {
     404: "the repository does not exist, or the token has no access to it; check both",
 }
 
-_APP = """from hf_vanilla_transformer.serving.explorer import Explorer, build_page
+_APP = """from hf_vanilla_transformer.inference.attention import Explorer
+from hf_vanilla_transformer.serving.explorer import build_page
 
 build_page(Explorer.load("{repo_id}")).launch()
 """

@@ -1,4 +1,4 @@
-"""Study models: plots, comparisons of two systems, and hyperparameter tuning.
+"""Study models: plots, and hyperparameter tuning.
 
 Read `plots.py` or `experiment.py` first.
 """

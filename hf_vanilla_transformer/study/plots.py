@@ -13,20 +13,15 @@ import torch
 
 from ..errors import UserError
 from ..files import STATE, JsonObject, import_extra, read_json, replacing
+from ..inference.attention import KINDS, draw_head
 from ..training.checkpoints import checkpoint_folders
 from ..training.progress import overfitting, validations
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
-# The sides of the queries and keys of each kind of attention
-KINDS = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-COLOUR_MAP = "cividis"
-_INCHES_PER_TOKEN = 0.32
 _MARKERS = ".xsv"  # of the curves of one run in one panel
 _PERPLEXITY = "perplexity in validation and training"
 _TRAINING = ", training"
@@ -63,37 +58,6 @@ def save(figure: "Figure", file: str) -> None:
         figure.savefig(unfinished, format=kind[1:], dpi=150, metadata=metadata)
 
 
-def _heat_map(axes: "Axes", weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str]) -> "AxesImage":
-    """Draw the attention of one head, (queries, keys), with one row per query."""
-    # one scale for every map, so that their colours can be compared
-    image = axes.imshow(weights.numpy(), cmap=COLOUR_MAP, vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(keys)), keys, rotation=90)
-    axes.set_yticks(range(len(queries)), queries)
-    return image
-
-
-def attention_map(
-    weights: torch.Tensor, queries: Sequence[str], keys: Sequence[str], title: str, axis_labels: tuple[str, str]
-) -> "Figure":
-    """Plot the attention of one head as a heat map, with one row per query.
-
-    Args:
-        weights: (queries, keys), the softmax of section 3.2.1; each row sums to 1.
-        axis_labels: labels of the query axis and of the key axis.
-
-    Raises:
-        ImportError: if matplotlib is not installed.
-    """
-    height = max(3.0, 1.6 + _INCHES_PER_TOKEN * len(queries))
-    width = max(3.0, 1.6 + _INCHES_PER_TOKEN * len(keys))
-    figure = new_figure(width + 0.8, height)
-    axes = figure.add_subplot()
-    image = _heat_map(axes, weights, queries, keys)
-    axes.set(xlabel=axis_labels[1], ylabel=axis_labels[0], title=title)
-    figure.colorbar(image, ax=axes, label="attention")
-    return figure
-
-
 def attention_heads(
     weights: Mapping[str, torch.Tensor], tokens: Mapping[str, Sequence[str]], layer: int = -1
 ) -> "Figure":
@@ -116,7 +80,7 @@ def attention_heads(
     panels = figure.subplots(3, heads, squeeze=False)
     for row, (kind, (queries, keys)) in zip(panels, KINDS.items(), strict=True):
         for head, axes in enumerate(row):
-            image = _heat_map(axes, weights[kind][layer, head], tokens[queries], tokens[keys])
+            image = draw_head(axes, weights[kind][layer, head], tokens[queries], tokens[keys])
             # the queries are those of the whole row
             axes.tick_params(labelsize=6, labelleft=head == 0)
             axes.set_title(f"{kind}, head {head + 1}", fontsize=9)

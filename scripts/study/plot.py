@@ -24,9 +24,10 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 
 from hf_vanilla_transformer import VanillaTransformerConfig, noam
 from hf_vanilla_transformer.data.batching import pad
+from hf_vanilla_transformer.inference.attention import COLOUR_MAP
 from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
 from hf_vanilla_transformer.model.layers_vanilla_transformer import sinusoids
-from hf_vanilla_transformer.study.plots import COLOUR_MAP, COLOURS, line_style, new_figure, save
+from hf_vanilla_transformer.study.plots import COLOURS, line_style, new_figure, save
 
 
 def positions(d_model: int, count: int) -> Figure:

@@ -6,11 +6,11 @@ from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import Translator, translate
 from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.inference.attention import Explorer
+from hf_vanilla_transformer.inference.comparison import score_translations
 from hf_vanilla_transformer.inference.exports import load_export
 from hf_vanilla_transformer.inference.translator import check_same_directions
 from hf_vanilla_transformer.model.text_rules_vanilla_transformer import Directions
-from hf_vanilla_transformer.serving.explorer import Explorer
-from hf_vanilla_transformer.study.comparison import score_translations
 
 PAIRS = ["en-de", "en-fr"]
 

@@ -13,10 +13,12 @@ import torch
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.serving.explorer import MAX_CHARACTERS, MAX_TOKENS, Explorer
+from hf_vanilla_transformer.inference.attention import MAX_CHARACTERS, MAX_TOKENS, Explorer
+from hf_vanilla_transformer.serving.explorer import attention_map, heat_map
 
 SENTENCE = "a man is riding a bicycle ."
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WEIGHTS = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.5, 0.25]])
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium (apt install chromium)")
 
 
@@ -54,7 +56,7 @@ def test_heat_map_shows_attention_weights_that_sum_to_one(explorer):
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
     assert attention["weights"]["decoder"].triu(1).abs().max() == 0
     assert attention["tokens"]["source"][-1] == "</s>"
-    axes = explorer.heat_map(attention, "cross", 1, 2).axes[0]
+    axes = heat_map(attention, "cross", 1, 2).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == attention["tokens"]["source"]
     assert [label.get_text() for label in axes.get_yticklabels()] == attention["tokens"]["target"]
     assert (axes.images[0].get_array() == attention["weights"]["cross"][0, 1].numpy()).all()
@@ -133,11 +135,11 @@ def test_page_translates_and_shows_attention(address, browser, explorer, width, 
     for score, text, _ in expected:
         expect(page.locator("table")).to_contain_text(f"{score:.3f}")
         expect(page.locator("table")).to_contain_text(text)
-    heat_map = page.locator("[data-testid=matplotlib] img, .matplotlib img").first
-    expect(heat_map).to_be_visible()
-    before = heat_map.get_attribute("src")
+    drawing = page.locator("[data-testid=matplotlib] img, .matplotlib img").first
+    expect(drawing).to_be_visible()
+    before = drawing.get_attribute("src")
     page.get_by_label("encoder").check()
-    expect(heat_map).not_to_have_attribute("src", before)
+    expect(drawing).not_to_have_attribute("src", before)
 
     page.get_by_label("Heads switched off").click()
     page.get_by_role("option", name="cross, layer 1, head 1", exact=True).click()
@@ -193,12 +195,29 @@ def test_demo_accepts_ipv4_and_ipv6_addresses(host, small_model, tmp_path, monke
     if ":" in host and not os.path.exists("/proc/net/if_inet6"):
         pytest.skip("this machine has no IPv6")
     launched = []
-    page = "hf_vanilla_transformer.serving.explorer"
-    monkeypatch.setattr(f"{page}.Explorer.load", lambda name, dtype: None)
-    monkeypatch.setattr(f"{page}.build_page", lambda explorer: SimpleNamespace(launch=launch))
+    monkeypatch.setattr(Explorer, "load", lambda name, dtype: None)
+    monkeypatch.setattr(
+        "hf_vanilla_transformer.serving.explorer.build_page", lambda explorer: SimpleNamespace(launch=launch)
+    )
 
     def launch(server_name, server_port):
         launched.append(server_name)
 
     assert main(["demo", "nowhere", "--host", host]) == 0
     assert launched == ["[::1]" if ":" in host else host]  # the form that Gradio expects
+
+
+def test_attention_maps_have_one_labelled_row_per_query_and_one_column_per_key():
+    figure = attention_map(WEIGHTS, ["ein", "hund"], ["a", "dog", "</s>"], "layer 1, head 2", ("target", "source"))
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["ein", "hund"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "dog", "</s>"]
+    assert (axes.get_ylabel(), axes.get_xlabel(), axes.get_title()) == ("target", "source", "layer 1, head 2")
+    (image,) = axes.images
+    assert image.get_array().tolist() == WEIGHTS.tolist()
+    assert image.get_clim() == (0, 1)  # the same colour scale in every plot
+
+
+def test_longer_texts_have_larger_attention_maps():
+    small, large = (attention_map(torch.eye(n), ["x"] * n, ["y"] * n, "", ("", "")).get_size_inches() for n in (5, 40))
+    assert (large > small).all()

@@ -14,7 +14,7 @@ from transformers import MarianTokenizer
 
 from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.serving.explorer import Explorer
+from hf_vanilla_transformer.inference.attention import Explorer
 
 pytestmark = pytest.mark.slow
 

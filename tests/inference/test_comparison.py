@@ -3,9 +3,9 @@ import sacrebleu
 import torch
 
 from hf_vanilla_transformer import Translator, train_tokenizer
+from hf_vanilla_transformer.inference.comparison import compare_translations, score_translations
 from hf_vanilla_transformer.inference.ensemble import Ensemble
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
-from hf_vanilla_transformer.study.comparison import compare_translations, score_translations
 
 REFERENCES = [" ".join(f"w{(7 * i + j) % 23}" for j in range(3 + i % 40)) for i in range(60)]
 SOURCES = [f"source {i}" for i in range(60)]

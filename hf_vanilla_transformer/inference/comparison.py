@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 from ..data.batching import Seq2SeqCollator, batches_by_length
 from ..errors import UserError
 from ..files import JsonObject
-from ..inference.ensemble import Ensemble
-from ..inference.metrics import PaperBleu, bleu, sentence_chrf
-from ..inference.translator import Translator
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from .ensemble import Ensemble
+from .metrics import PaperBleu, bleu, sentence_chrf
+from .translator import Translator
 
 RESAMPLES = 1000  # bootstrap samples
 BUCKETS = (10, 20, 30, 50)  # upper bounds in words of the reference; one more bucket holds the longer sentences
