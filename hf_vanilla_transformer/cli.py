@@ -1,14 +1,16 @@
-"""The command line `vanilla-transformer`; each verb has its file in `commands/`.
+"""The command line `vanilla-transformer`; each verb has its file, in `commands/` or in a plugin.
 
 Exit status: 0 on success, 1 on failure, 2 on incorrect use, 130 on Ctrl-C. A `UserError` becomes one line, to which
 `--debug` adds its traceback; any other error is a bug, whose traceback is always shown.
 """
 
+import inspect
 import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
 from itertools import pairwise
 from types import ModuleType
@@ -17,19 +19,13 @@ from typing import get_type_hints
 from .commands.console import UsageError, draw_only_long_bars, say
 from .errors import UserError
 from .flags import choose, parse
+from .plugins import VERBS, find, load
 from .version import __version__
 
-# In the order of the help. Each is a module of its name in `commands/`, except for a word of Python and a public name
+# In the order of the help. Each is a module of its name in `commands/`, except for words of Python and public names
 _MODULES = {"import": "import_text", "convert": "conversion"}
-_NAMES = ("evaluate", "compare", "score", "translate", "convert", "export", "push", "demo", "serve", "plot")
-VERBS: dict[str, ModuleType] = {
-    name: import_module(f".commands.{_MODULES.get(name, name)}", __package__)
-    for name in (*_NAMES, "import", "prepare", "average")
-}
-# Their flags include those of the Trainer, which is slow to import, so they parse them themselves
-TRAINER_VERBS = {name: import_module(f".commands.{name}", __package__) for name in ("train", "tune")}
-# Verbs whose results go to stdout
-PRINTING = ("evaluate", "compare", "score", "translate", "import", "prepare", "push", "tune")
+_NAMES = ("train", "evaluate", "compare", "score", "translate", "convert", "export", "push", "average")
+_NOT_YET_PLUGINS = ("demo", "serve", "import", "prepare")
 _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
 # For users as well: a file, the network or memory is to blame, not the code
@@ -60,20 +56,42 @@ def _explain(error: Exception) -> tuple[int, str] | None:
     return None
 
 
+@lru_cache
+def find_verbs() -> dict[str, ModuleType | UserError]:
+    """Return the module of each verb, those of the core before those of plugins, or why it cannot be imported."""
+    found: dict[str, ModuleType | UserError] = {
+        name: import_module(f".commands.{_MODULES.get(name, name)}", __package__)
+        for name in (*_NAMES, *_NOT_YET_PLUGINS)
+    }
+    for name in find(VERBS):
+        try:
+            found.setdefault(name, load(VERBS, name))
+        except UserError as error:
+            found[name] = error
+    return found
+
+
+def parses_words(verb: ModuleType | UserError) -> bool:
+    """Return whether a verb parses its flags itself, because they include those of the Trainer, slow to import."""
+    return isinstance(verb, ModuleType) and "argv" in inspect.signature(verb.run).parameters
+
+
 def _wants_traceback(words: Sequence[str]) -> bool:
     """Return whether `--debug` is given; with a value, it is transformers' flag of that name."""
-    takes_value = bool(words) and words[0] in TRAINER_VERBS
+    takes_value = bool(words) and words[0] in find_verbs() and parses_words(find_verbs()[words[0]])
     pairs = pairwise([*words, "-"])
     return any(word == "--debug" and (not takes_value or after.startswith("-")) for word, after in pairs)
 
 
-def _help(verb: ModuleType) -> str:
+def _help(verb: ModuleType | UserError) -> str:
     """Return what a verb does: the first line of its module, after its name."""
+    if isinstance(verb, UserError):
+        return str(verb).replace("%", "%%")
     return str(verb.__doc__).splitlines()[0].partition(": ")[2].rstrip(".")
 
 
 def _run(words: Sequence[str]) -> None:
-    helps = {name: _help(verb) for name, verb in {**TRAINER_VERBS, **VERBS}.items()}
+    helps = {name: _help(verb) for name, verb in find_verbs().items()}
     name = choose(
         helps,
         words,
@@ -82,12 +100,14 @@ def _run(words: Sequence[str]) -> None:
         metavar="VERB",
         version=f"{_PROG} {__version__}",
     )
-    if sys.stdout is None and name in PRINTING:
+    verb = find_verbs()[name]
+    if isinstance(verb, UserError):
+        raise verb
+    if sys.stdout is None and getattr(verb, "PRINTS_RESULTS", False):
         raise OSError("Standard output is closed, so results would be lost: redirect it, for example with > FILE.")
-    if name in TRAINER_VERBS:
-        TRAINER_VERBS[name].run(words[1:])
+    if parses_words(verb):
+        verb.run(words[1:])
         return
-    verb = VERBS[name]
     try:
         arguments = get_type_hints(verb.run)["args"]
         args = parse(arguments, words[1:], prog=f"{_PROG} {name}", description=helps[name])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import DataLoader
 
-from hf_vanilla_transformer.cli import TRAINER_VERBS, VERBS, _one_line, main
+from hf_vanilla_transformer.cli import _one_line, find_verbs, main, parses_words
 from hf_vanilla_transformer.commands import average
 from hf_vanilla_transformer.data.cleaning import Cleaning
 from hf_vanilla_transformer.errors import MissingExtraError, UserError, checking_settings
@@ -61,7 +61,7 @@ def test_the_package_runs_as_a_module():
     assert all(verb in run.stdout for verb in ("train", "evaluate", "translate"))
 
 
-@pytest.mark.parametrize("verb", [*TRAINER_VERBS, *VERBS])
+@pytest.mark.parametrize("verb", find_verbs())
 def test_each_verb_has_help_that_fits_a_terminal(verb, capsys):
     with pytest.raises(SystemExit) as stop:
         main([verb, "--help"])
@@ -225,7 +225,7 @@ def test_debug_shows_the_traceback_of_a_wrong_use_and_of_refused_values(tmp_path
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", [*TRAINER_VERBS, *VERBS])
+@pytest.mark.parametrize("verb", find_verbs())
 def test_every_verb_lists_debug_in_its_help(verb, capsys):
     words = [verb, "training", "--help"] if verb == "plot" else [verb, "--help"]
     with pytest.raises(SystemExit, match="0"):
@@ -233,9 +233,11 @@ def test_every_verb_lists_debug_in_its_help(verb, capsys):
     assert "--debug" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_light_verb_is_a_dataclass_of_flags_and_a_function(verb):
-    assert [*inspect.signature(VERBS[verb].run).parameters] == ["args"]
+@pytest.mark.parametrize("verb", find_verbs())
+def test_every_verb_is_a_function_of_its_flags_or_of_words(verb):
+    module = find_verbs()[verb]
+    assert [*inspect.signature(module.run).parameters] == (["argv"] if parses_words(module) else ["args"])
+    assert parses_words(module) == (verb in ("train", "tune"))
 
 
 def test_a_file_that_is_not_text_is_named_in_one_line(tmp_path, capsys):

@@ -9,15 +9,16 @@ from typing import get_type_hints
 import pytest
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer.cli import VERBS
-from hf_vanilla_transformer.commands.plot import Plot
+from hf_vanilla_transformer.cli import find_verbs, parses_words
+from hf_vanilla_transformer.plugins.study.plot import Plot
 from hf_vanilla_transformer.training.arguments import RUN_FLAGS
 
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
 TRAINING = [PACKAGE / "training" / f"{name}.py" for name in ("settings", "run", "record", "recipes")]
 COMMANDS = sorted((PACKAGE / "commands").glob("*.py"))
 SPLITS = {"test", "validation"}  # flags of `import`, and names of parts of a text everywhere
-VERB_FLAGS = [*Plot.KINDS.values(), *(get_type_hints(verb.run)["args"] for verb in VERBS.values())]
+VERBS = [verb for verb in find_verbs().values() if not parses_words(verb)]
+VERB_FLAGS = [*Plot.KINDS.values(), *(get_type_hints(verb.run)["args"] for verb in VERBS)]
 
 
 def names(*kinds: type) -> set[str]:

@@ -18,9 +18,9 @@ import hf_vanilla_transformer
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
 ORDER = [
     "cli",
+    "plugins",
     "commands",
     "serving",
-    "study",
     "training",
     "sharing",
     "corpus",
@@ -69,7 +69,15 @@ def test_folders_import_only_folders_below_them(name):
             assert height(module) >= height(name), f"{name} imports {module}, which is above it"
 
 
-@pytest.mark.parametrize("folder", sorted({name.split(".")[0] for name in MODULES if "." in name}))
+@pytest.mark.parametrize("name", MODULES)
+def test_no_arrow_leads_to_a_plugin_from_the_core_or_from_another_plugin(name):
+    plugin = name.rpartition(".")[0]
+    for module in imports(name):
+        if module.startswith("plugins."):
+            assert f"{module}.".startswith(f"{plugin}."), f"{name} imports {module}"
+
+
+@pytest.mark.parametrize("folder", sorted({name.rpartition(".")[0] for name in MODULES if "." in name}))
 def test_the_files_of_a_folder_have_no_circular_imports(folder):
     inside = {name: {*imports(name)} for name in MODULES if name.startswith(f"{folder}.")}
     if folder == "model":  # imported there only so that transformers saves it with the model
@@ -106,7 +114,10 @@ def test_files_saved_with_a_model_import_each_other_as_siblings(name):
             assert node.level == 0 or (node.level == 1 and f"model.{node.module}" in SAVED_WITH_MODELS)
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
+FOLDERS = {str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("*/__init__.py")}
+
+
+@pytest.mark.parametrize("folder", sorted(FOLDERS - {"plugins"}))
 def test_folder_inits_contain_only_a_docstring_that_names_existing_files(folder):
     (docstring,) = ast.parse((PACKAGE / folder / "__init__.py").read_text(encoding="utf-8")).body
     assert isinstance(docstring, ast.Expr)

@@ -11,6 +11,8 @@ from .models import check_bleu, load_translator, report_problems, resolve_langua
 from .reference_text import read_text
 from .shared_flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
 
+PRINTS_RESULTS = True
+
 
 @dataclass(kw_only=True)
 class CompareArguments(DtypeFlags, DecodingFlags, TextFlags, BleuFlags):

@@ -18,6 +18,8 @@ from .models import check_bleu, load_translator, report_problems, resolve_langua
 from .reference_text import ReferenceText, read_text
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
 
+PRINTS_RESULTS = True
+
 # The columns of the table of scores, which are 79 characters wide
 _TITLES = {
     "sentences": "sentences",

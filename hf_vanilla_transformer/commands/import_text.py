@@ -9,6 +9,8 @@ from ..errors import UserError
 from ..flags import finite, numpy_seed, option
 from .console import say
 
+PRINTS_RESULTS = True
+
 
 def _size(text: str) -> float:
     """Parse a number of pairs, or a share below 1."""

@@ -12,6 +12,8 @@ from ..flags import option, positive, values_of
 from .console import say
 from .runner_flags import RunnerFlags
 
+PRINTS_RESULTS = True
+
 
 @dataclass(kw_only=True)
 class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):

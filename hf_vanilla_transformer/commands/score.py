@@ -10,6 +10,8 @@ from .models import load_translator, resolve_languages
 from .reference_text import read_text
 from .shared_flags import BatchFlags, DirectionFlags, DtypeFlags, ModelsFlags, TextFlags
 
+PRINTS_RESULTS = True
+
 
 @dataclass(kw_only=True)
 class ScoreArguments(ModelsFlags, DtypeFlags, BatchFlags, TextFlags):

@@ -21,7 +21,7 @@ from torch.utils.benchmark import Timer
 
 from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.layers_vanilla_transformer import VanillaTransformerAttention
-from hf_vanilla_transformer.study import plots
+from hf_vanilla_transformer.plugins.study import plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

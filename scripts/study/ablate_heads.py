@@ -21,7 +21,7 @@ from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.inference.attention import COLOUR_MAP, KINDS, Head, all_heads, masks_without
 from hf_vanilla_transformer.inference.metrics import bleu
-from hf_vanilla_transformer.study.plots import new_figure, save
+from hf_vanilla_transformer.plugins.study.plots import new_figure, save
 
 
 def measure(

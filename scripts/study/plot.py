@@ -27,7 +27,7 @@ from hf_vanilla_transformer.data.batching import pad
 from hf_vanilla_transformer.inference.attention import COLOUR_MAP
 from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
 from hf_vanilla_transformer.model.layers_vanilla_transformer import sinusoids
-from hf_vanilla_transformer.study.plots import COLOURS, line_style, new_figure, save
+from hf_vanilla_transformer.plugins.study.plots import COLOURS, line_style, new_figure, save
 
 
 def positions(d_model: int, count: int) -> Figure:

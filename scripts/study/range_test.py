@@ -23,8 +23,8 @@ from transformers import TrainerCallback
 from hf_vanilla_transformer import noam
 from hf_vanilla_transformer.commands.console import say
 from hf_vanilla_transformer.files import JsonObject, write_whole
-from hf_vanilla_transformer.study.experiment import Experiment, TuningTrainer, run_experiment
-from hf_vanilla_transformer.study.plots import line_style, new_figure, save
+from hf_vanilla_transformer.plugins.study.experiment import Experiment, TuningTrainer, run_experiment
+from hf_vanilla_transformer.plugins.study.plots import line_style, new_figure, save
 from hf_vanilla_transformer.training.recipes import parse_arguments
 
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # multiples of --learning_rate, the factor on the schedule

@@ -44,7 +44,7 @@ NOT_RUN = {
     "docker": "needs Docker",
     "bash scripts/get_multi30k.sh": "downloads; test_download_text.py runs it with a server of its own",
     "bash scripts/quickstart.sh": "takes minutes; CI runs it",
-    "python scripts/study/range_test.py": "is a script; tests/study/test_range_test.py",
+    "python scripts/study/range_test.py": "is a script; tests/plugins/study/test_range_test.py",
     "python scripts/benchmarks/serving.py": "takes minutes, and needs LibreTranslate",
     "bash scripts/test.sh": "is what runs this test",
     "vanilla-transformer demo": "runs until Ctrl-C; tests/serving and tests/system open its page",

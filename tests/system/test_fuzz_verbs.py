@@ -14,7 +14,7 @@ from damaged_folders import COMMANDS, create, damage, fault
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.cli import TRAINER_VERBS, VERBS, main
+from hf_vanilla_transformer.cli import find_verbs, main
 
 PREPARING = (
     *("source_lang", "target_lang", "tokenizer_name", "vocab_size", "max_tokens", "max_sentence_tokens"),
@@ -136,7 +136,7 @@ FLAGS = {
 
 def test_every_verb_that_reads_a_folder_is_among_the_commands():
     # `import` reads files; tests/data/test_importing.py damages them
-    assert {COMMANDS[name].words[0] for name in ACCEPTED} == {*VERBS, *TRAINER_VERBS} - {"import"}
+    assert {COMMANDS[name].words[0] for name in ACCEPTED} == find_verbs().keys() - {"import"}
 
 
 @pytest.fixture(scope="module")

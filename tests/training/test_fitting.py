@@ -10,7 +10,7 @@ from small import as_flags, write_moses
 from transformers import AutoConfig
 
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.study.experiment import TuneArguments
+from hf_vanilla_transformer.plugins.study.experiment import TuneArguments
 from hf_vanilla_transformer.training import presets
 from hf_vanilla_transformer.training.recipes import parse_arguments
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from transformers import set_seed
 
-from ..data.tokenizer import follow_tokenizer
-from ..errors import UserError
-from ..files import writing
-from ..flags import option, positive, positive_number
-from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..training.arguments import (
+from ...data.tokenizer import follow_tokenizer
+from ...errors import UserError
+from ...files import writing
+from ...flags import option, positive, positive_number
+from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ...training.arguments import (
     NOAM,
     DataArguments,
     ModelArguments,
@@ -23,11 +23,11 @@ from ..training.arguments import (
     check_reporters,
     short_warmup,
 )
-from ..training.progress import print_lines
-from ..training.safeguards import explain_failures, one_run
-from ..training.settings import resolve_config, run_settings
-from ..training.text import prepared_folder, tokenize_text
-from ..training.trainer import VanillaTransformerTrainer
+from ...training.progress import print_lines
+from ...training.safeguards import explain_failures, one_run
+from ...training.settings import resolve_config, run_settings
+from ...training.text import prepared_folder, tokenize_text
+from ...training.trainer import VanillaTransformerTrainer
 
 if TYPE_CHECKING:
     from optuna import Trial

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..errors import UserError
-from ..files import STATE, JsonObject, import_extra, read_json, replacing
-from ..inference.attention import KINDS, draw_head
-from ..training.checkpoints import checkpoint_folders
-from ..training.progress import overfitting, validations
+from ...errors import UserError
+from ...files import STATE, JsonObject, import_extra, read_json, replacing
+from ...inference.attention import KINDS, draw_head
+from ...training.checkpoints import checkpoint_folders
+from ...training.progress import overfitting, validations
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

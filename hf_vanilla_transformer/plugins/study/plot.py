@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..flags import option
-from .console import say
-from .models import labels
-from .shared_flags import ModelFlags
+from ...commands.console import say
+from ...commands.models import labels
+from ...commands.shared_flags import ModelFlags
+from ...flags import option
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,8 +34,8 @@ class Attention(ModelFlags, Plot):
     layer: int = option("index of the layer, from 0; -1 is the last", -1)
 
     def draw(self) -> "Figure":
-        from ..inference.attention import Explorer
-        from ..study.plots import attention_heads
+        from ...inference.attention import Explorer
+        from .plots import attention_heads
 
         # Beam search with the paper's settings (section 6.1), whatever the model's own are
         explorer = Explorer.load(self.model)
@@ -50,7 +50,7 @@ class Training(Plot):
     runs: list[str] = option("output folder of a training run", metavar="RUN", positional=True)
 
     def draw(self) -> "Figure":
-        from ..study.plots import read_log, training_curves
+        from .plots import read_log, training_curves
 
         return training_curves({name: read_log(run) for name, run in zip(labels(self.runs), self.runs, strict=True)})
 
@@ -61,7 +61,7 @@ Plot.KINDS.update(attention=Attention, training=Training)
 
 def run(args: Plot) -> None:
     """Draw the plot and write it to a file."""
-    from ..study.plots import save
+    from .plots import save
 
     save(args.draw(), args.output)
     say(f"Wrote the plot to {args.output}")

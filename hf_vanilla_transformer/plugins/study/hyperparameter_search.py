@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..data.batching import by_name, check_fits
-from ..errors import UserError
-from ..files import JsonObject, import_extra, write_failure, write_whole
-from ..flags import Settings
-from ..training.settings import FACTS, differences, write_settings
+from ...data.batching import by_name, check_fits
+from ...errors import UserError
+from ...files import JsonObject, import_extra, write_failure, write_whole
+from ...flags import Settings
+from ...training.settings import FACTS, differences, write_settings
 from .experiment import Experiment, TuneArguments, TuningTrainer
 
 if TYPE_CHECKING:

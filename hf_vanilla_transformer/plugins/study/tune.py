@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from functools import partial
 
-from .console import say
+from ...commands.console import say
+
+PRINTS_RESULTS = True
 
 
 def run(argv: Sequence[str]) -> None:
     """Run a search, and print its table to stdout."""
-    from ..study.experiment import TuneArguments, run_experiment
-    from ..study.hyperparameter_search import hyperparameter_search
-    from ..training.recipes import parse_arguments
+    from ...training.recipes import parse_arguments
+    from .experiment import TuneArguments, run_experiment
+    from .hyperparameter_search import hyperparameter_search
 
     description = "Search for better hyperparameters with Optuna."
     model, data, args, tuning = parse_arguments(argv, "vanilla-transformer tune", description, TuneArguments)

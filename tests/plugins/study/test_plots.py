@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from hf_vanilla_transformer.study import plots
+from hf_vanilla_transformer.plugins.study import plots
 
 
 def test_without_matplotlib_the_error_names_the_extra(monkeypatch):

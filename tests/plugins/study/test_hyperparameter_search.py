@@ -12,8 +12,8 @@ from sqlalchemy.engine import Engine
 
 from hf_vanilla_transformer import VanillaTransformerTrainer
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.study.hyperparameter_search import hyperparameter_search
-from hf_vanilla_transformer.study.plots import read_log
+from hf_vanilla_transformer.plugins.study.hyperparameter_search import hyperparameter_search
+from hf_vanilla_transformer.plugins.study.plots import read_log
 
 
 def test_the_first_trial_has_the_given_settings_and_train_reproduces_the_best(tune, flags, tmp_path, capsys):

@@ -1,0 +1,71 @@
+"""How plugins are found and loaded, whoever made them."""
+
+import importlib.metadata
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hf_vanilla_transformer import plugins
+from hf_vanilla_transformer.cli import find_verbs, main
+from hf_vanilla_transformer.errors import UserError
+
+BROKEN = """raise RuntimeError("made of glass")"""
+GREET = '''"""`vanilla-transformer greet`: say hello."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Flags:
+    pass
+
+
+def run(args: Flags) -> None:
+    print("hello")
+'''
+
+
+@pytest.fixture
+def other_plugins(tmp_path, monkeypatch):
+    """The plugins of another package: `greet`, which works, and `glass`, which does not."""
+    (tmp_path / "other_greet.py").write_text(GREET)
+    (tmp_path / "other_glass.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [EntryPoint(name, f"other_{name}", plugins.VERBS) for name in ("greet", "glass")]
+    own = importlib.metadata.entry_points
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [*own(group=group), *points])
+    caches = (plugins.find, find_verbs)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+    for name in ("other_greet", "other_glass"):
+        sys.modules.pop(name, None)
+
+
+def test_a_verb_of_another_package_is_one_of_the_command_line(other_plugins, capsys):
+    assert main(["greet"]) == 0
+    assert capsys.readouterr().out == "hello\n"
+
+
+def test_a_broken_plugin_costs_only_itself(other_plugins, capsys):
+    assert main(["glass"]) == 1
+    assert "Cannot load glass, of other_glass: RuntimeError: made of glass" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert "say hello" in text
+    assert "made of glass" in text
+    assert main(["greet"]) == 0
+
+
+def test_an_unknown_plugin_is_named_with_those_that_are_installed():
+    with pytest.raises(UserError, match=r"'teapot' among its hf_vanilla_transformer.verbs; installed: .*plot, .*tune"):
+        plugins.load(plugins.VERBS, "teapot")
+
+
+def test_finding_plugins_imports_none_of_them():
+    assert all(isinstance(point, EntryPoint) for point in plugins.find(plugins.VERBS).values())
+    assert list(plugins.find(plugins.VERBS)) == sorted(plugins.find(plugins.VERBS))
