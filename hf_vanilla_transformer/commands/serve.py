@@ -11,7 +11,6 @@ from ..errors import UserError
 from ..files import import_extra
 from ..flags import option, positive, positive_number
 from .console import say
-from .demo import listen
 from .models import decoding_settings, labels, load_translator
 from .shared_flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
 
@@ -68,7 +67,7 @@ def run(args: ServeArguments) -> None:
         keys = [line.strip() for line in read_lines(str(args.api_key_file)) if line.strip()]
         if not keys:
             raise UserError(f"{args.api_key_file} is empty: write one API key per line into it.")
-    sock = listen(args.host, args.port)
+    sock = args.listen(args.port)
 
     # Closed even on Ctrl-C: Python aborts if its interpreter ends while a thread is in the middle of torch
     with interruptible(), closing(Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)) as batcher:

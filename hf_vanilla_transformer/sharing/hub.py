@@ -43,7 +43,7 @@ _REASONS = {
 }
 
 _APP = """from hf_vanilla_transformer.inference.attention import Explorer
-from hf_vanilla_transformer.serving.explorer import build_page
+from hf_vanilla_transformer.plugins.demo.gradio_page import build_page
 
 build_page(Explorer.load("{repo_id}")).launch()
 """

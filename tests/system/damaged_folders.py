@@ -412,7 +412,13 @@ def prepare_folders(place: Path, undamaged: Path | None) -> Path:
         import_module(module)
     for verb in ("trainer", "run"):
         import_module(f"hf_vanilla_transformer.training.{verb}")
-    for module in ("serving.explorer", "serving.process", "study.hyperparameter_search", "corpus.preparation"):
+    modules = (
+        "plugins.demo.gradio_page",
+        "serving.process",
+        "plugins.study.hyperparameter_search",
+        "corpus.preparation",
+    )
+    for module in modules:
         import_module(f"hf_vanilla_transformer.{module}")
 
     if undamaged is not None:

@@ -14,7 +14,7 @@ import torch
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.inference.attention import MAX_CHARACTERS, MAX_TOKENS, Explorer
-from hf_vanilla_transformer.serving.explorer import attention_map, heat_map
+from hf_vanilla_transformer.plugins.demo.gradio_page import attention_map, heat_map
 
 SENTENCE = "a man is riding a bicycle ."
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -197,7 +197,7 @@ def test_demo_accepts_ipv4_and_ipv6_addresses(host, small_model, tmp_path, monke
     launched = []
     monkeypatch.setattr(Explorer, "load", lambda name, dtype: None)
     monkeypatch.setattr(
-        "hf_vanilla_transformer.serving.explorer.build_page", lambda explorer: SimpleNamespace(launch=launch)
+        "hf_vanilla_transformer.plugins.demo.gradio_page.build_page", lambda explorer: SimpleNamespace(launch=launch)
     )
 
     def launch(server_name, server_port):

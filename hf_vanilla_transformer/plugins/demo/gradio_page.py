@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..files import import_extra
-from ..inference.attention import KINDS, MAX_CHARACTERS, Attention, Explorer, draw_head
-from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY
+from ...files import import_extra
+from ...inference.attention import KINDS, MAX_CHARACTERS, Attention, Explorer, draw_head
+from ...model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY
 
 if TYPE_CHECKING:
     from gradio import Blocks

@@ -1,0 +1,25 @@
+"""`vanilla-transformer demo`: serve a web page to try a model: translations, n-best lists, attention."""
+
+from dataclasses import dataclass
+
+from ...commands.shared_flags import DtypeFlags, HostFlags, ModelFlags
+from ...flags import option, positive
+
+
+@dataclass(kw_only=True)
+class DemoArguments(ModelFlags, DtypeFlags, HostFlags):
+    """The flags of `demo`."""
+
+    port: int | None = option("port to listen on (default: the first free port from 7860)", None, parse=positive)
+
+
+def run(args: DemoArguments) -> None:
+    """Serve the page until Ctrl-C."""
+    from ...inference.attention import Explorer
+    from .gradio_page import build_page
+
+    # Gradio would only report a used port after it has tried for most of a minute, and after the model is loaded
+    args.listen(args.port).close()
+    page = build_page(Explorer.load(args.model, args.dtype or "float32"))
+    host = args.host.strip("[]")
+    page.launch(server_name=f"[{host}]" if ":" in host else host, server_port=args.port)
