@@ -58,7 +58,7 @@ def serve(address: str) -> None:
     """Fork a process for each request, until standard input ends."""
     import hf_vanilla_transformer.corpus.corpus_translation
     import hf_vanilla_transformer.inference.metrics
-    import hf_vanilla_transformer.serving.process
+    import hf_vanilla_transformer.plugins.serving.process
     import hf_vanilla_transformer.training.run  # noqa: F401
 
     with socket.socket(socket.AF_UNIX) as listener:

@@ -22,7 +22,7 @@ class Answer(NamedTuple):
 @contextlib.contextmanager
 def live(app: Any, timeout: float = 30, **settings: Any) -> Iterator[int]:
     """Serve an application from a thread, and yield its port; the settings are those of `BoundedServer`."""
-    from hf_vanilla_transformer.serving.process import BoundedServer
+    from hf_vanilla_transformer.plugins.serving.process import BoundedServer
 
     sock = socket.create_server(("127.0.0.1", 0))
     server = BoundedServer(app, timeout, **settings)

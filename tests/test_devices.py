@@ -11,7 +11,7 @@ from unequal_pairs import pairs
 
 from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
-from hf_vanilla_transformer.serving.batcher import Batcher
+from hf_vanilla_transformer.plugins.serving.batcher import Batcher
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -20,7 +20,6 @@ ORDER = [
     "cli",
     "plugins",
     "commands",
-    "serving",
     "training",
     "sharing",
     "corpus",
@@ -97,7 +96,7 @@ def test_only_hub_and_loading_name_modules_in_strings():
 
 def test_modules_log_as_transformers_does():
     importing = {name for name in MODULES if "logging" in imports(name) and not name.startswith("model.")}
-    assert importing == {"serving.process", "export.onnx"}  # which configure the loggers of other libraries
+    assert importing == {"plugins.serving.process", "export.onnx"}  # which configure the loggers of other libraries
 
 
 @pytest.mark.parametrize("name", SAVED_WITH_MODELS)

@@ -47,7 +47,7 @@ NOT_RUN = {
     "python scripts/study/range_test.py": "is a script; tests/plugins/study/test_range_test.py",
     "python scripts/benchmarks/serving.py": "takes minutes, and needs LibreTranslate",
     "bash scripts/test.sh": "is what runs this test",
-    "vanilla-transformer demo": "runs until Ctrl-C; tests/serving and tests/system open its page",
+    "vanilla-transformer demo": "runs until Ctrl-C; tests/plugins/serving and tests/system open its page",
     "vanilla-transformer prepare --dataset_name": "needs the Hub",
     "vanilla-transformer push": "needs the Hub; tests/sharing/test_hub.py pushes to a server of its own",
     "vanilla-transformer export my-model my-model-onnx": "takes 12 s; tests/export/test_onnx.py",

@@ -322,7 +322,7 @@ def without_servers() -> None:
     """Let `demo` and `serve` return as soon as their model is loaded."""
     import gradio
 
-    from hf_vanilla_transformer.serving import process
+    from hf_vanilla_transformer.plugins.serving import process
 
     gradio.Blocks.launch = lambda *args, **kwargs: None
     process.serve_until_stopped = lambda *args: None
@@ -414,7 +414,7 @@ def prepare_folders(place: Path, undamaged: Path | None) -> Path:
         import_module(f"hf_vanilla_transformer.training.{verb}")
     modules = (
         "plugins.demo.gradio_page",
-        "serving.process",
+        "plugins.serving.process",
         "plugins.study.hyperparameter_search",
         "corpus.preparation",
     )

@@ -175,7 +175,7 @@ def test_every_verb_ends_with_a_known_status_and_at_most_one_error_line(undamage
         monkeypatch.chdir(folder)
         monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", folder / "cache")
         monkeypatch.setattr("gradio.Blocks.launch", lambda *args, **kwargs: None)
-        monkeypatch.setattr("hf_vanilla_transformer.serving.process.serve_until_stopped", lambda *args: None)
+        monkeypatch.setattr("hf_vanilla_transformer.plugins.serving.process.serve_until_stopped", lambda *args: None)
         stdin = data.draw(
             st.sampled_from([b"a dog runs .\n", b"", b"\n\n", b"\xff\n", b"a\x00b\n"]) | st.binary(max_size=40)
         )

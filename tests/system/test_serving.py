@@ -167,7 +167,7 @@ WITHOUT_GRADIO = """
 import sys
 sys.modules.update(gradio=None, matplotlib=None)  # as if they were not installed
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.serving import process
+from hf_vanilla_transformer.plugins.serving import process
 process.serve_until_stopped = lambda app, *_: print(*(route.path for route in app.routes))
 sys.exit(main(sys.argv[1:]))
 """

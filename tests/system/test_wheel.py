@@ -57,7 +57,9 @@ def test_a_wheel_trains_and_translates_in_a_fresh_environment(python, tmp_path):
     assert len(translations.splitlines()) == 2
     presets = "from hf_vanilla_transformer import paper_config; print(paper_config('C4').d_model)"
     assert run(python, tmp_path, "-c", presets) == "256\n"
-    page = "from hf_vanilla_transformer.serving.page import page_response; print(page_response().body.decode())"
+    page = (
+        "from hf_vanilla_transformer.plugins.serving.page import page_response; print(page_response().body.decode())"
+    )
     assert "<title>Translate</title>" in run(python, tmp_path, "-c", page)
     place = run(python, tmp_path, "-c", "import hf_vanilla_transformer; print(hf_vanilla_transformer.__file__)")
     assert Path(place).is_relative_to(python.parents[1])

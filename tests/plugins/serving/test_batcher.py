@@ -7,7 +7,7 @@ from threading import Event, Thread, current_thread
 
 import pytest
 
-from hf_vanilla_transformer.serving.batcher import Batcher, QueueFullError, RequestTooLargeError, Sentence
+from hf_vanilla_transformer.plugins.serving.batcher import Batcher, QueueFullError, RequestTooLargeError, Sentence
 
 SECONDS = 10  # for answers that come at once unless something hangs
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..errors import UserError
-from ..files import import_extra
-from ..flags import option, positive, positive_number
-from .console import say
-from .models import decoding_settings, labels, load_translator
-from .shared_flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
+from ...commands.console import say
+from ...commands.models import decoding_settings, labels, load_translator
+from ...commands.shared_flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
+from ...errors import UserError
+from ...files import import_extra
+from ...flags import option, positive, positive_number
 
 
 @dataclass(kw_only=True)
@@ -54,12 +54,12 @@ class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlag
 def run(args: ServeArguments) -> None:
     """Serve until SIGTERM, after which requests that were accepted are still answered, or Ctrl-C."""
     import_extra("fastapi", "serve")
-    from ..data.formats import read_lines
-    from ..serving.batcher import Batcher
-    from ..serving.monitoring import Metrics
-    from ..serving.process import interruptible, serve_until_stopped, start_log
-    from ..serving.server import Server
-    from ..serving.service import ServedModel, TranslationService
+    from ...data.formats import read_lines
+    from .batcher import Batcher
+    from .monitoring import Metrics
+    from .process import interruptible, serve_until_stopped, start_log
+    from .server import Server
+    from .service import ServedModel, TranslationService
 
     # Whatever may be wrong with the flags is found before models are loaded, which can take minutes
     keys = []

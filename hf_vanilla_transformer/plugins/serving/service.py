@@ -6,14 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ..data.language_filter import probabilities
-from ..errors import UserError
-from ..files import import_extra
-from ..flags import Settings
-from ..inference.alignment import Links
-from ..inference.segments import Document
-from ..inference.translator import Translator
-from ..model.text_rules_vanilla_transformer import is_blank
+from ...data.language_filter import probabilities
+from ...errors import UserError
+from ...files import import_extra
+from ...flags import Settings
+from ...inference.alignment import Links
+from ...inference.segments import Document
+from ...inference.translator import Translator
+from ...model.text_rules_vanilla_transformer import is_blank
 from .batcher import Batcher, Sentence
 from .monitoring import Metrics
 

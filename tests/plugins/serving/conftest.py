@@ -8,10 +8,10 @@ from live_server import live, request
 from search_models import with_varied_lengths
 
 from hf_vanilla_transformer import Translator, translate
-from hf_vanilla_transformer.serving.batcher import Batcher
-from hf_vanilla_transformer.serving.monitoring import Metrics
-from hf_vanilla_transformer.serving.server import Server
-from hf_vanilla_transformer.serving.service import ServedModel, TranslationService
+from hf_vanilla_transformer.plugins.serving.batcher import Batcher
+from hf_vanilla_transformer.plugins.serving.monitoring import Metrics
+from hf_vanilla_transformer.plugins.serving.server import Server
+from hf_vanilla_transformer.plugins.serving.service import ServedModel, TranslationService
 
 
 @pytest.fixture(scope="session")

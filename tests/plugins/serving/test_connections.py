@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from live_server import live, metric, request, text
 
-from hf_vanilla_transformer.serving.process import RepeatedMessages
+from hf_vanilla_transformer.plugins.serving.process import RepeatedMessages
 
 SECONDS = 30  # for what comes soon unless something hangs
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"

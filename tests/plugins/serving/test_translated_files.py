@@ -9,7 +9,7 @@ from export_models import PHRASES
 from live_server import metric
 
 from hf_vanilla_transformer.data.document_files import ENDINGS
-from hf_vanilla_transformer.serving import server
+from hf_vanilla_transformer.plugins.serving import server
 
 
 def form(name: str, content: bytes, **fields: str) -> tuple[bytes, dict[str, str]]:

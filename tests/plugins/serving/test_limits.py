@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from live_server import metric, text
 
-from hf_vanilla_transformer.serving.batcher import Batcher
+from hf_vanilla_transformer.plugins.serving.batcher import Batcher
 
 
 def test_a_large_body_is_refused_before_it_is_read(serve):

@@ -21,10 +21,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
 
-from ..data.document_files import ENDINGS, PLAIN, ending_of, texts_of, with_texts
-from ..data.exchange import ExchangeError
-from ..inference.html import FORMATS
-from ..version import __version__
+from ...data.document_files import ENDINGS, PLAIN, ending_of, texts_of, with_texts
+from ...data.exchange import ExchangeError
+from ...inference.html import FORMATS
+from ...version import __version__
 from .batcher import QueueFullError, RequestTooLargeError
 from .guard import Guard, JsonCors
 from .monitoring import Metrics
