@@ -22,10 +22,10 @@ from .flags import choose, parse
 from .plugins import VERBS, find, load
 from .version import __version__
 
-# In the order of the help. Each is a module of its name in `commands/`, except for words of Python and public names
-_MODULES = {"import": "import_text", "convert": "conversion"}
+# In the order of the help. Each is a module of its name in `commands/`, except for a public name
+_MODULES = {"convert": "conversion"}
 _NAMES = ("train", "evaluate", "compare", "score", "translate", "convert", "export", "push", "average")
-_NOT_YET_PLUGINS = ("import", "prepare")
+_NOT_YET_PLUGINS = ("prepare",)
 _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
 # For users as well: a file, the network or memory is to blame, not the code

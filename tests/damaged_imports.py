@@ -12,9 +12,10 @@ from unittest import mock
 
 from import_files import WRITERS
 
-from hf_vanilla_transformer.data import exchange, importing
+from hf_vanilla_transformer.data.foreign_files import SHEETS
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.importing import Import
+from hf_vanilla_transformer.plugins.importing import exchange, importing
+from hf_vanilla_transformer.plugins.importing.importing import Import
 
 PAIRS = [(f"the dog {i} runs", f"der Hund {i} läuft") for i in range(6)]
 Edit = tuple[int, int, bytes]  # a place, the number of bytes to remove there, and those to insert
@@ -79,7 +80,7 @@ def check_import(path: Path, content: bytes) -> None:
     size = 0
     message = str(path)
     # a few damaged bytes make a spreadsheet of gigabytes, for which there are the limits
-    with contextlib.nullcontext() if exchange.format_of(str(path)) in exchange.SHEETS else _in_this_process():
+    with contextlib.nullcontext() if exchange.format_of(str(path)) in SHEETS else _in_this_process():
         try:
             for pair in job.pairs([str(path)]):
                 assert all(len(text.splitlines()) == 1 for text in pair), pair

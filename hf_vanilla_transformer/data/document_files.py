@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..files import import_extra
-from .exchange import ExchangeError, reason
+from .foreign_files import ExchangeError, reason
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

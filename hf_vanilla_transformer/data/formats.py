@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from ..errors import UserError
 from ..files import CORPUS_MANIFEST, JsonObject, read_json
-from .exchange import FORMATS, SEPARATORS, ExchangeError, decode
+from .foreign_files import FORMATS, SEPARATORS, ExchangeError, decode
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
 MAX_LINE_BYTES = 1 << 20

@@ -12,9 +12,10 @@ import atheris
 PARSERS = ("pympi.Elan", *(f"translate.storage.{name}" for name in ("pypo", "tmx", "xliff", "xliff2")))
 OURS = ["hf_vanilla_transformer.data", "hf_vanilla_transformer.training.recipes"]
 with atheris.instrument_imports(include=[*OURS, "pympi", "translate.storage"]):
-    from hf_vanilla_transformer.data.exchange import SHEETS, format_of
+    from hf_vanilla_transformer.data.foreign_files import SHEETS
     from hf_vanilla_transformer.data.formats import DataError
     from hf_vanilla_transformer.data.source import TextFile
+    from hf_vanilla_transformer.plugins.importing.exchange import format_of
     from hf_vanilla_transformer.training.recipes import read_recipe
 
     for parser in PARSERS:
@@ -24,7 +25,7 @@ with atheris.instrument_imports(include=[*OURS, "pympi", "translate.storage"]):
     from damaged_imports import FILES, check_import, damaged
 
 TARGET, FOLDER = sys.argv[1], Path(sys.argv[2])
-# without spreadsheets, which are read by compiled code in a process of its own: tests/data/test_importing.py
+# without spreadsheets, which are read by compiled code in a process of its own: test_importing.py damages them
 IMPORTED = sorted(name for name in FILES if format_of(name) not in SHEETS)
 ENDINGS = [".jsonl", ".tsv", ".csv", ".tsv.gz", ".jsonl.zst"]
 

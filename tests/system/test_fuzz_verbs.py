@@ -135,7 +135,7 @@ FLAGS = {
 
 
 def test_every_verb_that_reads_a_folder_is_among_the_commands():
-    # `import` reads files; tests/data/test_importing.py damages them
+    # `import` reads files; tests/plugins/importing/test_importing.py damages them
     assert {COMMANDS[name].words[0] for name in ACCEPTED} == find_verbs().keys() - {"import"}
 
 

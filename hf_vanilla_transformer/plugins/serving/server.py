@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
 
 from ...data.document_files import ENDINGS, PLAIN, ending_of, texts_of, with_texts
-from ...data.exchange import ExchangeError
+from ...data.foreign_files import ExchangeError
 from ...inference.html import FORMATS
 from ...version import __version__
 from .batcher import QueueFullError, RequestTooLargeError

@@ -5,9 +5,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UserError
-from ..flags import finite, numpy_seed, option
-from .console import say
+from ...commands.console import say
+from ...errors import UserError
+from ...flags import finite, numpy_seed, option
 
 PRINTS_RESULTS = True
 
@@ -58,9 +58,9 @@ def run(args: ImportArguments) -> None:
     """Write the text, and print a summary as JSON."""
     from tqdm import tqdm
 
-    from ..data.importing import SPLITS, Import, Pair, split
-    from ..data.languages import not_languages
-    from ..files import new_folder, write_whole
+    from ...data.languages import not_languages
+    from ...files import new_folder, write_whole
+    from .importing import SPLITS, Import, Pair, split
 
     languages = (args.source_lang, args.target_lang)
     if message := not_languages(languages):

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from .exchange import FORMATS, SHEETS, format_of, matches
-from .formats import MAX_LINE_BYTES, DataError, json_texts
+from ...data.foreign_files import FORMATS, SHEETS
+from ...data.formats import MAX_LINE_BYTES, DataError, json_texts
+from .exchange import format_of, matches
 
 _BREAK = re.compile(r"<br\s*/?>|</?(?:p|div|li|tr|h[1-6])\b[^<>]*>", re.IGNORECASE)  # a tag that ends a line
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")

@@ -1,4 +1,4 @@
-"""Read files in which people exchange translations, in a process of its own: `python -m ...data.exchange FILE ...`.
+"""Read files in which people exchange translations, in a process of its own: `python -m ...exchange FILE ...`.
 
 Spreadsheets, translation memories, catalogues and annotations come from anywhere. Whatever a damaged or hostile file
 does to its parser happens in this process, whose memory and time are limited; `importing.py` starts it. Each line of
@@ -29,8 +29,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
-from ..files import import_extra
+from ...data.foreign_files import (
+    ANNOTATIONS,
+    CATALOGUES,
+    JSON,
+    MEMORIES,
+    SEPARATORS,
+    SHEETS,
+    TABLES,
+    ExchangeError,
+    decode,
+    reason,
+)
+from ...files import import_extra
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -39,49 +50,12 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 29  # of an unpacked file; larger text is plain text, which `train` reads directly
 _BASE_MEMORY = 200 << 20
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-SEPARATORS = "\t,;|"
-# of Windows, Unix and the Mac, with the languages that are written in them
-_CODE_PAGES = {
-    "iso8859_2": "bs cs hr hu pl ro sk sl sq sr",
-    "cp1250": "bs cs hr hu pl ro sk sl sq sr",
-    "cp1251": "ba be bg ce cv kk ky mk mn os ru sah sr tg tt udm uk uz",
-    "koi8_r": "ru",
-    "cp1253": "el",
-    "cp1254": "az tr uz",
-    "cp1255": "he yi",
-    "cp1256": "ar ckb fa ps sd ug ur",
-    "cp1257": "et lt lv",
-    "cp1258": "vi",
-    "cp874": "th",
-    "cp932": "ja",
-    "cp949": "ko",
-    "gb18030": "zh",
-    "big5": "zh",
-}
-_WESTERN = ["cp1252", "mac_roman", "cp850"]  # code pages of all other languages
-SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
-TABLES = (".csv", ".tsv", ".tab", ".txt")
-CATALOGUES = (".po", ".pot")
-MEMORIES = (".tmx",)
-XLIFF = (".xlf", ".xliff", ".sdlxliff", ".mqxliff")
-ANNOTATIONS = (".eaf",)
-JSON = (".json", ".jsonl")
-FORMATS = (*SHEETS, *TABLES, *MEMORIES, *CATALOGUES, *XLIFF, *ANNOTATIONS, *JSON)
 # TMX and XLIFF mark code of the original document with these; their content is not text
 _NATIVE_CODE = {"bpt", "ept", "ph", "it", "ut", "x", "bx", "ex", "pc-start", "cp", "sc", "ec"}
 # of XLIFF 1.2, and of Trados: the translation is a draft
 _DRAFTS = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "needs-review-translation"}
 _DRAFTS |= {"Draft", "RejectedTranslation", "RejectedSignOff"}
 Line = list[object]
-
-
-class ExchangeError(UserError):
-    """A file that cannot be used; the message says why, without its name."""
-
-
-def reason(error: Exception) -> str:
-    """Return what a parser says of a damaged file, on one line and without long quotations from it."""
-    return " ".join(str(error)[:300].split()) or type(error).__name__
 
 
 def matches(tag: str | None, language: str) -> bool:
@@ -110,40 +84,6 @@ def _unpack(path: str) -> bytes:
     if len(content) > MAX_BYTES:
         raise ExchangeError(f"larger than {MAX_BYTES >> 20} MiB; split it")
     return content
-
-
-def decode(content: bytes, encoding: str | None, languages: Sequence[str]) -> tuple[str, str]:
-    """Return text and its encoding: the given one, that of its byte order mark, UTF-8, or the most likely one.
-
-    Args:
-        languages: those of the text; without any, it may be in every one.
-    """
-    for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
-        if content.startswith(mark):
-            encoding = encoding or name
-    try:
-        return content.decode(encoding or "utf-8"), encoding or "utf-8"
-    except LookupError:
-        raise ExchangeError(f"Python knows no encoding {encoding!r}") from None
-    except UnicodeDecodeError as error:
-        if encoding:
-            raise ExchangeError(f"not {encoding} ({error.reason} at byte {error.start}); give --encoding") from None
-    # only a part, since its time grows with the text, but whole lines: a truncated character rules its encoding out
-    sample = content[: content.rfind(b"\n", 0, 1 << 18) + 1] or content[: 1 << 18]
-    bases = {re.split("[-_]", language.lower())[0] for language in languages}
-    likely = [page for page, users in _CODE_PAGES.items() if bases & set(users.split())] or _WESTERN
-    likely = likely if languages else [*_WESTERN, *_CODE_PAGES]
-    detect = import_extra("charset_normalizer", "import").from_bytes
-    # among all encodings, few lines of Hebrew look as good in Thai
-    pages = detect(sample, cp_isolation=likely)
-    found = min(pages, key=lambda page: (page.chaos, likely.index(page.encoding)), default=None)
-    found = found or detect(sample).best()
-    if found is None:
-        raise ExchangeError("neither UTF-8 nor any encoding that can be recognised; give --encoding")
-    try:
-        return content.decode(found.encoding), found.encoding
-    except UnicodeDecodeError:
-        raise ExchangeError(f"neither UTF-8 nor {found.encoding}, as its start suggests; give --encoding") from None
 
 
 def _unpacked_size(content: bytes) -> int:
