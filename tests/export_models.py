@@ -1,10 +1,14 @@
 """What the tests of exports have in common: sentences, variants of the model, and comparisons of outputs."""
 
 import pytest
+import torch
 import transformers
 from packaging.version import Version
+from peft import LoraConfig, get_peft_model
 
 from hf_vanilla_transformer.data.phrases import splits
+from hf_vanilla_transformer.inference.exports import load_export
+from hf_vanilla_transformer.model.loading import load_model
 
 PHRASES = [phrase.en for phrase in splits()["test"][:60]]
 VARIANTS = {
@@ -25,3 +29,16 @@ def count_equal(outputs: list[list[int]], expected: list[list[int]]) -> int:
     """Return how many outputs are equal, apart from special tokens."""
     pairs = zip(without_special_tokens(outputs), without_special_tokens(expected), strict=True)
     return sum(output == reference for output, reference in pairs)
+
+
+def check_export_of_adapter(save_model, tokenizer, folder, format_name: str) -> None:
+    """Check that an export of a model with an adapter of PEFT translates as both do in torch."""
+    _, base = save_model()
+    adapted = get_peft_model(load_model(str(base)), LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    adapted.save_pretrained(folder / "adapter")
+    tokenizer.save_pretrained(folder / "adapter")
+    sources = torch.tensor([[token] * 6 for token in range(4, 200)])
+    settings = {"num_beams": 1, "max_new_tokens": 1}
+    exported = load_export(str(folder / "adapter"), format_name).generate(sources, **settings)
+    assert torch.equal(exported, adapted.eval().generate(input_ids=sources, **settings))
+    assert not torch.equal(exported, load_model(str(base)).eval().generate(sources, **settings))

@@ -23,7 +23,6 @@ ORDER = [
     "training",
     "sharing",
     "corpus",
-    "export",
     "inference",
     "data",
     "model",
@@ -96,7 +95,8 @@ def test_only_hub_and_loading_name_modules_in_strings():
 
 def test_modules_log_as_transformers_does():
     importing = {name for name in MODULES if "logging" in imports(name) and not name.startswith("model.")}
-    assert importing == {"plugins.serving.process", "export.onnx"}  # which configure the loggers of other libraries
+    # which configure the loggers of other libraries
+    assert importing == {"plugins.serving.process", "plugins.onnx.onnx_runtime"}
 
 
 @pytest.mark.parametrize("name", SAVED_WITH_MODELS)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..flags import option
-from ..inference.exports import FORMATS, export_model
+from ..inference.exports import export_model, format_names
 from .console import say
 from .shared_flags import ModelFlags
 
@@ -13,7 +13,7 @@ class ExportArguments(ModelFlags):
     """The flags of `export`."""
 
     output_dir: str = option("folder for the exported model; must be new or empty", metavar="OUT", positional=True)
-    format: str = option("runtime to export to", choices=tuple(FORMATS))
+    format: str = option("runtime to export to", choices=format_names())
     quantization: str | None = option("CTranslate2 only: int8, float16, ... (default: float32)", None)
 
 

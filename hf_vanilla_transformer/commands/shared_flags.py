@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..errors import UserError
 from ..flags import finite, option, positive
-from ..inference.exports import FORMATS
+from ..inference.exports import format_names
 
 # as in inference.parallel, which imports torch
 _MAX_TOKENS = 2048
@@ -31,7 +31,7 @@ class ModelsFlags:
 class BackendFlags:
     """The runtime."""
 
-    backend: str = option("runtime of the model", "torch", choices=("torch", *FORMATS))
+    backend: str = option("runtime of the model", "torch", choices=("torch", *format_names()))
 
 
 @dataclass(kw_only=True)

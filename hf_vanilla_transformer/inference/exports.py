@@ -1,18 +1,16 @@
-"""The formats of exports: recognise, write, load and identify them by name."""
+"""The formats of exports, which plugins provide: recognise, write, load and identify them by name."""
 
 import tempfile
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..files import CARD, WEIGHT_FILES, checksum, new_folder
+from ..plugins import RUNTIMES, find, load, load_all
 from ..version import install_command
 
 if TYPE_CHECKING:  # it imports torch, and the command line needs only the names
     from .runtime import ExportedModel, Format
-
-FORMATS = ("ctranslate2", "onnx")  # each has a file of its name in `export/`
 
 _SHARED_FILES = ("*config.json", "tokenizer*", "*vocab*", "*.spm")  # what decides the translations in every format
 _MODEL_FILES = (WEIGHT_FILES, "adapter_model*")  # and in a saved model
@@ -28,14 +26,23 @@ Exported by hf-vanilla-transformer from {name}{details}. To run it, install the 
 """
 
 
+def format_names() -> tuple[str, ...]:
+    """Return the names of the formats that are installed; none of them is imported."""
+    return tuple(find(RUNTIMES))
+
+
 def find_format(name: str) -> "Format":
-    """Return the format called `name`, one of `FORMATS`."""
-    return import_module(f"..export.{name}", __package__).FORMAT
+    """Return the format called `name`, one of `format_names`.
+
+    Raises:
+        UserError: if it is not installed, or cannot be imported.
+    """
+    return load(RUNTIMES, name)
 
 
 def recognise(folder: str) -> "Format | None":
     """Return the format of the export in `folder`, or None if it is not an export."""
-    return next((format for format in map(find_format, FORMATS) if format.recognises(Path(folder))), None)
+    return next((format for _, format in load_all(RUNTIMES) if format.recognises(Path(folder))), None)
 
 
 def export_model(folder: str, output_dir: str, format_name: str, quantization: str | None = None) -> None:
@@ -43,7 +50,7 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
 
     Args:
         folder: the folder of a saved model, or its name on the Hub.
-        format_name: one of `FORMATS`.
+        format_name: one of `format_names`.
         quantization: number format of the stored weights, for formats that have several.
 
     Raises:
@@ -89,7 +96,7 @@ def load_export(folder: str, format_name: str) -> "ExportedModel":
 
     Args:
         folder: an export, or the folder or Hub name of a saved model.
-        format_name: one of `FORMATS`.
+        format_name: one of `format_names`.
 
     Raises:
         ImportError: if the runtime is not installed.

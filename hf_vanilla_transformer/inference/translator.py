@@ -123,7 +123,7 @@ class Translator:
 
         Args:
             names: folders, or names on the Hub.
-            backend: "torch", or one of `exports.FORMATS`, to which a saved model is exported first.
+            backend: "torch", or one of `exports.format_names`, to which a saved model is exported first.
             dtype: number format of the weights in torch, one of `precision.DTYPES` (default: "float32"); "auto" is the
                 faster one here.
             batch_size, num_beams, do_sample: for which "auto" measures, as in `precision.choose_dtype`.

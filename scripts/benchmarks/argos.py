@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from hf_vanilla_transformer.data.subword_codes import END
-from hf_vanilla_transformer.export.ctranslate2 import FORMAT
 from hf_vanilla_transformer.inference.exports import export_model
 from hf_vanilla_transformer.model.loading import load_config, load_tokenizer
+from hf_vanilla_transformer.plugins.ctranslate2.ctranslate2_runtime import FORMAT
 
 VOCABULARY = "shared_vocabulary.json"  # in a model of CTranslate2
 JOINER = "@@"  # of subword-nmt, at the end of symbols that do not end a word

@@ -80,7 +80,7 @@ _export: Any = None  # the model, in the process that runs CTranslate2
 
 
 def _load_export(folder: str, device: str) -> None:
-    from hf_vanilla_transformer.export.ctranslate2 import CTranslate2Model
+    from hf_vanilla_transformer.plugins.ctranslate2.ctranslate2_runtime import CTranslate2Model
 
     global _export
     _export = CTranslate2Model(folder, device=device)

@@ -1,8 +1,7 @@
 """How plugins are found and loaded, whoever made them."""
 
-import importlib.metadata
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 
 import pytest
 
@@ -33,13 +32,11 @@ def other_plugins(tmp_path, monkeypatch):
     (tmp_path / "other_glass.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(tmp_path)
     points = [EntryPoint(name, f"other_{name}", plugins.VERBS) for name in ("greet", "glass")]
-    own = importlib.metadata.entry_points
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [*own(group=group), *points])
-    caches = (plugins.find, find_verbs)
-    for cache in caches:
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [*entry_points(group=group), *points])
+    for cache in (plugins.find, find_verbs):
         cache.cache_clear()
     yield
-    for cache in caches:
+    for cache in (plugins.find, find_verbs):
         cache.cache_clear()
     for name in ("other_greet", "other_glass"):
         sys.modules.pop(name, None)

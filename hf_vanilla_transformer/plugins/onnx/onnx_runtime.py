@@ -17,13 +17,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ..errors import MissingExtraError, UserError
-from ..files import import_extra
-from ..inference.runtime import Format
-from ..model.cache_vanilla_transformer import CACHE, accept_past_key_values
-from ..model.loading import load_config, load_generation_config, load_tokenizer
-from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.text_rules_vanilla_transformer import num_positions
+from ...errors import MissingExtraError, UserError
+from ...files import import_extra
+from ...inference.runtime import Format
+from ...model.cache_vanilla_transformer import CACHE, accept_past_key_values
+from ...model.loading import load_config, load_generation_config, load_tokenizer
+from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ...model.text_rules_vanilla_transformer import num_positions
 from .onnx_graphs import Graph
 
 _GRAPHS = ("encoder", "prefill", "decode")

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
-from ..errors import UserError
-from ..files import import_extra
+from ...errors import UserError
+from ...files import import_extra
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 # Part of the cache. transformers prefixes the name of an input that a graph also returns, and that of its counterpart

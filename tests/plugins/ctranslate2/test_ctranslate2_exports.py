@@ -1,25 +1,19 @@
-"""Exports: the folders, the command line and the errors."""
+"""Exports to CTranslate2: the folders, the command line and the errors."""
 
 import io
 import json
-import re
 import subprocess
 import sys
 
-import numpy
 import pytest
-import torch
-from export_models import NEEDS_ONNX, PHRASES
+from export_models import PHRASES, check_export_of_adapter
 from forked_python import forked_python
-from peft import LoraConfig, get_peft_model
 from small import write_moses
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.inference.exports import export_model, load_export
+from hf_vanilla_transformer.inference.exports import export_model
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
-from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
-from hf_vanilla_transformer.model.loading import load_model
 
 
 def test_ctranslate2_export_contains_model_tokenizer_configuration_and_readme(save_model, tmp_path):
@@ -50,17 +44,8 @@ def test_impossible_export_is_a_clear_error_and_leaves_no_files(save_model, tmp_
 
 
 @pytest.mark.filterwarnings("ignore")  # of PEFT
-@pytest.mark.parametrize("name", ["ctranslate2", pytest.param("onnx", marks=[pytest.mark.slow, NEEDS_ONNX])])
-def test_an_export_of_an_adapter_translates_with_it(save_model, phrase_tokenizer, tmp_path, name):
-    _, folder = save_model()
-    adapted = get_peft_model(load_model(str(folder)), LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    adapted.save_pretrained(tmp_path / "adapter")
-    phrase_tokenizer.save_pretrained(tmp_path / "adapter")
-    sources = torch.tensor([[token] * 6 for token in range(4, 200)])
-    settings = {"num_beams": 1, "max_new_tokens": 1}
-    exported = load_export(str(tmp_path / "adapter"), name).generate(sources, **settings)
-    assert torch.equal(exported, adapted.eval().generate(input_ids=sources, **settings))
-    assert not torch.equal(exported, load_model(str(folder)).eval().generate(sources, **settings))
+def test_an_export_of_an_adapter_translates_with_it(save_model, phrase_tokenizer, tmp_path):
+    check_export_of_adapter(save_model, phrase_tokenizer, tmp_path, "ctranslate2")
 
 
 @pytest.mark.parametrize("exported", [True, False])
@@ -107,45 +92,6 @@ def test_export_used_without_its_backend_is_an_error_that_names_it(save_model, t
     for verb in (["evaluate"], ["plot", "attention", "--sentence", "a dog", "--output", "x.png"], ["demo"]):
         assert main([*verb, str(tmp_path / "export")]) == 1
         assert "is an export for CTranslate2: use " in capsys.readouterr().err
-
-
-def test_onnx_with_an_old_transformers_is_a_clear_error(save_model, tmp_path, monkeypatch, capsys):
-    _, folder = save_model()
-    monkeypatch.setattr("hf_vanilla_transformer.export.onnx.transformers.__version__", "5.22.2")
-    assert main(["export", str(folder), str(tmp_path / "onnx"), "--format", "onnx"]) == 1
-    assert "ONNX needs transformers 5.23 or newer, but 5.22.2 is installed." in capsys.readouterr().err
-    assert not (tmp_path / "onnx").exists()
-
-
-@pytest.mark.slow
-def test_onnx_graphs_alone_prefill_and_decode_with_the_cache(save_model, phrase_tokenizer, tmp_path):
-    """Run the graphs as a program in another language would: with inputs and outputs matched by name."""
-    import onnxruntime
-
-    model, folder = save_model()
-    export_model(folder, tmp_path / "onnx", "onnx")
-    names = ("encoder", "prefill", "decode")
-    graphs = {name: onnxruntime.InferenceSession(tmp_path / "onnx" / f"{name}.onnx") for name in names}
-
-    def run(name, inputs):
-        session = graphs[name]
-        outputs = session.run(None, {spec.name: inputs[spec.name] for spec in session.get_inputs()})
-        return dict(zip([spec.name for spec in session.get_outputs()], outputs, strict=True))
-
-    values = dict(phrase_tokenizer(PHRASES[0], return_tensors="np"))
-    values["encoder_outputs.last_hidden_state"] = run("encoder", values)["last_hidden_state"]
-    tokens = [model.config.decoder_start_token_id]
-    in_cache = re.compile(rf"(?:.*\.)?{CACHE}\.(.*)")
-    for step in range(8):
-        values["decoder_input_ids"] = numpy.array([tokens[-1:]])
-        outputs = run("decode" if step else "prefill", values)
-        outputs["logits"][0, -1, model.config.eos_token_id] = -numpy.inf  # like min_new_tokens
-        tokens.append(int(outputs["logits"][0, -1].argmax()))
-        caches = {match[1]: x for name, x in outputs.items() if (match := in_cache.fullmatch(name))}
-        assert len(caches) == 4 * model.config.num_decoder_layers
-        values |= {f"input.{CACHE}.{name}": x for name, x in caches.items()}
-    source = phrase_tokenizer(PHRASES[0], return_tensors="pt")
-    assert tokens == model.generate(**source, num_beams=1, min_new_tokens=8, max_new_tokens=8)[0].tolist()
 
 
 @pytest.mark.parametrize("damage", ["model.bin", "vanilla_transformer/config.json", "tokenizer.json"])

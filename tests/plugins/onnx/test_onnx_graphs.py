@@ -8,7 +8,7 @@ runtime = pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper  # noqa: E402
 
-from hf_vanilla_transformer.export.onnx_graphs import Graph, check_graph  # noqa: E402
+from hf_vanilla_transformer.plugins.onnx.onnx_graphs import Graph, check_graph  # noqa: E402
 
 TENSOR = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
 RESULT = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])

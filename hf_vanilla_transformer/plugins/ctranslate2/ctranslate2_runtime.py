@@ -8,14 +8,14 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
-from ..errors import UserError
-from ..files import import_extra
-from ..inference.runtime import Format
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
-from ..model.layers_vanilla_transformer import sinusoids
-from ..model.loading import check_config, load_generation_config, load_tokenizer
-from ..model.text_rules_vanilla_transformer import num_positions
+from ...errors import UserError
+from ...files import import_extra
+from ...inference.runtime import Format
+from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ...model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
+from ...model.layers_vanilla_transformer import sinusoids
+from ...model.loading import check_config, load_generation_config, load_tokenizer
+from ...model.text_rules_vanilla_transformer import num_positions
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")

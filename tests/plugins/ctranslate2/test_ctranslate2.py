@@ -6,9 +6,9 @@ from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
 from search_models import nbest_lists, translate_ids
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.export.ctranslate2 import CTranslate2Model
 from hf_vanilla_transformer.inference.exports import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
+from hf_vanilla_transformer.plugins.ctranslate2.ctranslate2_runtime import CTranslate2Model
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])

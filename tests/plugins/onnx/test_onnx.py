@@ -2,21 +2,24 @@
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
+import numpy
 import psutil
 import pytest
 import torch
-from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
+from export_models import NEEDS_ONNX, PHRASES, VARIANTS, check_export_of_adapter, count_equal, without_special_tokens
 from search_models import translate_ids
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import Translator, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.corpus.runner import call
-from hf_vanilla_transformer.export.onnx import OnnxModel
 from hf_vanilla_transformer.inference.exports import export_model
+from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
+from hf_vanilla_transformer.plugins.onnx.onnx_runtime import OnnxModel
 
 pytestmark = pytest.mark.slow
 
@@ -146,3 +149,39 @@ def test_an_export_says_nothing_about_attention_so_that_words_stay_in_order(expo
     assert page.text.count("<b>") == page.text.count("</b>") == 1
     (line,) = translator.translate(["a `dog` runs"], split_sentences=True, max_new_tokens=8)
     assert "`dog`" in line.text
+
+
+def test_onnx_graphs_alone_prefill_and_decode_with_the_cache(save_model, phrase_tokenizer, tmp_path):
+    """Run the graphs as a program in another language would: with inputs and outputs matched by name."""
+    import onnxruntime
+
+    model, folder = save_model()
+    export_model(folder, tmp_path / "onnx", "onnx")
+    names = ("encoder", "prefill", "decode")
+    graphs = {name: onnxruntime.InferenceSession(tmp_path / "onnx" / f"{name}.onnx") for name in names}
+
+    def run(name, inputs):
+        session = graphs[name]
+        outputs = session.run(None, {spec.name: inputs[spec.name] for spec in session.get_inputs()})
+        return dict(zip([spec.name for spec in session.get_outputs()], outputs, strict=True))
+
+    values = dict(phrase_tokenizer(PHRASES[0], return_tensors="np"))
+    values["encoder_outputs.last_hidden_state"] = run("encoder", values)["last_hidden_state"]
+    tokens = [model.config.decoder_start_token_id]
+    in_cache = re.compile(rf"(?:.*\.)?{CACHE}\.(.*)")
+    for step in range(8):
+        values["decoder_input_ids"] = numpy.array([tokens[-1:]])
+        outputs = run("decode" if step else "prefill", values)
+        outputs["logits"][0, -1, model.config.eos_token_id] = -numpy.inf  # like min_new_tokens
+        tokens.append(int(outputs["logits"][0, -1].argmax()))
+        caches = {match[1]: x for name, x in outputs.items() if (match := in_cache.fullmatch(name))}
+        assert len(caches) == 4 * model.config.num_decoder_layers
+        values |= {f"input.{CACHE}.{name}": x for name, x in caches.items()}
+    source = phrase_tokenizer(PHRASES[0], return_tensors="pt")
+    assert tokens == model.generate(**source, num_beams=1, min_new_tokens=8, max_new_tokens=8)[0].tolist()
+
+
+@NEEDS_ONNX
+@pytest.mark.filterwarnings("ignore")  # of PEFT
+def test_an_export_of_an_adapter_translates_with_it(save_model, phrase_tokenizer, tmp_path):
+    check_export_of_adapter(save_model, phrase_tokenizer, tmp_path, "onnx")

@@ -1,0 +1,1 @@
+"""The runtime ONNX: `onnx_runtime.py` writes its graphs, runs them, and recognises their folders."""
