@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -16,7 +17,7 @@ from export_models import PHRASES
 from filelock import FileLock
 from sample_text import LANGUAGES, PAIRS
 from small import write_moses
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from unequal_pairs import UNEQUAL, pairs
 
 from hf_vanilla_transformer import (
@@ -27,6 +28,27 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.cli import main
+
+SOURCES = ["a dog runs", "two men sit", "", "the dog sleeps\x0chere"]
+REFERENCES = ["ein hund rennt", "zwei männer sitzen", "nichts", "der hund schläft"]
+
+
+class SavedModel(NamedTuple):
+    """A model in `folder / "model"`, and a test text as the Moses pair `folder / "test"`."""
+
+    folder: Path
+    model: VanillaTransformerForConditionalGeneration
+    tokenizer: PreTrainedTokenizerBase
+    sources: list[str]
+    references: list[str]
+
+    @property
+    def path(self) -> str:
+        return str(self.folder / "model")
+
+    @property
+    def test_file(self) -> str:
+        return str(self.folder / "test")
 
 
 def pytest_collection_modifyitems(items):
@@ -171,6 +193,20 @@ def save_model(save_model_to, tmp_path):
         return save_model_to(tmp_path / "model", **changes), tmp_path / "model"
 
     return save
+
+
+@pytest.fixture
+def saved(small_model, tmp_path, datasets_cache) -> SavedModel:
+    """A small model whose translations are text, saved with its tokenizer, and a test text."""
+    tokenizer = train_tokenizer((SOURCES + REFERENCES) * 3, 300)
+    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, source_lang="en", target_lang="de")
+    model.lm_head.weight.data[:] *= 3
+    model.lm_head.bias.data[:260] = -1e4
+    model.lm_head.bias.data[2] = 5.0
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    write_moses(tmp_path / "test", en=SOURCES, de=REFERENCES)
+    return SavedModel(tmp_path, model, tokenizer, SOURCES, REFERENCES)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from queue import Queue
 from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
-from ..data.document_files import ENDINGS, PLAIN, ending_of, texts_of, with_texts
 from ..errors import UserError
 from ..files import JsonObject, check_folder, replacing
 from ..flags import Settings, numpy_seed, option, positive
+from ..plugins import DOCUMENTS, find, load
 from .console import UsageError, print_in_utf8, say
 from .models import load_translator, report_problems, resolve_languages, translate_settings
 from .runner_flags import RunnerFlags
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PRINTS_RESULTS = True
 
+ENDINGS = tuple(f".{name}" for name in find(DOCUMENTS))  # of the files of which a plugin knows the texts
 MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 
@@ -76,7 +77,9 @@ class TranslateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, F
 
     def __post_init__(self):
         # No name of a model ends like that of a document, but a folder may
-        self.documents = [name for name in self.model if ending_of(name) in ENDINGS and not Path(name).is_dir()]
+        self.documents = [
+            name for name in self.model if Path(name).suffix.lower() in ENDINGS and not Path(name).is_dir()
+        ]
         self.model = [name for name in self.model if name not in self.documents]
         if not self.model:
             raise UserError("Name the model before the documents.")
@@ -110,7 +113,7 @@ def run(args: TranslateArguments) -> None:
     resolve_languages(translator, args)
     print_in_utf8()
     if args.format == "html":
-        pages = texts_of(_standard_input().read(), "standard input")
+        pages = load(DOCUMENTS, "html").texts_of(_standard_input().read(), "standard input")
         (translation,) = translator.translate_html(pages, **settings)
         print(translation.text, end="")
         report_problems([translation], "standard input")
@@ -213,19 +216,21 @@ def _translate_documents(args: TranslateArguments, settings: Settings) -> None:
         raise UsageError("Documents need different names, and an --output_dir that is not their own folder.")
     # All of them, so that a damaged one is reported before the model is loaded
     contents = [Path(name).read_bytes() for name in args.documents]
-    texts = list(map(texts_of, contents, args.documents))
+    formats = [load(DOCUMENTS, Path(name).suffix.lower().removeprefix(".")) for name in args.documents]
+    texts = [
+        format.texts_of(content, name) for format, content, name in zip(formats, contents, args.documents, strict=True)
+    ]
     translator = _load(args, args.model, args.dtype)
     resolve_languages(translator, args)
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr) as bar:
         settings |= {"progress": bar.update}
-        for name, output, content, parts in zip(args.documents, outputs, contents, texts, strict=True):
-            if ending_of(name) == PLAIN:
-                translations = translator.translate(parts, split_sentences=True, **settings)
-            else:
-                translations = translator.translate_html(parts, **settings)
+        for name, format, output, content, parts in zip(
+            args.documents, formats, outputs, contents, texts, strict=True
+        ):
+            translations = translator.translate_documents(parts, format.document, **settings)
             with replacing(output) as unfinished:
-                unfinished.write_bytes(with_texts(content, name, [each.text for each in translations]))
+                unfinished.write_bytes(format.with_texts(content, name, [each.text for each in translations]))
             for problem in filter(None, (each.problem for each in translations)):
                 say(f"{name}: not translated: {problem}")
             print(output)

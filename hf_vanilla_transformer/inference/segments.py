@@ -133,6 +133,20 @@ class Document:
         return [passage.join(found) for passage in self._passages]
 
 
+class DocumentFormat(NamedTuple):
+    """How a kind of file is translated.
+
+    Args:
+        texts_of: returns the texts of a file, given its content and name, and the largest size of these in bytes.
+        with_texts: returns the file with other texts in place of those.
+        document: cuts each text into sentences, and joins their translations.
+    """
+
+    texts_of: Callable[..., list[str]]
+    with_texts: Callable[[bytes, str, Iterable[str]], bytes]
+    document: type[Document]
+
+
 def _cut(line: str, language: str) -> Iterator[tuple[str, bool]]:
     """Yield the sentences of a line and what lies between them, and whether it is a sentence."""
     marker = _MARKER.match(line)

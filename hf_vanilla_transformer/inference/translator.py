@@ -21,10 +21,10 @@ from ..errors import UserError, checking_settings
 from ..model.loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
+from ..plugins import DOCUMENTS, load
 from .alignment import Links, align
 from .ensemble import Ensemble
 from .exports import load_export, recognise
-from .html import HtmlDocument
 from .parallel import MAX_TOKENS, batch_tokens, is_faster_in_parallel, run_in_parallel
 from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
 from .runtime import Runtime
@@ -324,10 +324,8 @@ class Translator:
             ValueError: for a language or tag that the model does not have, or if `nbest` exceeds the beam size.
         """
         if split_sentences:
-            language, _ = self.directions.resolve(source_lang, target_lang)
-            documents = [Document(text, language) for text in sentences]
-            languages = (source_lang, target_lang, tag)
-            return self._translate_documents(documents, languages, nbest, progress=progress, **search)
+            search |= {"nbest": nbest, "progress": progress}
+            return self.translate_documents(sentences, Document, source_lang, target_lang, tag, **search)
 
         encoded = self.encode(sentences, source_lang, target_lang, tag)
         # A blank text has no tokens, not the `</s>` that a tokenizer makes of it: the model would invent a translation
@@ -347,7 +345,7 @@ class Translator:
         tag: str | None = None,
         **settings: Any,
     ) -> list[Translation]:
-        """Return the translation of each text in HTML, sentence by sentence.
+        """Return the translation of each text in HTML, sentence by sentence, as `translate_documents`.
 
         All tags are copied, and inline ones go to the translations of the words in them. Comments, code, and elements
         with translate="no" stay as they are; the attributes alt and title are translated.
@@ -355,9 +353,31 @@ class Translator:
         Args:
             texts: pages or parts of pages.
             source_lang, target_lang, tag, settings: as for `translate`.
+
+        Raises:
+            ValueError: as `translate`, or if the plugin for documents is not installed.
+        """
+        document = load(DOCUMENTS, "html").document
+        return self.translate_documents(texts, document, source_lang, target_lang, tag, **settings)
+
+    def translate_documents(
+        self,
+        texts: Sequence[str],
+        document: type[Document],
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        tag: str | None = None,
+        **settings: Any,
+    ) -> list[Translation]:
+        """Return the translation of each text, sentence by sentence.
+
+        Args:
+            texts: the texts.
+            document: cuts each of them into sentences, and joins their translations.
+            source_lang, target_lang, tag, settings: as for `translate`.
         """
         language, _ = self.directions.resolve(source_lang, target_lang)
-        documents = [HtmlDocument(text, language) for text in texts]
+        documents = [document(text, language) for text in texts]
         return self._translate_documents(documents, (source_lang, target_lang, tag), **settings)
 
     def align(

@@ -9,6 +9,7 @@ from ..errors import UserError
 
 VERBS = "hf_vanilla_transformer.verbs"  # modules like those in `commands/`
 RUNTIMES = "hf_vanilla_transformer.runtimes"  # `inference.runtime.Format`, of an export
+DOCUMENTS = "hf_vanilla_transformer.documents"  # `inference.segments.DocumentFormat`, by the ending of its files
 
 
 @lru_cache

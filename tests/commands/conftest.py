@@ -11,27 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer
 
-SOURCES = ["a dog runs", "two men sit", "", "the dog sleeps\x0chere"]
-REFERENCES = ["ein hund rennt", "zwei männer sitzen", "nichts", "der hund schläft"]
-
-
-class SavedModel(NamedTuple):
-    """A model in `folder / "model"`, and a test text as the Moses pair `folder / "test"`."""
-
-    folder: Path
-    model: VanillaTransformerForConditionalGeneration
-    tokenizer: PreTrainedTokenizerBase
-    sources: list[str]
-    references: list[str]
-
-    @property
-    def path(self) -> str:
-        return str(self.folder / "model")
-
-    @property
-    def test_file(self) -> str:
-        return str(self.folder / "test")
-
 
 class TwoModels(NamedTuple):
     """Models with one tokenizer in `folder / "one"` and `folder / "two"`, and a test text `folder / "test"`."""
@@ -50,20 +29,6 @@ class TwoModels(NamedTuple):
     @property
     def test_file(self) -> str:
         return str(self.folder / "test")
-
-
-@pytest.fixture
-def saved(small_model, tmp_path, monkeypatch) -> SavedModel:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    tokenizer = train_tokenizer((SOURCES + REFERENCES) * 3, 300)
-    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, source_lang="en", target_lang="de")
-    model.lm_head.weight.data[:] *= 3
-    model.lm_head.bias.data[:260] = -1e4
-    model.lm_head.bias.data[2] = 5.0
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    write_moses(tmp_path / "test", en=SOURCES, de=REFERENCES)
-    return SavedModel(tmp_path, model, tokenizer, SOURCES, REFERENCES)
 
 
 @pytest.fixture

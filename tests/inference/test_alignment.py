@@ -7,8 +7,8 @@ import torch
 from hf_vanilla_transformer import Translator, train_tokenizer
 from hf_vanilla_transformer.inference import alignment
 from hf_vanilla_transformer.inference.alignment import Mark, _link, insert, splice, words
-from hf_vanilla_transformer.inference.html import HtmlDocument
 from hf_vanilla_transformer.inference.segments import Passage
+from hf_vanilla_transformer.plugins.documents.html import HtmlDocument
 
 
 def test_a_failed_alignment_leaves_the_attention_of_the_model_as_it_was(small_model, monkeypatch):

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -21,10 +22,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
 
-from ...data.document_files import ENDINGS, PLAIN, ending_of, texts_of, with_texts
 from ...data.foreign_files import ExchangeError
-from ...inference.html import FORMATS
+from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
+from .. import DOCUMENTS, find, load
 from .batcher import QueueFullError, RequestTooLargeError
 from .guard import Guard, JsonCors
 from .monitoring import Metrics
@@ -44,6 +45,12 @@ MAX_FILE_BYTES = 10 << 20
 MAX_KEPT_BYTES = 100 << 20
 SECONDS_KEPT = 600.0
 _DOWNLOADS = "/download_file/"
+
+# What a text may be, and the endings of files, with the plugin for documents
+FORMATS: dict[str, type[Document]] = {"text": Document}
+if "html" in find(DOCUMENTS):
+    FORMATS["html"] = load(DOCUMENTS, "html").document
+ENDINGS = tuple(f".{name}" for name in find(DOCUMENTS))
 _WITH_FILE = "multipart/form-data"
 _BODIES = ("application/json", "application/x-www-form-urlencoded", _WITH_FILE)
 
@@ -193,19 +200,20 @@ class Server:
         if isinstance(wanted.file, str):
             raise HTTPException(400, "Invalid request: file: expected the content of a file (curl -F file=@NAME)")
         name, content = wanted.file
-        if ending_of(name) not in ENDINGS:
+        ending = Path(name).suffix.lower()
+        if ending not in ENDINGS:
             raise HTTPException(400, f"Invalid request: file: expected one of {' '.join(ENDINGS)}")
+        format: DocumentFormat = load(DOCUMENTS, ending.removeprefix("."))
         try:
             max_bytes = MARKUP_PER_CHARACTER * self.max_characters + 10_000
-            texts = await asyncio.to_thread(texts_of, content, name, max_bytes)
+            texts = await asyncio.to_thread(format.texts_of, content, name, max_bytes)
         except ExchangeError as error:
             raise HTTPException(400, f"Invalid request: {error}") from None
         self._check_size(texts)
 
-        document = FORMATS["text" if ending_of(name) == PLAIN else "html"]
-        work = self.service.translate_parts(texts, wanted.source, wanted.target, document)
+        work = self.service.translate_parts(texts, wanted.source, wanted.target, format.document)
         translations = await self._wait(request, work, deadline)
-        translated = await asyncio.to_thread(with_texts, content, name, [each.text for each in translations])
+        translated = await asyncio.to_thread(format.with_texts, content, name, [each.text for each in translations])
 
         # Whoever knows its first part may download the file.
         name = f"{secrets.token_urlsafe(16)}.{re.sub('[^A-Za-z0-9.]+', '-', name)[-100:]}"

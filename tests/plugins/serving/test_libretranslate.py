@@ -8,7 +8,7 @@ from guide_pages import GUIDE
 from live_server import text
 from test_translated_files import path_of, send_file
 
-from hf_vanilla_transformer.data.document_files import ENDINGS
+from hf_vanilla_transformer.plugins.serving.server import ENDINGS
 
 KEY = "topsecret"
 

@@ -10,8 +10,8 @@ from live_server import metric, text
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.data.document_files import ENDINGS
 from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.plugins.serving.server import ENDINGS
 
 
 def test_a_text_and_a_list_are_translated_from_json_and_forms(serve, alone):

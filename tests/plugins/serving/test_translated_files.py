@@ -8,8 +8,8 @@ import pytest
 from export_models import PHRASES
 from live_server import metric
 
-from hf_vanilla_transformer.data.document_files import ENDINGS
 from hf_vanilla_transformer.plugins.serving import server
+from hf_vanilla_transformer.plugins.serving.server import ENDINGS
 
 
 def form(name: str, content: bytes, **fields: str) -> tuple[bytes, dict[str, str]]:

@@ -12,8 +12,8 @@ from html import escape, unescape
 from html.parser import HTMLParser
 from io import StringIO
 
-from .alignment import MAX_DEPTH, Links, Mark, Nesting, splice
-from .segments import PLACEHOLDER, Document, Passage
+from ...inference.alignment import MAX_DEPTH, Links, Mark, Nesting, splice
+from ...inference.segments import PLACEHOLDER, Document, Passage
 
 # Elements inside sentences, of which WebVTT has `c` and `lang`; every other tag ends a sentence
 _INLINE = re.compile(
@@ -148,9 +148,6 @@ class HtmlDocument(Document):
             return f"{name}{equals}{quote}{self._refer(passage)}{quote}" if passage.has_sentences else match[0]
 
         return _ATTRIBUTE.sub(write, token.source)
-
-
-FORMATS: dict[str, type[Document]] = {"text": Document, "html": HtmlDocument}
 
 
 @dataclass

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import html as lxml_html
 
-from hf_vanilla_transformer.inference.html import HtmlDocument
+from hf_vanilla_transformer.plugins.documents.html import HtmlDocument
 
 WORDS = st.sampled_from(
     ["dog", "a", "Two men", "&amp;", "&lt;b&gt;", "&nbsp;", "&copy", "&#233;t", "ü", "1.", ".", "! A", "12", " ", "\n"]

@@ -12,9 +12,9 @@ from docx.oxml.ns import qn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.data import document_files
-from hf_vanilla_transformer.data.document_files import ENDINGS, texts_of, with_texts
 from hf_vanilla_transformer.data.foreign_files import ExchangeError
+from hf_vanilla_transformer.plugins.documents import document_files
+from hf_vanilla_transformer.plugins.documents.document_files import ENDINGS, texts_of, with_texts
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500 X1:100

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import import_extra
-from .foreign_files import ExchangeError, reason
+from ...data.foreign_files import ExchangeError, reason
+from ...files import import_extra
+from ...inference.segments import Document, DocumentFormat
+from .html import HtmlDocument
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -231,3 +233,7 @@ def _format_of(text: "_Element") -> tuple[object, ...]:
         attributes = [item for item in properties.items() if item[0] not in _PROOFING]
         elements = [tostring(each) for each in properties.iterchildren("{*}*") if not each.tag.endswith(_PROOFING)]
     return run.getparent(), attributes, elements
+
+
+PLAIN_TEXT = DocumentFormat(texts_of, with_texts, Document)
+MARKUP = DocumentFormat(texts_of, with_texts, HtmlDocument)

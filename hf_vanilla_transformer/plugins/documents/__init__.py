@@ -1,0 +1,4 @@
+"""Documents: which text of web pages, subtitles, Office files and e-books is translated, and where tags go.
+
+Read `document_files.py` first, which takes the texts out of a file; `html.py` cuts each of them into sentences.
+"""
