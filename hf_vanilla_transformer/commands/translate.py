@@ -83,6 +83,10 @@ class TranslateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, F
         self.model = [name for name in self.model if name not in self.documents]
         if not self.model:
             raise UserError("Name the model before the documents.")
+        for name in self.model:
+            if Path(name).is_file():
+                known = " ".join(ENDINGS) or "none, since this package is not installed"
+                raise UserError(f"{name} is neither a model nor a document that a plugin translates ({known}).")
         super().__post_init__()
 
 

@@ -1,5 +1,6 @@
 """How plugins are found and loaded, whoever made them."""
 
+import subprocess
 import sys
 from importlib.metadata import EntryPoint, entry_points
 
@@ -66,3 +67,23 @@ def test_an_unknown_plugin_is_named_with_those_that_are_installed():
 def test_finding_plugins_imports_none_of_them():
     assert all(isinstance(point, EntryPoint) for point in plugins.find(plugins.VERBS).values())
     assert list(plugins.find(plugins.VERBS)) == sorted(plugins.find(plugins.VERBS))
+
+
+def test_the_core_works_without_installed_metadata(tmp_path):
+    """From a checkout on PYTHONPATH, as on a cluster: only plugins are missing."""
+    (tmp_path / "letter.docx").touch()
+    code = """if True:
+        import importlib.metadata
+        importlib.metadata.entry_points = lambda group: []
+        from hf_vanilla_transformer.cli import find_verbs, main
+        print(*find_verbs())
+        print(main(["translate", "nowhere", "letter.docx", "--output_dir", "out"]), main(["translate", "nowhere"]))
+    """
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    verbs, statuses = run.stdout.splitlines()
+    assert {"train", "evaluate", "translate"} <= {*verbs.split()}
+    assert not {"serve", "demo", "import"} & {*verbs.split()}
+    assert statuses == "2 1"
+    document, model = run.stderr.splitlines()
+    assert "letter.docx is neither a model nor a document that a plugin translates (none, since" in document
+    assert "nowhere" in model
