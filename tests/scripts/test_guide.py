@@ -50,8 +50,8 @@ NOT_RUN = {
     "vanilla-transformer demo": "runs until Ctrl-C; tests/plugins/serving and tests/system open its page",
     "vanilla-transformer prepare --dataset_name": "needs the Hub",
     "vanilla-transformer push": "needs the Hub; tests/sharing/test_hub.py pushes to a server of its own",
-    "vanilla-transformer export my-model my-model-onnx": "takes 12 s; tests/export/test_onnx.py",
-    "vanilla-transformer translate my-model-onnx": "needs that export; tests/export/test_onnx.py",
+    "vanilla-transformer export my-model my-model-onnx": "takes 12 s; tests/plugins/onnx/test_onnx.py",
+    "vanilla-transformer translate my-model-onnx": "needs that export; tests/plugins/onnx/test_onnx.py",
     "vanilla-transformer serve": "runs until SIGTERM; tests/system/test_guide_of_serving.py",
     "curl": "needs the server; tests/system/test_guide_of_serving.py",
 }

@@ -116,9 +116,7 @@ def check_graph(file: Path) -> None:
         raise UserError(f"{file.name} defines operators of its own, which are never run")
     for node in model.graph.node:
         if node.domain not in _STANDARD_DOMAINS:
-            raise UserError(
-                f"{file.name} has the operator {node.domain}.{node.op_type}, which is not of the standard"
-            )
+            raise UserError(f"{file.name} has the operator {node.domain}.{node.op_type}, which is not of the standard")
         # Loop, Scan and If, of which the first may never end
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             raise UserError(f"{file.name} has the operator {node.op_type}, which runs a graph inside the graph")
