@@ -112,6 +112,8 @@ def _train_byte_level(texts: Iterable[str], vocab_size: int, model: str) -> Toke
 
 def _train_symbols(texts: Iterable[str], vocab_size: int, model: str) -> Tokenizer:
     """Collect the most frequent words or characters, as `train_tokenizer`."""
+    if vocab_size < len(SPECIAL_TOKENS):
+        raise UserError(f"vocab_size must be at least {len(SPECIAL_TOKENS)}, the special tokens, got {vocab_size}.")
     counts = count_words(texts) if model == "word" else Counter(chain.from_iterable(texts))
     frequent = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
     tokens = dict.fromkeys([*SPECIAL_TOKENS, *frequent])

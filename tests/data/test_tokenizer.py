@@ -187,3 +187,10 @@ def test_a_tokenizer_with_gaps_in_its_ids_gets_an_embedding_for_every_id():
     rows = [np.array(ids) for ids in gapped(texts(20))["input_ids"]]
     restored = [gapped.decode(ids) for ids in BpeDropout(gapped, 0.5, 0)(rows, 0, 0)]
     assert restored == [gapped.decode(ids) for ids in rows]
+
+
+@pytest.mark.parametrize("model", ["word", "char"])
+def test_a_vocabulary_without_room_for_special_tokens_is_refused(model):
+    with pytest.raises(ValueError, match="vocab_size must be at least 4, the special tokens, got 3"):
+        train_tokenizer(["a dog"], 3, model)
+    assert len(train_tokenizer(["a dog"], 4, model)) == 4

@@ -77,7 +77,8 @@ def run(args: ServeArguments) -> None:
         names = list(dict.fromkeys(args.model))
         for name, label in zip(names, labels(names), strict=True):
             # On the thread that will run it: PyTorch's threads are slow once a second thread of Python uses them
-            translator = batcher.run(partial(load_translator, [name], args.backend, args.dtype, batch_size=1))
+            load = partial(load_translator, [name], args.backend, args.dtype, batch_size=1, num_beams=args.num_beams)
+            translator = batcher.run(load)
             # The clients see this name, but not the paths on this machine
             translator.name = label
             models.append(ServedModel(translator, decoding_settings(args), metrics))

@@ -1,0 +1,32 @@
+"""The verb `serve`, without a server."""
+
+import socket
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.cli import main
+
+
+@pytest.fixture
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return sock.getsockname()[1]
+
+
+def test_the_number_format_is_measured_with_the_beams_that_serve(save_model, free_port, monkeypatch):
+    _, folder = save_model(source_lang="en", target_lang="de")
+    searches = []
+
+    def choose(model, *search):
+        searches.append(search)
+        return torch.float32
+
+    monkeypatch.setattr("hf_vanilla_transformer.inference.translator.choose_dtype", choose)
+    process = "hf_vanilla_transformer.plugins.serving.process"
+    monkeypatch.setattr(f"{process}.start_log", lambda: None)
+    monkeypatch.setattr(f"{process}.serve_until_stopped", lambda app, sock, *settings: sock.close())
+    flags = ["--port", str(free_port), "--dtype", "auto", "--num_beams", "1"]
+    assert main(["serve", str(folder), *flags]) == 0
+    # one sentence at a time, with one beam
+    assert searches == [(1, 1, False)]
