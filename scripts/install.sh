@@ -7,8 +7,8 @@
 #   bash scripts/install.sh dev,plots                  with extras, also after --cpu ADDRESS
 #   bash scripts/install.sh dev transformers==5.17.0   with extras and further requirements
 #
-# ADDRESS is what https://pytorch.org/get-started/locally/ shows after --index-url for the CPU; it can be left out if pip
-# finds a CPU build without it. Without --cpu, a PyTorch that is already in the environment is kept.
+# ADDRESS is the index that PyTorch's instructions for installing it on CPUs name; it can be left out if pip finds a CPU
+# build without it. Without --cpu, a PyTorch that is already in the environment is kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
@@ -19,11 +19,11 @@ fail() {
 }
 
 cpu=
-index=()
+index=
 if [ "${1:-}" = --cpu ]; then
   cpu=yes
   shift
-  case ${1:-} in *://*) index=(--index-url "$1") && shift ;; esac
+  case ${1:-} in *://*) index=$1 && shift ;; esac
 fi
 for argument in "$@"; do
   case $argument in
@@ -106,8 +106,10 @@ pip_install() {
 if [ -n "$cpu" ]; then
   torch=$(grep '^torch==' scripts/constraints.txt)
   if [ "$(uname)" != Darwin ]; then torch+=+cpu; fi # all builds for macOS are CPU builds, and not marked
-  pip_install ${index[@]+"${index[@]}"} "$torch" ||
-    fail "found no CPU build of PyTorch; --cpu needs the address of an index (see the top of scripts/install.sh)"
+  (
+    if [ -n "$index" ]; then export PIP_INDEX_URL=$index; fi
+    pip_install "$torch"
+  ) || fail "found no CPU build of PyTorch; --cpu needs the address of an index (see the top of scripts/install.sh)"
 fi
 pip_install --editable ".${1:+[$1]}" "${@:2}"
 if [ $# -le 1 ]; then echo "$key" >>"$done"; fi

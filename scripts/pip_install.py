@@ -116,7 +116,8 @@ def pip_install(log_path: str, arguments: list[str]) -> int:
     elif len(progress.installed) > 1:
         size = f", {progress.bytes / 1e6:.0f} MB downloaded" if progress.files else ""
         print(f"Installed {len(progress.installed)} packages in {progress.elapsed()}{size}.", flush=True)
-    return status
+    # as a shell reports a signal
+    return 128 - status if status < 0 else status
 
 
 if __name__ == "__main__":

@@ -53,6 +53,8 @@ for number in range(40):
     print("  Downloading package_%d-1.0-py3-none-any.whl (2.0 MB)" % number)
 print("  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (880.1 MB)")
 print("Progress 440050000 of 880100000", flush=True)
+if os.environ["STATUS"] == "15":
+    os.kill(os.getpid(), 15)
 if os.environ["STATUS"] != "0":
     sys.exit("ERROR: no space left")
 print("Installing collected packages: " + ", ".join("package-%d" % number for number in range(41)))
@@ -330,6 +332,10 @@ def test_a_failure_shows_the_end_of_pips_output_and_its_status(pip, tmp_path):
     assert lines[-1] == f"pip failed; its whole output is in {tmp_path / 'install.log'}"
     assert "ERROR: no space left" in lines
     assert "Collecting package-0>=1 (from hf-vanilla-transformer)" in (tmp_path / "install.log").read_text()
+
+
+def test_a_killed_pip_is_reported_as_by_a_shell(pip):
+    assert pip(15, capture_output=True).returncode == 128 + 15
 
 
 def test_the_line_of_progress_says_what_pip_is_doing(monkeypatch, capsys):
