@@ -18,7 +18,6 @@ from transformers.utils import logging
 
 from ..data.formats import DataError, read_translation_manifest
 from ..data.identity import identify as identify_text
-from ..data.identity import stamp
 from ..files import CORPUS_MANIFEST, JsonObject, read_json, replacing
 from ..inference.exports import identify
 from ..inference.translator import Hypothesis, Translation, Translator
@@ -164,8 +163,7 @@ class CorpusJob:
         files = [os.path.abspath(file) for file in files]
         settings = _settings(translation, files, shard_lines)
         names = [Path(name).resolve().name for name in translation.models]
-        named = [{"name": name, **model} for name, model in zip(names, settings["models"], strict=True)]
-        manifest = self._folder.resume(settings, {"files": list(map(stamp, files)), "models": named})
+        manifest = self._folder.resume(settings)
         # the model may have changed
         _load.cache_clear()
         if manifest is None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
-from operator import methodcaller
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,8 +68,7 @@ def prepare(
     check_languages(preparation.languages)
     job = JobFolder(Path(output_dir).resolve(), MANIFEST, WORK, read_manifest)
     settings = _settings(source, preparation, tokenizer)
-    stamps = _text(source, preparation, methodcaller("stamps"))
-    manifest = job.resume(settings, stamps, partial(_recorded_settings, settings))
+    manifest = job.resume(settings, partial(_recorded_settings, settings))
     if manifest is not None and manifest["whole"]:
         # which may have been interrupted
         _clean_up(job)
@@ -216,7 +214,7 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        **_text(source, preparation, methodcaller("identity")),
+        **_text(source, preparation),
         "tokenizer": tokenizer and fingerprint(tokenizer),
         "vocab_size": None if tokenizer else preparation.vocab_size,
         "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
@@ -232,27 +230,22 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     return json.loads(json.dumps(settings))
 
 
-def _text(source: Source, preparation: Preparation, known_by: Callable[[Text], list]) -> JsonObject:
-    """Return by what text is known among the settings: that to prepare, and that to exclude."""
-    known = [(part.needs_network, known_by(part)) for part in source.parts]
+def _text(source: Source, preparation: Preparation) -> JsonObject:
+    """Return the identity of the text among the settings: of that to prepare, and of that to exclude."""
+    known = [(part.needs_network, part.identity()) for part in source.parts]
     excluded = [text_to_exclude(path, preparation.languages) for path in preparation.exclude]
     return {
         "files": [each for is_dataset, parts in known if not is_dataset for each in parts],
         "dataset": next((parts for is_dataset, parts in known if is_dataset), None),
-        "exclude": [each for text in excluded for each in known_by(text)],
+        "exclude": [each for text in excluded for each in text.identity()],
     }
 
 
 def _recorded_settings(settings: JsonObject, manifest: JsonObject) -> JsonObject:
     """Return the settings of an earlier call, as far as they decide whether its folder is that of `settings`."""
     recorded = manifest["settings"]
-    if not manifest["whole"]:
-        return recorded
-    # remains valid if the code changes or records additional settings, whose defaults did the same as before
-    earlier_defaults: JsonObject = {"exclude": [], "bpe_codes": None}
-    if recorded.get("vocab_size"):
-        earlier_defaults |= {"tokenizer_model": "bpe", "normalization": "none"}
-    return {**settings, **earlier_defaults, **recorded, "version": settings["version"]}
+    # a finished folder remains valid if the code changes
+    return {**recorded, "version": settings["version"]} if manifest["whole"] else recorded
 
 
 def _sum_counts(shards: Iterable[JsonObject]) -> JsonObject:

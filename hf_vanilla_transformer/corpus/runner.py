@@ -235,14 +235,12 @@ class JobFolder(NamedTuple):
     def resume(
         self,
         settings: JsonObject,
-        stamps: JsonObject,
         recorded: Callable[[JsonObject], JsonObject] = itemgetter("settings"),
     ) -> JsonObject | None:
         """Return the manifest of an earlier call for this job, or None if there was none.
 
         Args:
             settings: everything that determines the output, in types of JSON.
-            stamps: what earlier versions recorded for some settings: names and times in place of content.
             recorded: returns the settings of an earlier manifest.
 
         Raises:
@@ -257,9 +255,7 @@ class JobFolder(NamedTuple):
             return None
         manifest = self.read(self.path)
         earlier = recorded(manifest)
-        changed = [
-            name for name, value in settings.items() if earlier.get(name) not in (value, stamps.get(name, value))
-        ]
+        changed = [name for name, value in settings.items() if earlier.get(name) != value]
         if changed:
             raise UserError(
                 f'{self.path} contains the output of different text or settings ({", ".join(changed)}; "version" '

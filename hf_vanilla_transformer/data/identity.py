@@ -32,9 +32,3 @@ def identify(file: str) -> str:
 def _digest_once(file: str, state: tuple[int, ...]) -> str:
     """Return the digest of a large file, which a process reads only once while its state is the same."""
     return checksum(Path(file))
-
-
-def stamp(file: str) -> list[str | int]:
-    """Return how earlier versions identified a file: its name, size in bytes and modification time in nanoseconds."""
-    status = Path(file).stat()
-    return [Path(file).name, status.st_size, status.st_mtime_ns]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import datasets
 import numpy as np
@@ -31,7 +31,7 @@ from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
 from .formats import NOT_LINES, READERS, DataError, Row, check_languages, ending_of, find_files, json_texts, read_lines
-from .identity import identify, stamp
+from .identity import identify
 from .mixture import MixedRows
 from .phrases import splits
 from .sampling import temperature_weights
@@ -43,7 +43,6 @@ VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))
 TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
 DIRECTED_PAIR = Features({**TEXT_PAIR, "source_lang": Value("string"), "target_lang": Value("string")})
 Languages = tuple[str, str]  # source and target language
-_Identity = TypeVar("_Identity")
 
 
 class Counts(NamedTuple):
@@ -202,10 +201,6 @@ class Text(Source):
             for source, target in zip(batch["source"], batch["target"], strict=True):
                 yield {"source": source, "target": target}
 
-    def stamps(self) -> list:
-        """Return what earlier versions recorded in place of the identity, with names, sizes and times of files."""
-        return self.identity()
-
     def count(self, most: int) -> int:
         return sum(1 for _ in islice(self, most))
 
@@ -246,9 +241,6 @@ class TextFile(Text):
     def identity(self) -> list:
         return [list(map(identify, find_files(self.path, self.languages)[1]))]
 
-    def stamps(self) -> list:
-        return list(map(stamp, find_files(self.path, self.languages)[1]))
-
     def pairs(self) -> Dataset:
         format, files = find_files(self.path, self.languages)
         return _cache(self.path, format, files, self.languages, TEXT_PAIR)
@@ -264,9 +256,6 @@ class SentenceFile(TextFile):
 
     def identity(self) -> list:
         return [[identify(self.path)]]
-
-    def stamps(self) -> list:
-        return [stamp(self.path)]
 
     def __iter__(self) -> Iterator[Row]:
         return ({"source": line, "target": ""} for line in read_lines(self.path))
@@ -309,7 +298,6 @@ class PreparedFolder(TextFile):
 
     has_text = False
     streamed: bool = False
-    stamps = Text.stamps
 
     def identity(self) -> list:
         # The settings say where the shards come from, and not what they contain
@@ -371,18 +359,18 @@ class HubDataset(Text):
             raise DataError(f"{self.dataset}: the path of a dataset may not contain any of * ? [; rename the folder.")
         if Path(self.dataset).is_dir():
             # `datasets` knows a file only by its path and time
-            identity = digest(self._files(identify))
+            identity = digest(self._files())
             options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE, identity))
         _check_cache()
         with _reading_errors(f"The dataset {self._origin}"):
             return load_dataset(self.dataset, self.config_name, **options)
 
-    def _files(self, identity: Callable[[str], _Identity]) -> dict[str, _Identity]:
+    def _files(self) -> dict[str, str]:
         """Return the identity of each file in a local folder, by its path there; hidden ones are no text."""
         files = sorted(file for file in Path(self.dataset).rglob("*") if file.is_file())
         paths = {str(file.relative_to(self.dataset)): str(file) for file in files}
         hidden = re.compile(rf"(^|{re.escape(os.sep)})\.")
-        return {path: identity(file) for path, file in paths.items() if not hidden.search(path)}
+        return {path: identify(file) for path, file in paths.items() if not hidden.search(path)}
 
     @cached_property
     def _splits(self) -> DatasetDict:
@@ -400,16 +388,10 @@ class HubDataset(Text):
             _ = self._stream
         content: object = self.dataset
         if Path(self.dataset).is_dir():
-            content = self._files(identify)
+            content = self._files()
         elif loaded:
             content = digest([digest(batch) for batch in self.pairs().iter(1000)])
         return [[content, self.config_name, self.split]]
-
-    def stamps(self) -> list:
-        folder = Path(self.dataset)
-        if not folder.is_dir():
-            return [self.dataset, self.config_name]
-        return [folder.resolve().name, self.config_name, *(times[1:] for times in self._files(stamp).values())]
 
     def pairs(self) -> Dataset:
         if self.split not in self._splits:

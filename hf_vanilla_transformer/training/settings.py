@@ -114,12 +114,12 @@ def write_settings(settings: Settings, folder: str, comment: str, name: str = SE
 
 
 def differences(before: Settings, settings: Settings) -> dict[str, str]:
-    """Describe each setting that has changed. Settings not recorded by earlier versions count as defaults.
+    """Describe each setting that has changed. One that is not recorded, as by another transformers, is the default.
 
     The same text under another name is no change. Text that has not been read yet is taken to be the same.
     """
     old = {name: _to_plain(value) for name, value in before.items() if meaning(name).recorded}
-    # None of these has a default; an earlier version that did not record them is taken to have had the same.
+    # None of these has a default; without a record of them, they are taken to have been the same.
     defaults = {name: settings[name] for name in FACTS if name in settings}
     defaults |= {field.name: field.default for group in RUN_FLAGS for field in fields(group)}
     old = {**{name: defaults[name] for name in settings if name in defaults}, **old}

@@ -243,7 +243,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             outputs = model(**inputs, labels=labels, smoothing=smoothing, num_items_in_batch=1)
             # divided by 1, so the sum over tokens
             loss = outputs.loss
-            # not by a model whose code was saved by an earlier version
+            # a model of another class has none
             cross_entropy = outputs.get("cross_entropy")
 
         if num_items_in_batch is None:

@@ -5,12 +5,10 @@ import os
 import shutil
 
 import pytest
-from corpora import ROOT
-from export_models import NEEDS_ONNX
 from search_models import nbest_lists
 from tokenizers.normalizers import NFKC
 
-from hf_vanilla_transformer import translate
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.inference.parallel import use_threads
@@ -204,12 +202,10 @@ def test_text_under_other_keys_is_refused_before_anything_is_written(saved, corp
     assert not (saved.folder / "other").exists()
 
 
-@NEEDS_ONNX
-def test_a_backend_without_scores_refuses_lists_of_translations(saved, corpus, capsys):
-    shutil.rmtree(saved.folder / "model")
-    shutil.unpack_archive(ROOT / "tests" / "fixtures" / "commit_1ad60c3" / "export-onnx.zip", saved.folder / "model")
-    assert corpus("--backend", "onnx", "--nbest", "2") in (1, 2)
-    assert "--backend onnx has neither --scores nor --nbest" in last_error(capsys)
+def test_a_backend_without_scores_refuses_lists_of_translations(saved, corpus, capsys, monkeypatch):
+    monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "returns_scores", False)
+    assert corpus("--nbest", "2") in (1, 2)
+    assert "--backend torch has neither --scores nor --nbest" in last_error(capsys)
 
 
 def test_lines_longer_than_the_positions_are_blank_and_counted(saved, corpus, capsys):

@@ -200,33 +200,6 @@ def test_text_under_other_names_and_of_other_times_is_not_prepared_again(sample_
     assert stamps(folder, folder.iterdir()) == written
 
 
-@pytest.mark.parametrize("origin", ["files", "dataset"])
-def test_a_folder_that_recorded_only_names_sizes_and_times_is_recognised_by_them(
-    sample_folder, sample_tokenizer, origin
-):
-    def stamp(file: Path) -> list:
-        return [file.name, file.stat().st_size, file.stat().st_mtime_ns]
-
-    (sample_folder / "set").mkdir()
-    Dataset.from_dict({"en": ["a dog"], "de": ["ein Hund"]}).to_parquet(sample_folder / "set" / "train.parquet")
-    (sample_folder / "test.en").write_text("else\n")
-    settings = {"exclude": (str(sample_folder / "test.en"),)}
-    settings["source"] = TextFile(LANGUAGES, str(sample_folder / "first"))
-    changed = sample_folder / "first.en"
-    recorded = {"files": [stamp(changed), stamp(sample_folder / "first.de")]}
-    if origin == "dataset":
-        settings["source"] = HubDataset(LANGUAGES, str(sample_folder / "set"))
-        changed = sample_folder / "set" / "train.parquet"
-        recorded = {"files": [], "dataset": ["set", None, stamp(changed)[1:]]}
-    folder, manifest = prepare_sample(sample_folder, sample_tokenizer, **settings)
-    manifest["settings"] |= {**recorded, "exclude": [stamp(sample_folder / "test.en")]}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert prepare_sample(sample_folder, sample_tokenizer, **settings)[1] == manifest
-    os.utime(changed, (1, 1))
-    with pytest.raises(ValueError, match=rf"different text or settings \({origin};"):
-        prepare_sample(sample_folder, sample_tokenizer, **settings)
-
-
 def test_a_folder_rejects_a_different_tokenizer_or_vocabulary_size(sample_folder, sample_tokenizer):
     other = train_tokenizer(["something else entirely"] * 3, 300)
     prepare_sample(sample_folder, sample_tokenizer)

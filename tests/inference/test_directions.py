@@ -27,7 +27,7 @@ def multilingual(save_model, phrase_tokenizer):
     return model, tokenizer, str(folder)
 
 
-@pytest.mark.parametrize("backend", ["ctranslate2", pytest.param("onnx", marks=NEEDS_ONNX)])
+@pytest.mark.parametrize("backend", ["ctranslate2", pytest.param("onnx", marks=[pytest.mark.slow, NEEDS_ONNX])])
 def test_exports_translate_in_every_direction(multilingual, backend):
     model, tokenizer, folder = multilingual
     settings = {"num_beams": 1, "max_new_tokens": 15}
