@@ -109,6 +109,9 @@ def align(
         limit: the number of tokens after which a translation is cut off.
         max_tokens: the maximum number of tokens per batch and side, padding included.
     """
+    # MarianMT, for example, can translate, but has no such method
+    if not hasattr(model, "attention"):
+        return [None] * len(pairs)
     source_tokens = _tokenize(tokenizer, [text for text, _ in pairs], "text")
     target_tokens = _tokenize(tokenizer, [text for _, text in pairs], "text_target")
     source_ids = [[*prefix, *ids] for ids, _ in source_tokens]

@@ -4,7 +4,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from hf_vanilla_transformer import Translator, train_tokenizer
+from hf_vanilla_transformer import Translator, convert, train_tokenizer
 from hf_vanilla_transformer.inference import alignment
 from hf_vanilla_transformer.inference.alignment import Mark, _link, insert, splice, words
 from hf_vanilla_transformer.inference.segments import Passage
@@ -22,6 +22,12 @@ def test_a_failed_alignment_leaves_the_attention_of_the_model_as_it_was(small_mo
     with pytest.raises(MemoryError):
         Translator(model, tokenizer).align([("a dog", "dogs")])
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_model_of_another_class_translates_without_alignment(small_model):
+    marian = convert.to_marian(small_model())
+    tokenizer = train_tokenizer(["a dog"], 270)
+    assert alignment.align(marian, tokenizer, [], [("a dog", "a dog")] * 2, limit=9, max_tokens=64) == [None, None]
 
 
 def test_words_are_linked_by_their_share_of_the_attention_and_added_punctuation_is_not():
