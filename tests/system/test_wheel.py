@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from corpora import ROOT
+from guide_pages import GUIDE, blocks
 from small import model_flags, write_phrases
 
 from hf_vanilla_transformer.data.phrases import splits
@@ -19,17 +20,22 @@ IGNORED = shutil.ignore_patterns(".*", "out", "runs", "build", "*.egg-info", "__
 TRAIN = ["train", *model_flags(), "--vocab_size", "300", "--max_steps", "2", "--max_tokens", "256"]
 
 
+def install(python: Path, project: Path) -> None:
+    """Build a wheel from a project, and install it without its dependencies."""
+    wheels = project.with_name(f"{project.name}-wheels")
+    pip_wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels]
+    subprocess.run([*pip_wheel, project], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *wheels.glob("*.whl")], check=True)
+
+
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> Path:
     """Return the interpreter of an environment in which the wheel is installed."""
     place = tmp_path_factory.mktemp("wheel")
     shutil.copytree(ROOT, place / "project", ignore=IGNORED)
-    pip_wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", place]
-    subprocess.run([*pip_wheel, place / "project"], check=True)
-    (wheel,) = place.glob("*.whl")
     venv.create(place / "venv", with_pip=True)
     interpreter = place / "venv" / "bin" / "python"
-    subprocess.run([interpreter, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True)
+    install(interpreter, place / "project")
     (site,) = (place / "venv").glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(
         sysconfig.get_paths()["purelib"]
@@ -63,3 +69,31 @@ def test_a_wheel_trains_and_translates_in_a_fresh_environment(python, tmp_path):
     assert "<title>Translate</title>" in run(python, tmp_path, "-c", page)
     place = run(python, tmp_path, "-c", "import hf_vanilla_transformer; print(hf_vanilla_transformer.__file__)")
     assert Path(place).is_relative_to(python.parents[1])
+
+
+def write_example(folder: Path) -> None:
+    """Write the project of the guide's page about plugins, whose code begins with the names of its files."""
+    folder.mkdir()
+    code = blocks(GUIDE / "plugins.md")
+    (declaration,) = (block for language, block in code if language == "toml")
+    runtime, verb = (block for language, block in code if language == "python")
+    contents = {"pyproject.toml": declaration, "half_precision.py": runtime, "weights_size.py": verb}
+    for name, content in contents.items():
+        (folder / name).write_text(content, encoding="utf-8")
+
+
+def test_the_plugin_of_the_guide_adds_a_runtime_and_a_verb(python, tmp_path):
+    write_phrases(tmp_path / "text", splits()["train"][:50])
+    command = ("-m", "hf_vanilla_transformer")
+    run(python, tmp_path, *command, *TRAIN, "--train_file", "text", "--output_dir", "model")
+    assert "size" not in run(python, tmp_path, *command, "--help").split()
+    write_example(tmp_path / "example")
+    install(python, tmp_path / "example")
+    assert "print how much space the weights of a model take" in run(python, tmp_path, *command, "--help")
+    run(python, tmp_path, *command, "export", "model", "half", "--format", "half")
+    text = "The man sees a book.\n"
+    expected = run(python, tmp_path, *command, "translate", "model", text=text)
+    assert run(python, tmp_path, *command, "translate", "half", "--backend", "half", text=text) == expected
+    sizes = [run(python, tmp_path, *command, "size", name) for name in ("model", "half")]
+    whole, half = (float(size.removesuffix(" MB\n")) for size in sizes)
+    assert half == pytest.approx(whole / 2, rel=0.1)
