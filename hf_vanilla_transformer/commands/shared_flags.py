@@ -76,9 +76,9 @@ class DirectionFlags:
 class DecodingFlags(BatchFlags, SearchFlags, DirectionFlags):
     """All settings of a translation."""
 
-    max_tokens: int = option(
-        "maximum tokens per batch; twice as many with one beam, unless scores are requested",
-        _MAX_TOKENS,
+    max_tokens: int | None = option(  # type: ignore[assignment]
+        f"maximum tokens per batch (default: {_MAX_TOKENS:,}, or twice as many with one beam and without scores)",
+        None,
         parse=positive,
     )
 

@@ -289,11 +289,16 @@ def as_rows(dataset: Any, as_arrays: bool = True) -> Rows | None:
 
     Args:
         as_arrays: whether rows may be NumPy arrays, which are faster, even if those of `dataset` are lists.
+
+    Raises:
+        ValueError: if the dataset is empty.
     """
     if isinstance(dataset, Rows):
         return dataset
     if not hasattr(dataset, "__len__"):
         return None
+    if not len(dataset):
+        raise UserError("The dataset is empty: it needs at least one pair of a sentence and its translation.")
     return TokenRows(dataset) if as_arrays and TokenRows.supports(dataset) else GivenRows(dataset)
 
 

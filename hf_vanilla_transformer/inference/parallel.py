@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 
 import torch
 
-MAX_TOKENS = 2048  # source tokens per batch, padding included
+MAX_TOKENS = 2048  # source tokens per batch, padding included, unless the user names a limit
 AT_ONCE = 2
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-def batch_tokens(max_tokens: int, num_beams: int) -> int:
-    """Return the maximum number of source tokens per batch: with one beam, twice as many as with several."""
-    return 2 * max_tokens if num_beams == 1 else max_tokens
+def default_max_tokens(num_beams: int) -> int:
+    """Return the default of the source tokens per batch: with one beam, twice as many as with several."""
+    return 2 * MAX_TOKENS if num_beams == 1 else MAX_TOKENS
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from huggingface_hub import constants
 
 from ..errors import UserError
 from ..files import read_json, write_whole
-from .parallel import AT_ONCE, MAX_TOKENS, batch_tokens, is_faster_in_parallel, run_in_parallel
+from .parallel import AT_ONCE, default_max_tokens, is_faster_in_parallel, run_in_parallel
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 # A smaller gain than this is not worth the digits that bfloat16 lacks
@@ -89,7 +89,7 @@ def choose_dtype(
     config = model.config
     beams = num_beams or model.generation_config.num_beams or 1
     operations = 2 * model.num_parameters() * (_SOURCE_LENGTH + beams * _NEW_TOKENS)
-    full = batch_tokens(MAX_TOKENS, beams) // _SOURCE_LENGTH
+    full = default_max_tokens(beams) // _SOURCE_LENGTH
     is_text = batch_size is None or batch_size > full
     # In an average step, about a third of a batch is left, since sentences end at different times
     sentences = max(1, min(batch_size or full, full // 3, int(OPERATIONS / operations)))

@@ -25,7 +25,7 @@ from ..plugins import DOCUMENTS, load
 from .alignment import Links, align
 from .ensemble import Ensemble
 from .exports import load_export, recognise
-from .parallel import MAX_TOKENS, batch_tokens, is_faster_in_parallel, run_in_parallel
+from .parallel import MAX_TOKENS, default_max_tokens, is_faster_in_parallel, run_in_parallel
 from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
 from .runtime import Runtime
 from .segments import Document
@@ -200,7 +200,7 @@ class Translator:
         sources: Sequence[Sequence[int]],
         nbest: int = 1,
         scores: bool = False,
-        max_tokens: int = MAX_TOKENS,
+        max_tokens: int | None = None,
         progress: Progress | None = None,
         **generate_kwargs: object,
     ) -> list[Output]:
@@ -214,7 +214,7 @@ class Translator:
             nbest: number of hypotheses, at most the beam size unless tokens are sampled.
             scores: whether hypotheses have scores, even if there is only one of each sentence.
             max_tokens: the maximum number of source tokens per batch, padding included; a longer sentence forms a
-                batch of its own. With one beam, twice as many, unless scores take another pass.
+                batch of its own. By default 2,048, and 4,096 with one beam, unless scores take another pass.
             progress: called after each batch with the number of sentences in it.
             generate_kwargs: passed to `model.generate`; defaults come from the generation config of the model.
 
@@ -231,8 +231,9 @@ class Translator:
         if not places:
             return results
 
-        if nbest == 1 and not scores:
-            max_tokens = batch_tokens(max_tokens, self._num_beams(generate_kwargs))
+        if max_tokens is None:
+            takes_one_pass = nbest == 1 and not scores
+            max_tokens = default_max_tokens(self._num_beams(generate_kwargs)) if takes_one_pass else MAX_TOKENS
         lengths = [len(sources[i]) for i in places]
         # Longest first, so that running out of memory happens in the first batch and not after an hour
         batches = [[places[i] for i in batch] for batch in reversed(batches_by_length(lengths, lengths, max_tokens))]
@@ -513,7 +514,7 @@ def translate(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     sentences: str | Iterable[str],
-    max_tokens: int = MAX_TOKENS,
+    max_tokens: int | None = None,
     progress: Progress | None = None,
     *,
     dtype: str | None = None,

@@ -18,7 +18,7 @@ from decoding import OURS, SEARCHES, VOCAB_SIZE, in_formats, random_model
 from measuring import Report, describe_machine, time_interleaved
 from transformers.utils import logging
 
-from hf_vanilla_transformer.inference.parallel import MAX_TOKENS, batch_tokens, run_in_parallel
+from hf_vanilla_transformer.inference.parallel import default_max_tokens, run_in_parallel
 
 SOURCE_LENGTH, TARGET_LENGTH = 20, 25
 WAYS: dict[str, Any] = {"together": run_in_parallel, "alternately": map}
@@ -41,7 +41,7 @@ def measure_searches(report: Report, name: str, count: int, repeats: int) -> Non
     """Measure both ways with a random model of the size `name`."""
     for our, model in in_formats("ours", random_model(name)).items():
         for search, beams in SEARCHES.items():
-            sentences = batch_tokens(MAX_TOKENS, beams) // SOURCE_LENGTH
+            sentences = default_max_tokens(beams) // SOURCE_LENGTH
             batches = [torch.randint(4, VOCAB_SIZE, (sentences, SOURCE_LENGTH)) for _ in range(count)]
             run = partial(translate, model, beams)
             ways = {way: partial(run_all, function, run, batches) for way, function in WAYS.items()}

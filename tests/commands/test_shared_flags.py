@@ -75,4 +75,5 @@ def test_wrong_numbers_are_reported_in_plain_words(words, message, capsys):
 
 
 def test_the_flag_and_python_have_the_same_batches():
-    assert BatchFlags().max_tokens == DecodingFlags().max_tokens == MAX_TOKENS
+    assert BatchFlags().max_tokens == MAX_TOKENS
+    assert DecodingFlags().max_tokens is None

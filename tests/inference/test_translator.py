@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -124,13 +125,19 @@ def test_progress_counts_every_sentence(model, tokenizer):
         ({"num_beams": 1, "scores": True}, 4),
     ],
 )
-def test_batches_of_one_beam_are_twice_as_large(settings, sentences, model, tokenizer):
-    counts = []
+def test_batches_of_one_beam_are_twice_as_large_by_default(settings, sentences, model, tokenizer, monkeypatch):
     sources = tokenizer(["the dog sleeps"] * 16)["input_ids"]
-    Translator(model, tokenizer).translate_ids(
-        sources, max_tokens=4 * len(sources[0]), max_new_tokens=2, progress=counts.append, **settings
-    )
+    limit = 4 * len(sources[0])
+    for module in ("parallel", "translator"):
+        monkeypatch.setattr(f"hf_vanilla_transformer.inference.{module}.MAX_TOKENS", limit)
+    translate_ids = partial(Translator(model, tokenizer).translate_ids, sources, max_new_tokens=2, **settings)
+    counts = []
+    translate_ids(progress=counts.append)
     assert counts == [sentences] * (16 // sentences)
+    # a limit that the user names is one
+    counts.clear()
+    translate_ids(max_tokens=limit, progress=counts.append)
+    assert counts == [4] * 4
 
 
 def test_training_mode_is_restored(model, tokenizer):

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import transformers
+from datasets import Dataset
 from sacrebleu import BLEU
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -245,6 +246,12 @@ def test_a_single_process_uses_only_one_of_several_gpus(trainer, two_gpus, caplo
 def test_the_arguments_default_to_those_of_the_paper(small_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert VanillaTransformerTrainer(small_model()).args.lr_scheduler_type == "noam"
+
+
+@pytest.mark.parametrize("empty", [[], Dataset.from_dict({"input_ids": [], "labels": []})], ids=["list", "dataset"])
+def test_an_empty_dataset_is_named_as_such(trainer, empty):
+    with pytest.raises(ValueError, match="dataset is empty"):
+        trainer(eval_dataset=empty).evaluate()
 
 
 def test_a_batch_size_in_pairs_is_rejected(trainer):
