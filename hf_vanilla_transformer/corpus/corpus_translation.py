@@ -65,8 +65,9 @@ class CorpusTranslation:
     def lines(self, sentence: str, translation: Translation) -> Iterator[str]:
         """Yield the lines of the output for a sentence, one per hypothesis."""
         hypotheses = translation.hypotheses
-        if translation.problem or not hypotheses:
-            # both sides blank, because training drops such pairs
+        # a pair of which a part is missing would be wrong in training, which drops pairs with blank sides
+        is_unusable = translation.problem and self.format == "jsonl"
+        if is_unusable or not hypotheses:
             sentence = ""
             hypotheses = [Hypothesis("", 0.0)] * self.nbest
         for hypothesis in hypotheses:

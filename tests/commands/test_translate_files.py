@@ -1,5 +1,6 @@
 """`translate --input_files`: content of the output, resuming, and refusals."""
 
+import io
 import json
 import os
 import shutil
@@ -226,6 +227,21 @@ def test_texts_of_which_a_sentence_is_too_long_are_blank(saved, corpus, capsys):
     assert corpus("--split_sentences") == 0
     assert json.loads(capsys.readouterr().out)["unusable_lines"] == 1
     assert [json.loads(row) for row in read_parts(saved.folder / "out")] == [{"en": "", "de": ""}]
+
+
+def test_without_their_sources_texts_keep_the_part_that_was_translated_as_on_standard_input(
+    saved, corpus, capsys, monkeypatch
+):
+    text = "A dog runs. " + "a dog runs " * 100
+    (saved.folder / "a.txt").write_text(f"{text}\n")
+    (saved.folder / "b.jsonl").write_text("")
+    assert corpus("--split_sentences", "--output_format", "txt") == 0
+    assert json.loads(capsys.readouterr().out)["unusable_lines"] == 1
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert main(["translate", saved.path, "--split_sentences", "--num_beams", "2"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].strip()
+    assert read_parts(saved.folder / "out", "txt") == printed
 
 
 def test_lines_that_normalisation_makes_too_long_are_blank(saved, corpus, capsys):
