@@ -85,8 +85,9 @@ class Graph:
 
         names = [self._result, *(self._cached if cache is not None else ())]
         result, *others = map(torch.from_numpy, self._session.run(names, inputs))
-        for place, tensor in zip(self._cached.values(), others, strict=False):
-            _replace(cache, place, tensor)
+        if cache is not None:
+            for place, tensor in zip(self._cached.values(), others, strict=True):
+                _replace(cache, place, tensor)
         return result
 
 
@@ -97,9 +98,10 @@ def _layers(cache: EncoderDecoderCache, attention: str) -> Cache:
 def _replace(cache: EncoderDecoderCache, place: _Place, tensor: torch.Tensor) -> None:
     """Put a tensor that a graph returned in the place of the one in the cache, which in the first step has none."""
     own = _layers(cache, place.attention)
-    if place.layer >= len(own.layers) or not own.layers[place.layer].is_initialized:
+    layers: list[Any] = own.layers
+    if place.layer >= len(layers) or not layers[place.layer].is_initialized:
         own.update(tensor[:, :, :0], tensor[:, :, :0], place.layer)
-    setattr(own.layers[place.layer], place.part, tensor)
+    setattr(layers[place.layer], place.part, tensor)
 
 
 def check_graph(file: Path) -> None:

@@ -128,13 +128,14 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     ) -> Seq2SeqLMOutput:
         """Run one decoding step: `decoder_input_ids` (B, 1) to logits (B, 1, vocab_size) and the updated cache."""
         self._check_length(cache.get_seq_length() + decoder_input_ids.shape[1])
-        tensors = {
+        tensors: dict[str, Any] = {
             "decoder_input_ids": decoder_input_ids,
             "encoder_outputs.last_hidden_state": encoder_outputs.last_hidden_state,
             "attention_mask": attention_mask,
         }
         graph = self.graphs["decode" if cache.get_seq_length() else "prefill"]
-        return Seq2SeqLMOutput(logits=graph(tensors, cache), **{CACHE: cache})
+        caches: dict[str, Any] = {CACHE: cache}
+        return Seq2SeqLMOutput(logits=graph(tensors, cache), **caches)
 
     def _check_length(self, length: int) -> None:
         if length > num_positions(self.config):
