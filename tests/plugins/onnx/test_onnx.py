@@ -120,7 +120,9 @@ def test_what_is_imported_and_read_is_not_chosen_by_the_export(export, payload, 
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n")))
     capsys.readouterr()
     assert main(command) == 0
-    assert capsys.readouterr().out == f"{translate(OnnxModel(export[1]), None, ['a dog'], num_beams=1)[0]}\n"
+    known = OnnxModel(export[1])
+    (expected,) = translate(known, known.tokenizer, ["a dog"], num_beams=1)
+    assert capsys.readouterr().out == f"{expected}\n"
     assert not mark.exists()
 
 
