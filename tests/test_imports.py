@@ -4,6 +4,7 @@ only packages that pyproject.toml declares."""
 import ast
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -34,7 +35,6 @@ ORDER = [
 FILES = {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}
 # registration may import from any folder, and the package re-exports names from all of them
 MODULES = {name: file for name, file in FILES.items() if not file.stem.startswith("__") and name != "registration"}
-DISTRIBUTIONS = packages_distributions()
 SAVED_WITH_MODELS = sorted(name for name in MODULES if name.endswith("_vanilla_transformer"))
 
 
@@ -43,9 +43,19 @@ def height(name: str) -> int:
     return len(ORDER) if name in SAVED_WITH_MODELS else ORDER.index(name.split(".")[0])
 
 
+@lru_cache
+def tree_of(name: str) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(FILES[name].read_text(encoding="utf-8"))
+
+
+# reads the metadata of all that is installed
+distributions = lru_cache(packages_distributions)
+
+
 def imports(name: str) -> Iterator[str]:
     """Yield all modules that a file imports; those of this package relative to it."""
-    for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -86,8 +96,8 @@ def test_the_files_of_a_folder_have_no_circular_imports(folder):
 def test_only_hub_and_loading_name_modules_in_strings():
     named = {
         name
-        for name, file in MODULES.items()
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for name in MODULES
+        for node in ast.walk(tree_of(name))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and f"{PACKAGE.name}." in node.value
     }
     assert named <= {"sharing.hub", "model.loading"}
@@ -108,7 +118,7 @@ def test_files_saved_with_a_model_import_only_torch_and_transformers(name):
 
 @pytest.mark.parametrize("name", SAVED_WITH_MODELS)
 def test_files_saved_with_a_model_import_each_other_as_siblings(name):
-    for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0 or (node.level == 1 and f"model.{node.module}" in SAVED_WITH_MODELS)
 
@@ -127,12 +137,13 @@ def test_folder_inits_contain_only_a_docstring_that_names_existing_files(folder)
 
 def test_the_root_has_few_modules_and_functions_are_short():
     assert len(list(PACKAGE.glob("*.py"))) <= 9
-    for name, file in FILES.items():
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for name in FILES:
+        for node in ast.walk(tree_of(name)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{name}: {node.name}"
 
 
+@lru_cache
 def project() -> dict:
     """Return the table [project] of pyproject.toml, which the metadata of an editable installation may be behind."""
     tomllib = pytest.importorskip("tomllib", reason="part of Python since 3.11")
@@ -147,7 +158,7 @@ def declared(extra: str = "") -> set[str]:
 
 def distribution(module: str) -> str:
     """Return the package on the index that contains a module."""
-    return canonicalize_name(DISTRIBUTIONS.get(module, [module])[0])
+    return canonicalize_name(distributions().get(module, [module])[0])
 
 
 def third_party(name: str) -> set[str]:
@@ -159,7 +170,7 @@ def third_party(name: str) -> set[str]:
 
 def extras_imported(name: str) -> Iterator[tuple[str, str]]:
     """Yield the modules that a file imports with `import_extra`, with their extras."""
-    tree = ast.parse(FILES[name].read_text(encoding="utf-8"))
+    tree = tree_of(name)
     # `for module in ("a", "b"): import_extra(module, extra)`
     loops = {
         node.target.id: [item.value for item in node.iter.elts if isinstance(item, ast.Constant)]
