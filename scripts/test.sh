@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 # the models are tiny; a second thread is better used by a second process
 # each file in one process, for the fixtures that its tests share, and in this order: xdist would start the files with
 # the most tests, and leave long ones with few tests to the end, when the other process is idle
-options=(-n 2 --dist loadfile --no-loadscope-reorder --durations 15 -r s)
+options=(-n 2 --dist loadfile --no-loadscope-reorder --durations 15 -r fEs)
 kind=${1:-}
 paths=("${@:2}")
 
