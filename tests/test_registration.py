@@ -10,8 +10,13 @@ AUTO = "from transformers import AutoConfig, AutoModelForSeq2SeqLM"
 IMPORT_ORDERS = [
     f"from hf_vanilla_transformer import noam; {AUTO}",
     f"{AUTO}; import hf_vanilla_transformer",
-    f"from transformers import AutoConfig; import hf_vanilla_transformer; {AUTO}",
-    f"from hf_vanilla_transformer import TranslationPipeline; {AUTO}",
+    *(
+        pytest.param(order, marks=pytest.mark.slow)
+        for order in (
+            f"from transformers import AutoConfig; import hf_vanilla_transformer; {AUTO}",
+            f"from hf_vanilla_transformer import TranslationPipeline; {AUTO}",
+        )
+    ),
 ]
 
 

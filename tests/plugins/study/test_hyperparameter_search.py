@@ -37,6 +37,7 @@ def test_the_first_trial_has_the_given_settings_and_train_reproduces_the_best(tu
     assert read_log(str(tmp_path / "run"))[-2]["eval_loss"] == best["value"]
 
 
+@pytest.mark.slow
 def test_a_killed_study_resumes_with_its_unfinished_trial(tune, flags, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "study"
     flags = [*flags, "--max_steps", "8", "--method", "random"]
@@ -106,6 +107,7 @@ def full_disk():
     event.remove(Engine, "connect", limit)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_whether_a_study_begins_or_resumes(tune, flags, tmp_path, capsys, request):
     flags = [*flags, "--max_steps", "4", "--method", "random"]
     assert tune([*flags, "--trials", "1"], tmp_path / "begun") == 0
@@ -151,6 +153,7 @@ def test_a_study_of_other_text_of_the_same_name_and_size_is_refused(tune, flags,
     assert f"different settings: {text} has changed. Choose another" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_batches_smaller_than_the_longest_sentence_are_not_tried(tune, flags, tmp_path, capsys):
     with open(tmp_path / "val.en", "a") as english, open(tmp_path / "val.de", "a") as german:
         english.write("dog " * 150 + "\n")  # more than half a batch of 256

@@ -26,7 +26,7 @@ def model(small_model, tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ["attention", "{}", "--sentence", "a dog", "--layer", "0"],
+        pytest.param(["attention", "{}", "--sentence", "a dog", "--layer", "0"], marks=pytest.mark.slow),
         ["training", "{}"],
     ],
     ids=lambda words: words[0],

@@ -51,6 +51,7 @@ def test_the_range_test_raises_the_rate_exponentially_and_then_tries_factors(mea
         assert picture.width > 1000
 
 
+@pytest.mark.slow
 def test_the_reported_rates_are_those_of_the_optimiser(measure, flags, tmp_path, monkeypatch):
     used = []
     step = torch.optim.AdamW.step
