@@ -349,7 +349,7 @@ def test_push_with_space_uploads_the_demo_page(saved, tmp_path):
     for name, content in files.items():
         (tmp_path / "space" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "space" / name).write_bytes(content)
-    code = "from hf_vanilla_transformer.plugins.serving import explorer; print(explorer.__file__)"
+    code = "from hf_vanilla_transformer.plugins.demo import gradio_page; print(gradio_page.__file__)"
     code = f"import sys; sys.path.insert(0, {str(tmp_path / 'space')!r}); {code}"
     result = run_python(code, tmp_path / "home", package=True)
     assert result.stdout.strip().startswith(str(tmp_path / "space"))
