@@ -20,7 +20,7 @@ UNITS = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
 class Progress:
-    """What pip is doing, from the lines that it prints."""
+    """Follow what pip is doing by the lines that it prints."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()

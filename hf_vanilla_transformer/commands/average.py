@@ -34,8 +34,8 @@ def run(args: AverageArguments) -> None:
     with new_folder(args.output_dir, MODEL) as output:
         write_average(mean, chosen[-1], output)
         record_average(args.run, output, args.last, moving_average)
-    first, last = (folder.name.rpartition("-")[2] for folder in (chosen[0], chosen[-1]))
-    say(f"Averaged {args.last} checkpoints, of updates {first} to {last}, into {args.output_dir}")
+    updates = [folder.name.rpartition("-")[2] for folder in chosen]
+    say(f"Averaged {args.last} checkpoints, of updates {updates[0]} to {updates[-1]}, into {args.output_dir}")
     # the weights of checkpoints are those that the optimizer updates; the moving average exists only beside them
     if moving_average:
         say(f"It is not the moving average of the run; that is the model in {args.run}.")

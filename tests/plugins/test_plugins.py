@@ -1,4 +1,4 @@
-"""How plugins are found and loaded, whoever made them."""
+"""Find and load plugins, this package's own and those of other packages."""
 
 import subprocess
 import sys
