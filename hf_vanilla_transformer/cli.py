@@ -25,7 +25,6 @@ from .version import __version__
 # In the order of the help. Each is a module of its name in `commands/`, except for a public name
 _MODULES = {"convert": "conversion"}
 _NAMES = ("train", "evaluate", "compare", "score", "translate", "convert", "export", "push", "average")
-_NOT_YET_PLUGINS = ("prepare",)
 _PROG = "vanilla-transformer"
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
 # For users as well: a file, the network or memory is to blame, not the code
@@ -60,8 +59,7 @@ def _explain(error: Exception) -> tuple[int, str] | None:
 def find_verbs() -> dict[str, ModuleType | UserError]:
     """Return the module of each verb, those of the core before those of plugins, or why it cannot be imported."""
     found: dict[str, ModuleType | UserError] = {
-        name: import_module(f".commands.{_MODULES.get(name, name)}", __package__)
-        for name in (*_NAMES, *_NOT_YET_PLUGINS)
+        name: import_module(f".commands.{_MODULES.get(name, name)}", __package__) for name in _NAMES
     }
     for name in find(VERBS):
         try:
@@ -90,8 +88,32 @@ def _help(verb: ModuleType | UserError) -> str:
     return str(verb.__doc__).splitlines()[0].partition(": ")[2].rstrip(".")
 
 
+def _given(words: Sequence[str]) -> set[str]:
+    """Return the names of the flags among words."""
+    return {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+
+
+def _variants(name: str) -> dict[str, str]:
+    """Return the flags with which a plugin takes over a verb, each with the name of the plugin's.
+
+    The one called `translate.input_files` runs `translate` with `--input_files`.
+    """
+    return {other.partition(".")[2]: other for other in find_verbs() if other.startswith(f"{name}.")}
+
+
+def _epilog(name: str) -> str:
+    """Return the end of the help of a verb: what plugins add to it."""
+    if not find(VERBS):
+        return "Plugins are missing, because the package is not installed but imported from its folder."
+    flags_of: dict[str, list[str]] = {}
+    for flag, other in _variants(name).items():
+        flags_of.setdefault(_help(find_verbs()[other]), []).append(f"--{flag}")
+    variants = [f"{' or '.join(flags)}: {help}" for help, flags in flags_of.items()]
+    return f"With other flags, of which --help tells: {'; '.join(variants)}." if variants else ""
+
+
 def _run(words: Sequence[str]) -> None:
-    helps = {name: _help(verb) for name, verb in find_verbs().items()}
+    helps = {name: _help(verb) for name, verb in find_verbs().items() if "." not in name}
     name = choose(
         helps,
         words,
@@ -100,7 +122,9 @@ def _run(words: Sequence[str]) -> None:
         metavar="VERB",
         version=f"{_PROG} {__version__}",
     )
-    verb = find_verbs()[name]
+    given = _given(words[1:])
+    variant = next((other for flag, other in _variants(name).items() if flag in given), name)
+    verb = find_verbs()[variant]
     if isinstance(verb, UserError):
         raise verb
     if sys.stdout is None and getattr(verb, "PRINTS_RESULTS", False):
@@ -110,7 +134,8 @@ def _run(words: Sequence[str]) -> None:
         return
     try:
         arguments = get_type_hints(verb.run)["args"]
-        args = parse(arguments, words[1:], prog=f"{_PROG} {name}", description=helps[name])
+        epilog = _epilog(name) if variant == name else None
+        args = parse(arguments, words[1:], prog=f"{_PROG} {name}", description=_help(verb), epilog=epilog)
     except UserError as error:
         raise UsageError(str(error)) from error
     verb.run(args)

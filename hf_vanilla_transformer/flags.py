@@ -363,7 +363,9 @@ def choose(
     return parser.parse_args(words[:1]).name
 
 
-def parse(kind: type[_Flags], words: Sequence[str], *, prog: str, description: str) -> _Flags:
+def parse(
+    kind: type[_Flags], words: Sequence[str], *, prog: str, description: str, epilog: str | None = None
+) -> _Flags:
     """Return an instance of a dataclass from command-line words.
 
     A class that maps names to subclasses in `KINDS` becomes an instance of the one that the first word names.
@@ -379,5 +381,7 @@ def parse(kind: type[_Flags], words: Sequence[str], *, prog: str, description: s
         description = helps[name]
         kind = kinds[name]
         words = words[1:]
-    (instance,) = FlagParser([kind], prog=prog, description=description).instances(words)
+    parser = FlagParser([kind], prog=prog, description=description)
+    parser.epilog = epilog
+    (instance,) = parser.instances(words)
     return instance

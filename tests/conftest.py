@@ -52,8 +52,10 @@ class SavedModel(NamedTuple):
 
 
 def pytest_collection_modifyitems(items):
-    """Mark the tests that need real text by the fixtures that they use."""
+    """Mark the tests that need real text by the fixtures that they use, and those in real processes as slow."""
     for item in items:
+        if "system" in item.path.parts:
+            item.add_marker("slow")
         if not CORPORA.keys().isdisjoint(item.fixturenames):
             item.add_marker("real_text")
 

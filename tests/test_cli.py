@@ -61,13 +61,20 @@ def test_the_package_runs_as_a_module():
     assert all(verb in run.stdout for verb in ("train", "evaluate", "translate"))
 
 
+def words_of(verb: str) -> list[str]:
+    """Return the words that choose a verb, such as those of `translate.output_dir`."""
+    name, _, flag = verb.partition(".")
+    return [name, *([f"--{flag}", "html"] if flag else [])]
+
+
 @pytest.mark.parametrize("verb", find_verbs())
 def test_each_verb_has_help_that_fits_a_terminal(verb, capsys):
     with pytest.raises(SystemExit) as stop:
-        main([verb, "--help"])
+        main([*words_of(verb), "--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
-    assert f"vanilla-transformer {verb}" in text
+    assert f"vanilla-transformer {words_of(verb)[0]}" in text
+    assert verb.partition(".")[2] in text
     assert max(map(len, text.splitlines())) <= 119
     if verb in ("train", "tune"):
         assert "--no_clean                      Turn off --clean." in text
@@ -227,7 +234,7 @@ def test_debug_shows_the_traceback_of_a_wrong_use_and_of_refused_values(tmp_path
 
 @pytest.mark.parametrize("verb", find_verbs())
 def test_every_verb_lists_debug_in_its_help(verb, capsys):
-    words = [verb, "training", "--help"] if verb == "plot" else [verb, "--help"]
+    words = [verb, "training", "--help"] if verb == "plot" else [*words_of(verb), "--help"]
     with pytest.raises(SystemExit, match="0"):
         main(words)
     assert "--debug" in capsys.readouterr().out

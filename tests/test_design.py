@@ -10,7 +10,6 @@ import pytest
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer.cli import find_verbs, parses_words
-from hf_vanilla_transformer.plugins.study.plot import Plot
 from hf_vanilla_transformer.training.arguments import RUN_FLAGS
 
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
@@ -18,7 +17,9 @@ TRAINING = [PACKAGE / "training" / f"{name}.py" for name in ("settings", "run", 
 COMMANDS = sorted((PACKAGE / "commands").glob("*.py"))
 SPLITS = {"test", "validation"}  # flags of `import`, and names of parts of a text everywhere
 VERBS = [verb for verb in find_verbs().values() if not parses_words(verb)]
-VERB_FLAGS = [*Plot.KINDS.values(), *(get_type_hints(verb.run)["args"] for verb in VERBS)]
+ARGUMENTS = [get_type_hints(verb.run)["args"] for verb in VERBS]
+# a verb of several kinds, as `plot`, has flags for each
+VERB_FLAGS = [flags for kind in ARGUMENTS for flags in getattr(kind, "KINDS", {"": kind}).values()]
 
 
 def names(*kinds: type) -> set[str]:

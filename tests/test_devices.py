@@ -3,6 +3,8 @@
 The GPU's kernels are not all deterministic and sum in another order, hence the tolerances.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from search_models import translate_ids, with_varied_lengths
@@ -11,7 +13,6 @@ from unequal_pairs import pairs
 
 from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
-from hf_vanilla_transformer.plugins.serving.batcher import Batcher
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -110,11 +111,9 @@ def test_the_pipeline_translates_on_a_device_as_on_the_cpu(save_model):
 
 def test_a_thread_of_its_own_uses_the_device(small_model):
     model = with_varied_lengths(small_model(lm_head_bias=True)).to(DEVICE)
-    batcher = Batcher()
-    try:
-        assert batcher.run(lambda: translate_ids(model, SOURCES)) == translate_ids(model, SOURCES)
-    finally:
-        batcher.close()
+    # as in the server
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(translate_ids, model, SOURCES).result() == translate_ids(model, SOURCES)
 
 
 @pytest.mark.parametrize("settings", [{}, {"bf16": True}, {"ema_decay": 0.9}, {"gradient_accumulation_steps": 2}])

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from measuring import describe_machine, resident_memory
 
 from hf_vanilla_transformer import Translator
-from hf_vanilla_transformer.corpus.corpus_translation import CorpusJob, CorpusTranslation
-from hf_vanilla_transformer.corpus.pieces import WORK, Preparation
-from hf_vanilla_transformer.corpus.preparation import SAMPLE_PAIRS, prepare
-from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
 from hf_vanilla_transformer.data.source import Source, TextFile
+from hf_vanilla_transformer.plugins.corpus.corpus_translation import CorpusJob, CorpusTranslation
+from hf_vanilla_transformer.plugins.corpus.pieces import WORK, Preparation
+from hf_vanilla_transformer.plugins.corpus.preparation import SAMPLE_PAIRS, prepare
+from hf_vanilla_transformer.plugins.corpus.runner import Runner
 
 PAIRS, NODES = (100_000_000, 1_000_000_000), (1, 8, 64)
 

@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from corpora import ROOT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -128,7 +128,13 @@ except ValueError as error:
 def test_coverage_guided_fuzzing_finds_no_other_error(target, tmp_path):
     """atheris runs for 12 seconds."""
     pytest.importorskip("atheris")
-    command = [sys.executable, str(Path(__file__).parent / "fuzz.py"), target, str(tmp_path), "-max_total_time=12"]
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "support" / "fuzz.py"),
+        target,
+        str(tmp_path),
+        "-max_total_time=12",
+    ]
     command += ["-timeout=60", "-rss_limit_mb=3000", "-max_len=4096", f"-artifact_prefix={tmp_path}/"]
     shell = ["sh", "-c", '"$@"; exit $?', "sh"]  # Linux counts the peak memory of the parent, here a small one
     run = subprocess.run([*shell, *command], capture_output=True, text=True, timeout=200)

@@ -3,14 +3,13 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
+from corpora import ROOT
 
-FOLDER = Path(__file__).parent
-CONFIGURATIONS = sorted((FOLDER.parents[1] / "scripts" / "accelerate").glob("*.yaml"))
+CONFIGURATIONS = sorted((ROOT / "scripts" / "accelerate").glob("*.yaml"))
 
 
 def test_two_processes_equal_one_with_two_accumulated_batches(run):
@@ -47,7 +46,10 @@ def test_validation_counts_every_sentence_once_for_any_number_of_processes(run, 
 def test_fsdp2_shards_all_parameters_and_keeps_losses_and_weights():
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     output = subprocess.run(
-        [*torchrun, str(FOLDER / "shard_the_model.py")], capture_output=True, text=True, timeout=200
+        [*torchrun, str(ROOT / "tests" / "support" / "shard_the_model.py")],
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert output.returncode == 0, output.stderr[-3000:]
     results = json.loads(next(line for line in output.stdout.splitlines() if line.startswith("{")))

@@ -10,7 +10,6 @@ from small import as_flags, write_moses
 from transformers import AutoConfig
 
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.plugins.study.experiment import TuneArguments
 from hf_vanilla_transformer.training import presets
 from hf_vanilla_transformer.training.recipes import parse_arguments
 
@@ -194,12 +193,6 @@ def test_fine_tuning_keeps_the_architecture_and_fits_the_training(words, train, 
     trainer = train("--model_name_or_path", str(tmp_path / "first"), *text, *output)
     assert AutoConfig.from_pretrained(tmp_path / "second").d_model == 16
     assert (trainer.args.max_tokens, trainer.args.warmup_steps) == (1024, 1)
-
-
-def test_tune_fits_the_preset_as_train_does(tmp_path):
-    flags = ["--train_file", write_text(tmp_path, 40), "--output_dir", str(tmp_path / "study"), "--use_cpu"]
-    model, _, args, _ = parse_arguments(flags, "tune", "", TuneArguments)
-    assert (model.preset, args.max_steps) == ("tiny", 2000)
 
 
 def test_the_rows_of_the_ablation_change_base_even_on_small_text():

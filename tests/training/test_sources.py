@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from accelerate.data_loader import BatchSamplerShard
+from sample_text import prepare_text
 from small import write_moses, write_phrases
 from transformers import AutoTokenizer, pipeline
 
@@ -20,9 +21,6 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.corpus.pieces import Preparation
-from hf_vanilla_transformer.corpus.preparation import prepare
-from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.data.tags import special_tokens
@@ -46,7 +44,7 @@ def texts(tmp_path) -> dict[str, str]:
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
     write_phrases(tmp_path / "c", PHRASES[250:450])
     text = TextFile(("en", "de"), str(tmp_path / "c"))
-    prepare(text, Preparation(("en", "de"), vocab_size=400), str(tmp_path / "prepared"), runner=Runner(1))
+    prepare_text(text, tmp_path / "prepared", vocab_size=400)
     return {"moses": str(moses), "jsonl": str(lines), "prepared": str(tmp_path / "prepared")}
 
 
@@ -335,7 +333,7 @@ def test_a_prepared_folder_with_another_vocabulary_is_refused(train, run_flags, 
     train_tokenizer([phrase.en for phrase in PHRASES], 300).save_pretrained(tmp_path / "other")
     write_phrases(tmp_path / "d", PHRASES[:100])
     text = TextFile(("en", "de"), str(tmp_path / "d"))
-    prepare(text, Preparation(("en", "de"), vocab_size=300), str(tmp_path / "second"), runner=Runner(1))
+    prepare_text(text, tmp_path / "second", vocab_size=300)
     with pytest.raises(ValueError, match="second was prepared with another vocabulary"):
         train(*run_flags(tmp_path / "run", "--train_file", texts["prepared"], str(tmp_path / "second")))
 

@@ -73,8 +73,8 @@ def test_each_document_becomes_one_of_its_name(saved, run):
             2,
             "Documents need different names, and an --output_dir that is not their own folder.",
         ),
-        (("a.txt",), "out", ("--scores",), 2, "Documents need --output_dir, and none of the other"),
-        (("a.txt",), "out", ("--input_files", "x"), 2, "Documents need --output_dir, and none of the other"),
+        (("a.txt",), "out", ("--scores",), 2, "unrecognized arguments: --scores"),
+        (("a.txt",), "out", ("--input_files", "x"), 2, "a.txt is a file, not a model; documents are translated with"),
         (("a.docx",), "out", (), 1, "a.docx: damaged, encrypted or not .docx (File is not a zip file)."),
         (("missing.html",), "out", (), 1, "No such file or directory"),
     ],
@@ -92,10 +92,10 @@ def test_what_cannot_be_translated_is_refused_before_a_file_is_written(saved, ru
 
 def test_documents_without_a_model_or_a_folder_are_wrong_use(saved, capsys):
     (saved.folder / "a.txt").write_text("a dog")
-    for words in (["a.txt", "--output_dir", "out"], [saved.path, "a.txt"]):
+    for words in (["a.txt", "--output_dir", "out"], [saved.path, str(saved.folder / "a.txt")]):
         assert main(["translate", *words]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[2] for line in lines] == [
         "Name the model before the documents.",
-        "Documents need --output_dir, and none of the other flags for files.",
+        f"{saved.folder}/a.txt is a file, not a model; documents are translated with --output_dir FOLDER.",
     ]

@@ -16,8 +16,8 @@ from search_models import translate_ids
 import hf_vanilla_transformer
 from hf_vanilla_transformer import Translator, translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.corpus.runner import call
 from hf_vanilla_transformer.inference.exports import export_model
+from hf_vanilla_transformer.inference.parallel import use_threads
 from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
 from hf_vanilla_transformer.plugins.onnx.onnx_runtime import OnnxModel
 
@@ -60,7 +60,8 @@ def test_threads_are_those_of_torch_and_too_long_text_is_a_clear_error(export):
     started = {}
     for threads in (1, 3):
         others = psutil.Process().num_threads()
-        exported = call(OnnxModel, threads, folder)  # the model has 64 positions, the export twice as many
+        with use_threads(threads):
+            exported = OnnxModel(folder)  # the model has 64 positions, the export twice as many
         started[threads] = (psutil.Process().num_threads() - others) / len(exported.graphs)
     assert started == {1: 0, 3: 2}  # the calling thread is one of them
     inputs = torch.randint(4, 300, (2, 128))

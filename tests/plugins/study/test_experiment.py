@@ -1,11 +1,12 @@
 import pytest
+from sample_text import prepare_text
+from small import write_moses
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.corpus.pieces import Preparation
-from hf_vanilla_transformer.corpus.preparation import prepare
-from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.source import TextFile
+from hf_vanilla_transformer.plugins.study.experiment import TuneArguments
+from hf_vanilla_transformer.training.recipes import parse_arguments
 
 
 def test_tune_requires_a_validation_text(tune, without_validation, tmp_path, capsys):
@@ -31,7 +32,7 @@ def test_prepared_text_and_early_stopping_are_supported_but_not_streaming(tune, 
     i = flags.index("--train_file")
     tokenizer = train_tokenizer([" ".join(pair) for pair in word_pairs.items()], 262)
     text = TextFile(("en", "de"), flags[i + 1])
-    prepare(text, Preparation(("en", "de")), str(tmp_path / "prepared"), tokenizer, runner=Runner(1))
+    prepare_text(text, tmp_path / "prepared", tokenizer)
     flags[i + 1] = str(tmp_path / "prepared")
     more = ["--max_steps", "16", "--trials", "1", "--early_stopping_patience", "3", "--save_steps", "4"]
     more += ["--eval_steps", "4", "--metric_for_best_model", "eval_loss"]
@@ -56,3 +57,11 @@ def test_unsupported_settings_are_reported(more, message, tune, flags, tmp_path,
         flags = [word for i, word in enumerate(flags) if word not in size and (i == 0 or flags[i - 1] not in size)]
     assert tune(flags, tmp_path / "study", *more) == 1
     assert message in capsys.readouterr().err
+
+
+def test_tune_fits_the_preset_as_train_does(tmp_path):
+    lines = [f"line {number}" for number in range(40)]
+    text = write_moses(tmp_path / "text", en=lines, de=lines)
+    flags = ["--train_file", str(text), "--output_dir", str(tmp_path / "study"), "--use_cpu"]
+    model, _, args, _ = parse_arguments(flags, "tune", "", TuneArguments)
+    assert (model.preset, args.max_steps) == ("tiny", 2000)

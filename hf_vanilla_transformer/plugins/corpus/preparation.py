@@ -16,15 +16,15 @@ from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from ..data import cleaning
-from ..data.cleaning import all_dropped
-from ..data.formats import DataError, check_languages
-from ..data.identity import identify
-from ..data.shards import MANIFEST, read_manifest
-from ..data.source import VERSION as SOURCE_VERSION
-from ..data.source import Source, Text, text_to_exclude
-from ..data.tokenizer import fingerprint, save_tokenizer, train_tokenizer
-from ..files import JsonObject, read_json
+from ...data import cleaning
+from ...data.cleaning import all_dropped
+from ...data.formats import DataError, check_languages
+from ...data.identity import identify
+from ...data.shards import MANIFEST, read_manifest
+from ...data.source import VERSION as SOURCE_VERSION
+from ...data.source import Source, Text, text_to_exclude
+from ...data.tokenizer import fingerprint, save_tokenizer, train_tokenizer
+from ...files import JsonObject, read_json
 from .deduplication import number_of_ranges
 from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, tokenizer_of
 from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json

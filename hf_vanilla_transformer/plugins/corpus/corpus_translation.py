@@ -16,13 +16,13 @@ from typing import NamedTuple
 from transformers import set_seed
 from transformers.utils import logging
 
-from ..data.formats import DataError, read_translation_manifest
-from ..data.identity import identify as identify_text
-from ..files import CORPUS_MANIFEST, JsonObject, read_json, replacing
-from ..inference.exports import identify
-from ..inference.translator import Hypothesis, Translation, Translator
-from ..model.loading import load_config
-from ..version import __version__
+from ...data.formats import DataError, read_translation_manifest
+from ...data.identity import identify as identify_text
+from ...files import CORPUS_MANIFEST, JsonObject, read_json, replacing
+from ...inference.exports import identify
+from ...inference.translator import Hypothesis, Translation, Translator
+from ...model.loading import load_config
+from ...version import __version__
 from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
 from .spans import Span, check_language, cut, read_span
 

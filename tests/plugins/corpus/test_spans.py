@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.corpus import spans
-from hf_vanilla_transformer.corpus.spans import cut, find_files, read_span
 from hf_vanilla_transformer.data.formats import MAX_LINE_BYTES, DataError
+from hf_vanilla_transformer.plugins.corpus import spans
+from hf_vanilla_transformer.plugins.corpus.spans import cut, find_files, read_span
 
 
 def read_all(file, lines_per_span: int, language: str = "en") -> list[str]:

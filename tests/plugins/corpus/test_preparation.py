@@ -18,12 +18,12 @@ from transformers import ByT5Tokenizer
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.corpus.pieces import Preparation
-from hf_vanilla_transformer.corpus.preparation import prepare
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.shards import load_shards
 from hf_vanilla_transformer.data.source import HubDataset, Source, TextFile
+from hf_vanilla_transformer.plugins.corpus.pieces import Preparation
+from hf_vanilla_transformer.plugins.corpus.preparation import prepare
 
 LANGUAGE_FLAGS = ["--source_lang", "en", "--target_lang", "de"]
 
@@ -247,7 +247,7 @@ def test_changed_code_invalidates_interrupted_but_not_finished_folders(sample_fo
     _, manifest = prepare_sample(sample_folder, sample_tokenizer)
     with pytest.raises(OSError, match="gone"):
         prepare_sample(sample_folder, sample_tokenizer, "interrupted", source=GivenRows(interrupted_rows()))
-    monkeypatch.setattr("hf_vanilla_transformer.corpus.preparation.VERSION", "later")
+    monkeypatch.setattr("hf_vanilla_transformer.plugins.corpus.preparation.VERSION", "later")
     assert prepare_sample(sample_folder, sample_tokenizer)[1] == manifest
     with pytest.raises(ValueError, match=r"different text or settings \(version;"):
         prepare_sample(sample_folder, sample_tokenizer, "interrupted", source=GivenRows(interrupted_rows()))

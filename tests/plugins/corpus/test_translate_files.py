@@ -110,7 +110,6 @@ def test_sampling_is_the_same_again_and_different_between_tasks(saved, corpus):
 def test_the_elements_of_an_array_write_what_one_process_writes(saved, corpus, capsys):
     assert corpus(name="whole") == 0
     for task in ("1", "0"):
-        assert main(["translate", saved.path, "--input_files", str(saved.folder / "a.txt")]) == 2
         assert corpus("--tasks", "2", "--task", task) == 0
         assert ("finished when the others are" in capsys.readouterr().err) == (task == "1")
     assert read_parts(saved.folder / "out") == read_parts(saved.folder / "whole")
@@ -188,8 +187,13 @@ def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
     ):
         assert corpus(*flags) in (1, 2)
         assert message in last_error(capsys)
-    assert main(["translate", saved.path, "--scores", "--threads", "8"]) == 2
-    assert "--scores, --threads can only be used with --input_files" in last_error(capsys)
+    for words, message in (
+        (["--scores", "--threads", "8"], "unrecognized arguments: --scores --threads 8"),
+        (["--input_files", str(saved.folder / "a.txt")], "the following arguments are required: --output_dir"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(["translate", saved.path, *words])
+        assert message in capsys.readouterr().err
     assert main(["translate", saved.path, "--input_files", str(saved.folder / "none"), "--output_dir", "x"]) == 1
     assert "There is no file" in last_error(capsys)
     assert not (saved.folder / "out").exists()

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..flags import option, positive
-from .console import UsageError
+from ...commands.console import UsageError
+from ...flags import option, positive
 
 if TYPE_CHECKING:
-    from ..corpus.runner import Runner
+    from .runner import Runner
 
 
 @dataclass(kw_only=True)
@@ -33,7 +33,7 @@ class RunnerFlags:
         Raises:
             UsageError: if the flags contradict each other.
         """
-        from ..corpus.runner import Runner
+        from .runner import Runner
 
         if self.ray and (self.workers or self.tasks):
             raise UsageError("--ray cannot be combined with --workers, --task or --tasks.")

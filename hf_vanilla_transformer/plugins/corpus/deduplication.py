@@ -12,8 +12,8 @@ from tokenize import TokenError
 
 import numpy as np
 
-from ..data.formats import DataError
-from ..files import replacing
+from ...data.formats import DataError
+from ...files import replacing
 
 PAIRS_PER_RANGE = 1 << 22  # 4 million pairs, for which `find_duplicates` needs about 300 MB
 _DIGEST = np.dtype([("high", "u8"), ("low", "u8"), ("row", "u4")], align=True)  # searched without being copied

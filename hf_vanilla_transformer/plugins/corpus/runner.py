@@ -23,11 +23,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, TypeVar
 
-from ..data.cleaning import available_cores
-from ..data.formats import DataError, matches
-from ..data.workers import end_with_parent
-from ..errors import UserError
-from ..files import UNFINISHED, JsonObject, check_folder, import_extra, read_json, write_whole
+from ...data.cleaning import available_cores
+from ...data.formats import DataError, matches
+from ...data.workers import end_with_parent
+from ...errors import UserError
+from ...files import UNFINISHED, JsonObject, check_folder, import_extra, read_json, write_whole
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -175,7 +175,7 @@ def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result
     # slow to import
     from accelerate.utils import patch_environment
 
-    from ..inference.parallel import use_threads
+    from ...inference.parallel import use_threads
 
     # tokenizers would use all cores
     with use_threads(threads), patch_environment(TOKENIZERS_PARALLELISM="true" if threads > 1 else "false"):

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 
-from hf_vanilla_transformer.corpus.runner import JobFolder, Runner, available_cores, is_complete, write_json
+from hf_vanilla_transformer.plugins.corpus.runner import JobFolder, Runner, available_cores, is_complete, write_json
 
 
 def square(number: int) -> tuple[int, int, int]:
@@ -77,9 +77,9 @@ def test_a_killed_worker_ends_the_job_with_advice():
 def test_workers_end_when_their_parent_is_killed():
     code = (
         "import os, time, sys\n"
-        "sys.path.insert(0, 'tests/corpus')\n"
+        "sys.path.insert(0, 'tests/plugins/corpus')\n"
         "from test_runner import never, report_and_wait\n"
-        "from hf_vanilla_transformer.corpus.runner import Runner\n"
+        "from hf_vanilla_transformer.plugins.corpus.runner import Runner\n"
         "if __name__ == '__main__': list(Runner(2).run(report_and_wait, range(2), never))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

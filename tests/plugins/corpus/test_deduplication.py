@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.corpus import deduplication
-from hf_vanilla_transformer.corpus.deduplication import digest, duplicates_of, find_duplicates, number_of_ranges
 from hf_vanilla_transformer.data.formats import DataError
+from hf_vanilla_transformer.plugins.corpus import deduplication
+from hf_vanilla_transformer.plugins.corpus.deduplication import (
+    digest,
+    duplicates_of,
+    find_duplicates,
+    number_of_ranges,
+)
 
 # Digests of few values, among them the first and last of the ranges
 HALVES = st.sampled_from([0, 1, (1 << 61) - 1, 1 << 61, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])

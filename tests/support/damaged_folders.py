@@ -1,6 +1,6 @@
 """Damage the folders that the verbs read, at random, and check how each verb ends.
 
-python tests/system/damaged_folders.py --cases 1000 --seed 0
+python tests/support/damaged_folders.py --cases 1000 --seed 0
 
 A verb must end with status 0, 1 or 2, without a traceback, with one error line if it fails, within 20 seconds. Each
 case runs in a forked process, with a limit on its memory.
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
 import yaml

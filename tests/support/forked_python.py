@@ -8,6 +8,7 @@ need a process of their own. test_end_to_end.py and test_wheel.py run the verbs 
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -38,7 +39,7 @@ def forked_python() -> str:
     program.chmod(0o755)
     command = [sys.executable, __file__, "serve", str(address)]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_ENVIRONMENT, cwd=Path(__file__).parents[1]
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_ENVIRONMENT, cwd=Path(__file__).parents[2]
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
@@ -56,10 +57,12 @@ def forked_python() -> str:
 
 def serve(address: str) -> None:
     """Fork a process for each request, until standard input ends."""
-    import hf_vanilla_transformer.corpus.corpus_translation
     import hf_vanilla_transformer.inference.metrics
-    import hf_vanilla_transformer.plugins.serving.process
     import hf_vanilla_transformer.training.run  # noqa: F401
+
+    for plugin in ("corpus.corpus_translation", "serving.process"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"hf_vanilla_transformer.plugins.{plugin}")
 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)

@@ -1,6 +1,6 @@
 """Fuzz the readers of text and recipes, and the import of files of other programs, with atheris.
 
-python tests/system/fuzz.py {rows,recipe,import} FOLDER [libFuzzer flags]
+python tests/support/fuzz.py {rows,recipe,import} FOLDER [libFuzzer flags]
 """
 
 import sys
@@ -21,7 +21,7 @@ with atheris.instrument_imports(include=[*OURS, "pympi", "translate.storage"]):
     for parser in PARSERS:
         import_module(parser)
 
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parent))
     from damaged_imports import FILES, check_import, damaged
 
 TARGET, FOLDER = sys.argv[1], Path(sys.argv[2])

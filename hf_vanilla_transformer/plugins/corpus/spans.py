@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..data.formats import (
+from ...data.formats import (
     COMPRESSIONS,
     MAX_LINE_BYTES,
     NOT_LINES,

@@ -1,6 +1,6 @@
 """Train a model with and without sharding by FSDP2 and print the results as JSON.
 
-torchrun --nproc_per_node 2 tests/system/shard_the_model.py     # on the CPU, over gloo
+torchrun --nproc_per_node 2 tests/support/shard_the_model.py     # on the CPU, over gloo
 """
 
 import json

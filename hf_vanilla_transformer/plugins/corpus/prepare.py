@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from ..data.text_flags import CleaningFlags, VocabularyFlags
-from ..errors import UserError
-from ..flags import option, positive, values_of
-from .console import say
+from ...commands.console import say
+from ...data.text_flags import CleaningFlags, VocabularyFlags
+from ...errors import UserError
+from ...flags import option, positive, values_of
 from .runner_flags import RunnerFlags
 
 PRINTS_RESULTS = True
@@ -55,13 +55,13 @@ class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):
 
 def run(args: PrepareArguments) -> None:
     """Write a folder of shards, and print a summary as JSON."""
-    from ..corpus.pieces import Preparation
-    from ..corpus.preparation import prepare
-    from ..data.cleaning import Cleaning
-    from ..data.language_filter import check_known
-    from ..data.source import HubDataset, Source, TextFile
-    from ..data.tokenizer import adapt_tokenizer
-    from ..model.loading import load_tokenizer
+    from ...data.cleaning import Cleaning
+    from ...data.language_filter import check_known
+    from ...data.source import HubDataset, Source, TextFile
+    from ...data.tokenizer import adapt_tokenizer
+    from ...model.loading import load_tokenizer
+    from .pieces import Preparation
+    from .preparation import prepare
 
     runner = args.make_runner()
     languages = (args.source_lang, args.target_lang)

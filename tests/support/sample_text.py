@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
 from datasets import Dataset
 
-from hf_vanilla_transformer.corpus.pieces import Preparation
-from hf_vanilla_transformer.corpus.preparation import prepare
-from hf_vanilla_transformer.corpus.runner import Runner
 from hf_vanilla_transformer.data.cleaning import Cleaning
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.source import Source, Text, TextFile
@@ -43,6 +41,22 @@ class GivenRows(Text):
         return None
 
 
+def prepare_text(source: Text, folder: Path, tokenizer=None, share=(0, 1), watch=None, **settings) -> dict:
+    """Prepare text in a folder, and return the manifest; `settings` are fields of `Preparation`.
+
+    Skips the test if the plugin is not there.
+    """
+    pytest.importorskip("hf_vanilla_transformer.plugins.corpus", reason="needs the plugin corpus")
+    from hf_vanilla_transformer.plugins.corpus.pieces import Preparation
+    from hf_vanilla_transformer.plugins.corpus.preparation import prepare
+    from hf_vanilla_transformer.plugins.corpus.runner import Runner
+
+    watched = {"watch": watch} if watch else {}
+    return prepare(
+        source, Preparation(LANGUAGES, **settings), str(folder), tokenizer, Runner(1, share=share), **watched
+    )
+
+
 def prepare_sample(folder: Path, tokenizer, name: str = "prepared", **settings) -> tuple[Path, dict]:
     """Prepare the text of the fixture `sample_folder` in `folder / name`; return that folder and the manifest.
 
@@ -50,7 +64,5 @@ def prepare_sample(folder: Path, tokenizer, name: str = "prepared", **settings) 
     """
     files = [TextFile(LANGUAGES, str(folder / name)) for name in ("first", "second")]
     source = settings.pop("source", Source(files))
-    runner = Runner(1, share=settings.pop("share", (0, 1)))
-    watched = {"watch": settings.pop("watch")} if "watch" in settings else {}
-    preparation = Preparation(LANGUAGES, **{"cleaning": CLEANING, "shard_pairs": 64, **settings})
-    return folder / name, prepare(source, preparation, str(folder / name), tokenizer, runner, **watched)
+    settings = {"cleaning": CLEANING, "shard_pairs": 64, **settings}
+    return folder / name, prepare_text(source, folder / name, tokenizer, **settings)

@@ -1,0 +1,105 @@
+"""`vanilla-transformer translate --output_dir`: translate documents into a folder, or an HTML page on stdin."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...commands import translate
+from ...commands.console import UsageError, print_in_utf8, say
+from ...commands.models import report_problems, resolve_languages
+from ...commands.translate import TranslateFlags, open_standard_input
+from ...errors import UserError
+from ...files import check_folder, replacing
+from ...flags import option
+from .. import DOCUMENTS, find, load
+
+PRINTS_RESULTS = True
+
+ENDINGS = tuple(f".{name}" for name in find(DOCUMENTS))  # of the files of which a plugin knows the texts
+
+
+@dataclass(kw_only=True)
+class TranslateDocumentsArguments(TranslateFlags):
+    """The flags of `translate` for documents."""
+
+    model: list[str] = option(
+        "folder of a trained model or its name on the Hub, several for an ensemble; then documents: "
+        f"{' '.join(ENDINGS)}",
+        metavar="MODEL_OR_DOCUMENT",
+        positional=True,
+    )
+    output_dir: str | None = option("folder for the translated documents", None)
+    format: str = option("html for a page on stdin, whose tags are kept", "text", choices=("text", "html"))
+
+    documents: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self):
+        # no name of a model ends like that of a document, but a folder may
+        self.documents = [
+            name for name in self.model if Path(name).suffix.lower() in ENDINGS and not Path(name).is_dir()
+        ]
+        self.model = [name for name in self.model if name not in self.documents]
+        if not self.model:
+            raise UserError("Name the model before the documents.")
+        for name in self.model:
+            if Path(name).is_file():
+                raise UserError(f"{name} is neither a model nor a document of these: {' '.join(ENDINGS)}.")
+        if self.format == "html" and self.output_dir:
+            raise UserError("--format html is for standard input.")
+        if bool(self.documents) != bool(self.output_dir):
+            raise UserError("Documents and --output_dir belong together; without them, stdin is translated.")
+
+
+def run(args: TranslateDocumentsArguments) -> None:
+    """Translate documents into a folder, and print the path of each translation; or a page from stdin to stdout."""
+    from tqdm import tqdm
+    from transformers import set_seed
+
+    if args.format == "html":
+        _translate_page(args)
+        return
+    if not args.output_dir:
+        translate.run(args)
+        return
+    settings = args.settings()
+    if args.do_sample:
+        set_seed(args.seed)
+    check_folder(args.output_dir)
+    outputs = [Path(args.output_dir, Path(name).name) for name in args.documents]
+    if len({path.resolve() for path in [*map(Path, args.documents), *outputs]}) < 2 * len(outputs):
+        raise UsageError("Documents need different names, and an --output_dir that is not their own folder.")
+    # all of them, so that a damaged one is reported before the model is loaded
+    contents = [Path(name).read_bytes() for name in args.documents]
+    formats = [load(DOCUMENTS, Path(name).suffix.lower().removeprefix(".")) for name in args.documents]
+    documents = list(zip(args.documents, formats, outputs, contents, strict=True))
+    texts = [format.texts_of(content, name) for name, format, _, content in documents]
+    translator = args.load(args.model, args.dtype)
+    resolve_languages(translator, args)
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    with tqdm(desc="Translating", unit=" sentences", file=sys.stderr) as bar:
+        settings |= {"progress": bar.update}
+        for (name, format, output, content), parts in zip(documents, texts, strict=True):
+            translations = translator.translate_documents(parts, format.document, **settings)
+            with replacing(output) as unfinished:
+                unfinished.write_bytes(format.with_texts(content, name, [part.text for part in translations]))
+            for problem in filter(None, (part.problem for part in translations)):
+                say(f"{name}: not translated: {problem}")
+            print(output)
+
+
+def _translate_page(args: TranslateDocumentsArguments) -> None:
+    """Translate a page from stdin to stdout."""
+    from transformers import set_seed
+
+    settings = args.settings()
+    if args.do_sample:
+        set_seed(args.seed)
+    page = open_standard_input()
+    translator = args.load(args.model, args.dtype)
+    # before stdin is read, so that a wrong language is reported even if nothing arrives there
+    resolve_languages(translator, args)
+    print_in_utf8()
+    texts = load(DOCUMENTS, "html").texts_of(page.read(), "standard input")
+    (translation,) = translator.translate_html(texts, **settings)
+    print(translation.text, end="")
+    report_problems([translation], "standard input")
