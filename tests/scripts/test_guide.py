@@ -240,7 +240,7 @@ def test_every_flag_of_a_command_is_one_of_its_verb(flags):
 
 def test_every_flag_that_the_text_names_exists(flags):
     known = set().union(*flags.values()) | {"--per_device_train_batch_size"}  # hidden, because it is refused
-    known |= {"--cpu"}  # of install.sh
+    known |= {"--cpu", "--NAME"}  # of install.sh, and any flag of a plugin
     for page in PAGES:
         for code in re.findall(r"`([^`]+)`", prose(page)):
             if OTHER_PROGRAMS.match(code) is None:
