@@ -22,8 +22,8 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.data.phrases import splits
 
-LINES = 3_200
-LINES_PER_TASK = 200
+LINES = 1_600
+LINES_PER_TASK = 100
 KILLS = 1
 BIN = Path(sys.executable).parent
 

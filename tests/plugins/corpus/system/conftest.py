@@ -19,7 +19,7 @@ def text(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def jobs(tmp_path_factory) -> dict[str, Job]:
-    """The jobs "translate" and "prepare" on 3,200 lines, with a small random model."""
+    """The jobs "translate" and "prepare" on 1,600 lines, with a small random model."""
     return create_jobs(tmp_path_factory.mktemp("jobs"))
 
 
