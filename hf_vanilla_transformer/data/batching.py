@@ -1,6 +1,5 @@
 """Batch by token count: "sentence pairs were batched together by approximate sequence length" (section 5.1)."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -70,7 +69,6 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         check_fits(np.maximum(source, target), max_tokens)
         self.seed = seed
         self.epoch = 0
-        self.epochs: float = math.inf  # how many there will be
         self.shuffle = shuffle
         self._order, self._buckets, longest = self._sort(source, target, max_tokens)
         self._starts = self._batch_starts(longest, max_tokens)
@@ -111,9 +109,6 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the shuffling."""
         self.epoch = epoch
-
-    def stop(self) -> None:
-        """Stop preparing the next epoch in the background, which only subclasses do."""
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -182,14 +177,13 @@ class Rows(TorchDataset):
     def __getitem__(self, index: int) -> Pair:
         return self.__getitems__([index])[0]
 
-    def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> "MaxTokensBatchSampler | None":
+    def sampler(self, max_tokens: int, seed: int, readers: int) -> "MaxTokensBatchSampler | None":
         """Return the sampler of the batches of every epoch, or None if the rows are whole batches already.
 
         Args:
             max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
             seed: seed of the order of the pairs.
             readers: number of workers that read the rows, in each process.
-            progress: whether to show a progress bar if an epoch takes long to plan.
         """
         return MaxTokensBatchSampler(*self.lengths, max_tokens, seed=seed)
 

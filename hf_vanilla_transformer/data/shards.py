@@ -105,9 +105,9 @@ class ShardStream(Rows, IterableDataset):
             found = f"{self.folder} has pairs of up to {longest} tokens, which exceeds --max_tokens {self.max_tokens}"
             advice = "raise --max_tokens, or prepare the text again with a lower --max_sentence_tokens"
             raise DataError(f"{found}; {advice}.")
-        self.sampler(self.max_tokens, self.seed, readers=1, progress=False)
+        self.sampler(self.max_tokens, self.seed, readers=1)
 
-    def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> None:
+    def sampler(self, max_tokens: int, seed: int, readers: int) -> None:
         """Check that a shard has at least one pair for each of `readers` workers on every process.
 
         Raises:

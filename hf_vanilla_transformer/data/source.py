@@ -32,9 +32,8 @@ from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
 from .formats import NOT_LINES, READERS, DataError, Row, check_languages, ending_of, find_files, json_texts, read_lines
 from .identity import identify
-from .mixture import MixedRows
+from .mixture import MixedRows, temperature_weights
 from .phrases import splits
-from .sampling import temperature_weights
 from .shards import ShardStream, finished_manifest, load_shards, read_manifest
 from .tags import prefix_ids
 
