@@ -10,14 +10,13 @@ from functools import cached_property
 
 import numpy as np
 
-from .batching import Lengths, MaxTokensBatchSampler, Pair, Rows, check_fits
+from .batching import SIDES, Lengths, MaxTokensBatchSampler, Pair, Rows, check_fits
 from .bpe_dropout import BpeDropout
 
 # Pairs of similar length among which the next ones are drawn. Larger groups would waste more padding, because a place
 # is as long as the longest pair of its group.
 MIN_GROUP_PAIRS = 8
 SAMPLED_PAIRS = 1_000  # segmented to learn how much longer BPE dropout makes a text
-SIDES = ("input_ids", "labels")
 
 
 def temperature_weights(sizes: Sequence[int], temperature: float) -> list[float]:
