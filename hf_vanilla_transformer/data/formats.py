@@ -5,28 +5,28 @@ folders of JSON lines that `translate --output_dir` writes.
 """
 
 import csv
-import gzip
 import io
 import itertools
 import json
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import UserError
-from ..files import CORPUS_MANIFEST, JsonObject, read_json
+from ..files import CORPUS_MANIFEST, JsonObject, checksum, read_json
 from .foreign_files import FORMATS, SEPARATORS, ExchangeError, decode
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
 MAX_LINE_BYTES = 1 << 20
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
 COMPRESSIONS = (".gz", ".zst")
+# Reading so many bytes takes longer than a tick of the clock of a file system, so that a later write changes the state
+_LARGE = 1 << 26
 # Suffixes of files that are not lines of plain text; in lower case, since others are not recognised as formats.
 NOT_LINES = {*FORMATS, ".parquet"} - {".txt"}
 Row = dict[str, str]
@@ -98,13 +98,6 @@ def ending_of(path: str) -> str:
     return Path(path.removesuffix(Path(path).suffix) if path.endswith(COMPRESSIONS) else path).suffix
 
 
-def _open(path: str) -> BinaryIO:
-    # A stream of pyarrow does not implement readline, and the standard library reads no .zst before Python 3.14.
-    if path.endswith(".gz"):
-        return cast(BinaryIO, gzip.open(path))
-    return io.BufferedReader(pa.input_stream(path, compression="zstd")) if path.endswith(".zst") else open(path, "rb")
-
-
 @contextmanager
 def open_text(path: str) -> Iterator[BinaryIO]:
     """Open a file for reading, decompressing it if its name ends in .gz or .zst.
@@ -112,12 +105,17 @@ def open_text(path: str) -> Iterator[BinaryIO]:
     Raises:
         DataError: if a compressed file turns out to be truncated or damaged.
     """
-    try:
-        with _open(path) as file:
+    if not path.endswith(COMPRESSIONS):
+        with open(path, "rb") as file:
             yield file
-    except (EOFError, OSError, zlib.error) as error:
+        return
+    try:
+        # pyarrow knows the compression by the ending; its streams have no `readline`, which the buffer adds.
+        with io.BufferedReader(pa.input_stream(path)) as file:
+            yield file
+    except OSError as error:
         # An error of the operating system has a number, and is not about what the file contains.
-        if not path.endswith(COMPRESSIONS) or getattr(error, "errno", None) is not None:
+        if error.errno is not None:
             raise
         problem = f"is truncated or not a {Path(path).suffix} file ({error})"
         raise DataError(f"{path} {problem}; download it again.") from None
@@ -446,3 +444,26 @@ def _translated_files(folder: str) -> tuple[str, ...]:
         if not Path(file).is_file():
             raise DataError(f"{file} is missing; translate again into a new folder.")
     return files
+
+
+def identify(file: str) -> str:
+    """Return the identity of a file of text: the ending that says how to read it, if any, and its digest.
+
+    The digest is of the whole file, so that no change goes unnoticed. A core reads about 1 GB per second, far more
+    than it tokenises. Text for which that is too long has been prepared: its manifest holds the digests of its shards.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    status = Path(file).stat()
+    # With the time of the last change (ctime), which no program can set, unlike that of the last modification
+    state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    digest = _digest_once(file, state) if status.st_size >= _LARGE else checksum(Path(file))
+    ending = ending_of(file)
+    return f"{ending} {digest}" if ending in READERS else digest
+
+
+@lru_cache
+def _digest_once(file: str, state: tuple[int, ...]) -> str:
+    """Return the digest of a large file, which a process reads only once while its state is the same."""
+    return checksum(Path(file))

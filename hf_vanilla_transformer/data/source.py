@@ -30,8 +30,7 @@ from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
-from .formats import NOT_LINES, READERS, DataError, Row, check_languages, ending_of, find_files, json_texts, read_lines
-from .identity import identify
+from .formats import READERS, DataError, Row, check_languages, find_files, identify, json_texts, read_lines
 from .mixture import MixedRows, temperature_weights
 from .phrases import splits
 from .shards import ShardStream, finished_manifest, load_shards, read_manifest
@@ -262,7 +261,7 @@ class SentenceFile(TextFile):
 
 def text_to_exclude(path: str, languages: Languages) -> TextFile:
     """Return the sentences that `prepare --exclude` names: a file of them, or parallel text as for training."""
-    is_plain = Path(path).is_file() and ending_of(path).lower() not in NOT_LINES
+    is_plain = Path(path).is_file() and formats.ending_of(path).lower() not in formats.NOT_LINES
     return SentenceFile(languages, path) if is_plain else TextFile(languages, path)
 
 

@@ -5,15 +5,15 @@ import os
 
 import pytest
 
-from hf_vanilla_transformer.data import identity
-from hf_vanilla_transformer.data.identity import identify
+from hf_vanilla_transformer.data import formats
+from hf_vanilla_transformer.data.formats import identify
 
-SIZES = {"small": identity._LARGE, "large": 1}  # from how many bytes on a file is large
+SIZES = {"small": formats._LARGE, "large": 1}  # from how many bytes on a file is large
 
 
 @pytest.fixture(params=SIZES)
 def size(request, monkeypatch):
-    monkeypatch.setattr(identity, "_LARGE", SIZES[request.param])
+    monkeypatch.setattr(formats, "_LARGE", SIZES[request.param])
 
 
 def replace(file, content: bytes) -> None:
@@ -61,9 +61,9 @@ def test_the_ending_matters_where_it_says_how_to_read_a_file(tmp_path):
 
 
 def test_a_process_reads_a_large_file_only_once_while_it_is_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(identity, "_LARGE", 1)
+    monkeypatch.setattr(formats, "_LARGE", 1)
     read = []
-    monkeypatch.setattr(identity, "checksum", lambda file: read.append(file) or str(len(read)))
+    monkeypatch.setattr(formats, "checksum", lambda file: read.append(file) or str(len(read)))
     file = tmp_path / "text.en"
     file.write_bytes(b"a line\n")
     assert [identify(str(file)), identify(str(file))] == ["1", "1"]
