@@ -56,10 +56,15 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if name.fullmatch(file.name))
 
 
+def public_name(name: str) -> str:
+    """Return how cards and results call a model or a text: a local one without its folder, one on the Hub as it is."""
+    return Path(name).resolve().name if Path(name).exists() else name
+
+
 def write_failure(error: BaseException) -> str | None:
     """Return the cause of an error that a package raised because it could not write, or None for any other error."""
-    if found := not isinstance(error, OSError) and _RUST_ERROR.search(str(error)):
-        return os.strerror(int(found[1]))
+    if match := not isinstance(error, OSError) and _RUST_ERROR.search(str(error)):
+        return os.strerror(int(match[1]))
     if isinstance(error, OSError) and error.errno in _FULL_DISK:
         return os.strerror(error.errno)
     # Optuna's error about a database does not repeat its cause
@@ -248,10 +253,10 @@ def new_folder(path: str | Path, names: Collection[str] = ()) -> Iterator[Path]:
             yield unfinished
             unfinished.replace(target)
         return
-    found = {entry.name for entry in target.iterdir()}
+    entries = {entry.name for entry in target.iterdir()}
     # Left by a process that was killed while it moved the files here
-    is_unfinished = any(name.endswith(_FILLING) for name in found)
-    if (found & {*names} if names else found) and not is_unfinished:
+    is_unfinished = any(name.endswith(_FILLING) for name in entries)
+    if (entries & {*names} if names else entries) and not is_unfinished:
         advice = f"a folder without {' and '.join(names)}" if names else "a new or empty folder"
         raise UserError(f"{path} is in use: choose {advice}.")
     # Not replaced: it may be a mount point, or its parent read-only

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
@@ -220,21 +219,9 @@ class TokenRows(GivenRows):
     """Rows of a tokenised Arrow dataset, as NumPy arrays instead of lists of Python integers.
 
     Args:
-        dataset: dataset for which `supports` is true.
+        dataset: a `Dataset` of `datasets` with lists of "input_ids" and "labels".
         prefix: token ids with which every source starts.
     """
-
-    @staticmethod
-    def supports(dataset: Any) -> bool:
-        """Return whether a dataset has nothing but lists of "input_ids" and "labels", and their lengths."""
-        from datasets import Dataset  # slow to import
-
-        # A format or a further column asks for something that reading the table itself would not return.
-        if not isinstance(dataset, Dataset) or dataset.format["type"] is not None:
-            return False
-        if not {*SIDES} <= set(dataset.column_names) <= {*SIDES, "source_length", "target_length"}:
-            return False
-        return all(pa.types.is_list(dataset.data.column(side).type) for side in SIDES)
 
     def __init__(self, dataset: Any, prefix: Sequence[int] = ()):
         super().__init__(dataset)
@@ -260,11 +247,8 @@ class TokenRows(GivenRows):
         return rows
 
 
-def as_rows(dataset: Any, as_arrays: bool = True) -> Rows | None:
+def as_rows(dataset: Any) -> Rows | None:
     """Return the rows of whatever is given to a trainer as its dataset, or None for one without a length.
-
-    Args:
-        as_arrays: whether rows may be NumPy arrays, which are faster, even if those of `dataset` are lists.
 
     Raises:
         ValueError: if the dataset is empty, or its rows are not pairs of token ids.
@@ -279,7 +263,7 @@ def as_rows(dataset: Any, as_arrays: bool = True) -> Rows | None:
     if not isinstance(row, Mapping) or not {*SIDES} <= row.keys():
         kind = f"only {', '.join(map(str, row)) or 'nothing'}" if isinstance(row, Mapping) else type(row).__name__
         raise UserError(f'The rows of a dataset must have "input_ids" and "labels", token ids; this one has {kind}.')
-    return TokenRows(dataset) if as_arrays and TokenRows.supports(dataset) else GivenRows(dataset)
+    return GivenRows(dataset)
 
 
 def by_name(dataset: Any) -> dict[str, Any]:

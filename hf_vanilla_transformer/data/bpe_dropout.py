@@ -9,8 +9,8 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -79,14 +79,9 @@ class BpeDropout:
         self._is_end = ends | special
         self._fixed = set(np.flatnonzero(special).tolist())
 
-    @cached_property
-    def _segment(self) -> Callable[[tuple[int, ...], int], tuple[int, ...]]:
-        """Return `segment` with a cache."""
-        return lru_cache(CACHED_SEGMENTATIONS)(self.segment)
-
-    def __getstate__(self):
-        # A cache of functools cannot be pickled; a worker that is spawned fills its own.
-        return {name: value for name, value in vars(self).items() if name != "_segment"}
+    @lru_cache(CACHED_SEGMENTATIONS)  # noqa: B019  # a process has one object of this class, for as long as it trains
+    def _cached_segment(self, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
+        return self.segment(word, variant)
 
     def segment(self, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
         """Return the token ids of segmentation number `variant` of a word, given by any of its segmentations."""
@@ -167,7 +162,7 @@ class BpeDropout:
         tokens = ids.tolist()
         words = (tuple(tokens[start:end]) for start, end in itertools.pairwise([*places.tolist(), len(tokens)]))
         segmented = (
-            (self._segment if len(word) <= LONGEST_CACHED_WORD else self.segment)(word, variant)
+            (self._cached_segment if len(word) <= LONGEST_CACHED_WORD else self.segment)(word, variant)
             for word, variant in zip(words, variants.tolist(), strict=True)
         )
         return [

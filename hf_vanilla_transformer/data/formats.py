@@ -8,7 +8,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from .foreign_files import FORMATS, SEPARATORS, ExchangeError, decode
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
 MAX_LINE_BYTES = 1 << 20
+_TRANSLATE_AGAIN = "translate again into a new folder"
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
 COMPRESSIONS = (".gz", ".zst")
 # Reading so many bytes takes longer than a tick of the clock of a file system, so that a later write changes the state
@@ -127,8 +128,8 @@ def _moses_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[
         if source is None or target is None:
             # Both are read again from the start: counting on would need the state of both iterators.
             counts = [sum(1 for _ in read_lines(file)) for file in files]
-            found = f"{files[0]} has {counts[0]} lines but {files[1]} has {counts[1]}"
-            raise DataError(f"{found}; they must be aligned line by line.")
+            difference = f"{files[0]} has {counts[0]} lines but {files[1]} has {counts[1]}"
+            raise DataError(f"{difference}; they must be aligned line by line.")
         yield {"source": source, "target": target}
 
 
@@ -387,7 +388,7 @@ def read_translation_manifest(folder: str | Path) -> JsonObject:
         DataError: if it is damaged.
     """
     always = {"spans": [(int, int, int, int)]}
-    return read_checked(Path(folder, CORPUS_MANIFEST), always, {"parts": [str]}, "translate again into a new folder")
+    return read_checked(Path(folder, CORPUS_MANIFEST), always, {"parts": [str]}, _TRANSLATE_AGAIN)
 
 
 def read_checked(file: Path, always: dict, finished: dict, advice: str) -> JsonObject:
@@ -409,6 +410,22 @@ def read_checked(file: Path, always: dict, finished: dict, advice: str) -> JsonO
     raise DataError(f"{file} is damaged; {advice}.")
 
 
+def check_finished(folder: str, manifest: JsonObject, names: Iterable[str], advice: str) -> None:
+    """Check that a job has finished, and that the files that its manifest names still exist.
+
+    Args:
+        advice: what to do if a file is missing.
+
+    Raises:
+        DataError: otherwise.
+    """
+    if not manifest["whole"]:
+        raise DataError(f"{folder} is not finished; run the command that created it again to finish it.")
+    for name in names:
+        if not Path(folder, name).is_file():
+            raise DataError(f"{Path(folder, name)} is missing; {advice}.")
+
+
 def matches(value: object, expected: object) -> bool:
     """Return whether a value of JSON has the expected type or content.
 
@@ -420,8 +437,8 @@ def matches(value: object, expected: object) -> bool:
         # exactly, because true and false are instances of int
         return type(value) is expected
     if isinstance(expected, dict) and isinstance(value, dict):
-        each = dict.fromkeys(value, expected[str]) if str in expected else expected
-        return all(key in value and matches(value[key], item) for key, item in each.items())
+        by_key = dict.fromkeys(value, expected[str]) if str in expected else expected
+        return all(key in value and matches(value[key], item) for key, item in by_key.items())
     if isinstance(expected, (list, tuple)) and isinstance(value, list):
         items = expected * len(value) if isinstance(expected, list) else expected
         return len(value) == len(items) and all(map(matches, value, items))
@@ -435,15 +452,10 @@ def _translated_files(folder: str) -> tuple[str, ...]:
         DataError: if it is not finished, contains no pairs, or a file is missing.
     """
     manifest = read_translation_manifest(folder)
-    if not manifest["whole"]:
-        raise DataError(f"{folder} is not finished; run the command that created it again to finish it.")
+    check_finished(folder, manifest, manifest.get("parts", ()), _TRANSLATE_AGAIN)
     if manifest["settings"].get("format") != "jsonl":
         raise DataError(f"{folder} contains no sources; translate with --output_format jsonl.")
-    files = tuple(str(Path(folder, name)) for name in manifest["parts"])
-    for file in files:
-        if not Path(file).is_file():
-            raise DataError(f"{file} is missing; translate again into a new folder.")
-    return files
+    return tuple(str(Path(folder, name)) for name in manifest["parts"])
 
 
 def identify(file: str) -> str:

@@ -44,9 +44,9 @@ Languages = tuple[str, str]  # source and target language
 
 
 class Counts(NamedTuple):
-    """The numbers of pairs that were read (None if unknown) and used, and of those dropped for each reason."""
+    """The numbers of pairs that were read and used, and of those dropped for each reason."""
 
-    read: int | None
+    read: int
     used: int
     dropped: dict[str, int]
 
@@ -111,8 +111,7 @@ class Source:
     def counts(self) -> Counts:
         """Return how many pairs were read, used and dropped when it was tokenised."""
         reads, used, drops = zip(*(part.counts for part in self.parts), strict=True)
-        # Old prepared folders did not record what they read: then the total is unknown as well.
-        return Counts(None if None in reads else sum(reads), sum(used), sum(map(Counter, drops), Counter()))
+        return Counts(sum(reads), sum(used), sum(map(Counter, drops), Counter()))
 
     def identity(self) -> list:
         """Return what determines the pairs, in types of JSON: for each part, a list with the digests of its content.
@@ -120,7 +119,7 @@ class Source:
         Raises:
             DataError: if a file is missing, or a dataset cannot be read.
         """
-        return [each for part in self.parts for each in part.identity()]
+        return [content for part in self.parts for content in part.identity()]
 
     def count(self, most: int) -> int:
         """Return the number of pairs, before cleaning, or `most` if there are more; raises as `pairs` does."""
@@ -179,7 +178,7 @@ class Text(Source):
     languages: Languages
     tag: str | None = field(default=None, kw_only=True)
     weight: float | None = field(default=1.0, kw_only=True)
-    counts: Counts = field(default=Counts(None, 0, {}), init=False)
+    counts: Counts = field(default=Counts(0, 0, {}), init=False)
 
     def __post_init__(self):
         self.parts = [self]
@@ -281,8 +280,8 @@ class DirectedLines(TextFile):
         _, files = find_files(self.path, self.languages)
         rows = _cache(self.path, "directed .jsonl", files, self.expected, DIRECTED_PAIR)
         sides = zip(("source_lang", "target_lang"), self.languages, strict=True)
-        found = pc.and_(*(pc.equal(rows.data.column(side), language) for side, language in sides))
-        return rows.select_columns(["source", "target"]).select(np.flatnonzero(found.to_numpy()))
+        in_direction = pc.and_(*(pc.equal(rows.data.column(side), language) for side, language in sides))
+        return rows.select_columns(["source", "target"]).select(np.flatnonzero(in_direction.to_numpy()))
 
 
 @dataclass(eq=False)
@@ -317,17 +316,15 @@ class PreparedFolder(TextFile):
         if not load_tokenizer(self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
             advice = "prepare it with this run's tokenizer"
             raise UserError(f"{self.path} was prepared with another vocabulary; {advice}.")
-        self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
+        self.counts = Counts(manifest["read"], manifest["pairs"], manifest["drops"])
         prefix = self.prefix(how)
         if self.streamed and prefix:
             raise UserError(f"{self.path} cannot be streamed: the model's sources start with a tag.")
         rows: Rows = TokenRows(load_shards(self.path), prefix)
-        # the samplers check only the tokens of a batch
-        if how.longest < how.max_tokens:
-            longest = max(int(side.max()) for side in rows.lengths)
-            if longest > how.longest:
-                found = f"{self.path} has pairs of up to {longest} tokens, more than {how.longest}"
-                raise DataError(f"{found}; prepare the text again with a lower --max_sentence_tokens.")
+        # The samplers check only that a pair fits into a batch, and not how many positions the model has.
+        if how.longest < how.max_tokens and (longest := max(int(side.max()) for side in rows.lengths)) > how.longest:
+            problem = f"has pairs of up to {longest} tokens, more than {how.longest}"
+            raise DataError(f"{self.path} {problem}; prepare the text again with a lower --max_sentence_tokens.")
         if self.streamed:
             rows = ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
         how.report(f"{label}: {self.counts.used:,} prepared pairs")

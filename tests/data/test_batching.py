@@ -266,11 +266,14 @@ def test_token_rows_can_be_sent_to_another_process(tokens):
     assert [row["labels"].tolist() for row in copy.__getitems__([5])] == [tokens[5]["labels"]]
 
 
-def test_only_plain_datasets_of_tokens_are_read_as_token_rows(tokens):
-    assert TokenRows.supports(tokens)
-    assert not TokenRows.supports(tokens.with_format("torch"))
-    assert not TokenRows.supports(tokens.add_column("domain", ["news"] * len(tokens)))
-    assert not TokenRows.supports(tokens.to_list())
+def test_rows_of_a_dataset_are_given_as_it_gives_them(tokens):
+    for dataset in (tokens, tokens.with_format("torch"), tokens.add_column("domain", ["news"] * 20), list(tokens)):
+        rows = as_rows(dataset)
+        assert [list(map(int, row["labels"])) for row in rows.__getitems__([3, 0])] == [
+            tokens[3]["labels"],
+            tokens[0]["labels"],
+        ]
+        assert [side.tolist() for side in rows.lengths] == [list(map(len, tokens[side])) for side in batching.SIDES]
 
 
 @pytest.mark.parametrize(
