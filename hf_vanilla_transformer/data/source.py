@@ -5,7 +5,6 @@ Whoever needs text asks a `Source`, and never what class it has.
 
 import glob
 import os
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -349,23 +348,23 @@ class HubDataset(Text):
         return f"{self.dataset} ({self.config_name})" if self.config_name else self.dataset
 
     def _load(self, **options):
-        if Path(self.dataset).is_dir() and glob.has_magic(os.path.abspath(self.dataset)):
-            # `datasets` takes the path of a folder for a pattern, and cannot be told otherwise
-            raise DataError(f"{self.dataset}: the path of a dataset may not contain any of * ? [; rename the folder.")
         if Path(self.dataset).is_dir():
+            # `datasets` takes the path of a folder for a pattern, and cannot be told otherwise
+            if glob.has_magic(os.path.abspath(self.dataset)):
+                problem = "the path of a dataset may not contain any of * ? ["
+                raise DataError(f"{self.dataset}: {problem}; rename the folder.")
             # `datasets` knows a file only by its path and time
-            identity = digest(self._files())
-            options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE, identity))
+            options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE, digest(self._files())))
         _check_cache()
         with _reading_errors(f"The dataset {self._origin}"):
             return load_dataset(self.dataset, self.config_name, **options)
 
     def _files(self) -> dict[str, str]:
         """Return the identity of each file in a local folder, by its path there; hidden ones are no text."""
-        files = sorted(file for file in Path(self.dataset).rglob("*") if file.is_file())
-        paths = {str(file.relative_to(self.dataset)): str(file) for file in files}
-        hidden = re.compile(rf"(^|{re.escape(os.sep)})\.")
-        return {path: identify(file) for path, file in paths.items() if not hidden.search(path)}
+        folder = Path(self.dataset)
+        paths = [file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file()]
+        visible = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
+        return {str(path): identify(str(folder / path)) for path in visible}
 
     @cached_property
     def _splits(self) -> DatasetDict:
