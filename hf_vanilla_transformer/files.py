@@ -56,11 +56,6 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if name.fullmatch(file.name))
 
 
-def public_name(name: str) -> str:
-    """Return how cards and results call a model or a text: a local one without its folder, one on the Hub as it is."""
-    return Path(name).resolve().name if Path(name).exists() else name
-
-
 def write_failure(error: BaseException) -> str | None:
     """Return the cause of an error that a package raised because it could not write, or None for any other error."""
     if match := not isinstance(error, OSError) and _RUST_ERROR.search(str(error)):
@@ -288,6 +283,11 @@ def checksum(file: Path) -> str:
 def digest(content: object) -> str:
     """Return the BLAKE2b digest of what is given in types of JSON: 16 bytes in hexadecimal."""
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def public_name(name: str) -> str:
+    """Return how cards and results call a model or a text: a local one without its folder, one on the Hub as it is."""
+    return Path(name).resolve().name if Path(name).exists() else name
 
 
 def import_extra(module: str, extra: str) -> ModuleType:

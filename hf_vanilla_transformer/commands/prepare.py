@@ -58,7 +58,7 @@ def run(args: PrepareArguments) -> None:
     from ..corpus.pieces import Preparation
     from ..corpus.preparation import prepare
     from ..data.cleaning import Cleaning
-    from ..data.languages import check_known
+    from ..data.language_filter import check_known
     from ..data.source import HubDataset, Source, TextFile
     from ..data.tokenizer import adapt_tokenizer
     from ..model.loading import load_tokenizer

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import JsonObject, public_name
+from ..files import JsonObject
 from .console import UsageError
 from .shared_flags import TextFlags
 
@@ -49,9 +49,11 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
         name = Path(test_file).name
     elif args.dataset_name:
         source = HubDataset(direction, args.dataset_name, args.dataset_config_name, args.split)
-        if not Path(args.dataset_name).exists():
+        # Results are published, so a local folder appears without its path, but a name on the Hub as it is
+        folder = Path(args.dataset_name)
+        if not folder.exists():
             dataset = {"id": args.dataset_name, "config": args.dataset_config_name, "split": args.split}
-        name = f"{public_name(args.dataset_name)}, {args.split}"
+        name = f"{args.dataset_name if dataset else folder.name}, {args.split}"
     elif {*direction} == {"de", "en"}:
         source = BuiltInPhrases(direction, "test")
         name = "built-in phrases"

@@ -44,8 +44,8 @@ def parse_language_pair(pair: str) -> Pair:
     return source, target
 
 
-def language_tag(target_lang: str) -> str:
-    """Return the tag with which a source starts that is to be translated into a language."""
+def language_tag(target_lang: str | None) -> str:
+    """Return the tag with which a source starts that is translated into a language."""
     return f"{LANGUAGE_TAG}{target_lang}>"
 
 
@@ -155,7 +155,7 @@ class Directions:
             ValueError: as `resolve`.
         """
         _, target_lang = self.resolve(source_lang, target_lang)
-        return language_tag(str(target_lang)) if self.has_tags else None
+        return language_tag(target_lang) if self.has_tags else None
 
     def check_tags(self, texts: Iterable[str]) -> None:
         """Warn of tags that are written in texts, where they are ordinary characters, for models with tags."""
@@ -170,13 +170,4 @@ def _only(languages: list[str]) -> str | None:
     return languages[0] if len(languages) == 1 else None
 
 
-__all__ = [
-    "LANGUAGE_TAG",
-    "Directions",
-    "check_weights",
-    "is_blank",
-    "language_tag",
-    "max_source_tokens",
-    "num_positions",
-    "parse_language_pair",
-]
+__all__ = ["Directions", "check_weights", "is_blank", "max_source_tokens", "num_positions", "parse_language_pair"]

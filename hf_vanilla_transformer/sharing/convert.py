@@ -18,7 +18,7 @@ from yaml import YAMLError
 
 from ..data.tokenizer import check_tokenizer
 from ..errors import UserError
-from ..files import CARD, MODEL_TYPES, JsonObject, import_extra, new_folder, public_name, write_whole
+from ..files import CARD, MODEL_TYPES, JsonObject, import_extra, new_folder, write_whole
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import find_weights, load, load_complete, load_model, loading_errors, read_model_type
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -345,7 +345,8 @@ def _origin(name: str) -> JsonObject:
             license = ModelCard.load(card if local else name).data.license
     if isinstance(license, list):
         license = ", ".join(license)
-    public = public_name(name)
+    # Not the local path
+    public = Path(name).resolve().name if local else name
     return {"base_model": public, "converted": public, "converted_license": license, "license": license}
 
 
