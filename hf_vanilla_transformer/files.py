@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -46,8 +47,7 @@ _SHORT_WRITE = re.compile(
 
 MAX_JSON_BYTES = 1 << 28  # the largest tokenizers have some 40 MB
 MAX_YAML_BYTES = 1 << 20  # parsed in Python, about a megabyte per second
-MAX_NESTING = 100  # levels; what reads a document later may be recursive
-_NESTED = f"nested more than {MAX_NESTING} levels deep"
+MAX_NESTING = 100  # levels of JSON; what reads it later may be recursive
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -58,8 +58,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 def write_failure(error: BaseException) -> str | None:
     """Return the cause of an error that a package raised because it could not write, or None for any other error."""
-    if found := not isinstance(error, OSError) and _RUST_ERROR.search(str(error)):
-        return os.strerror(int(found[1]))
+    if match := not isinstance(error, OSError) and _RUST_ERROR.search(str(error)):
+        return os.strerror(int(match[1]))
     if isinstance(error, OSError) and error.errno in _FULL_DISK:
         return os.strerror(error.errno)
     # Optuna's error about a database does not repeat its cause
@@ -141,11 +141,12 @@ def check_nesting(document: object) -> None:
     """
     level = [document]
     for _ in range(MAX_NESTING):
-        containers = [item for item in level if isinstance(item, (dict, list))]
-        level = [item for each in containers for item in (each.values() if isinstance(each, dict) else each)]
+        lists = [item for item in level if isinstance(item, list)]
+        lists += [list(item.values()) for item in level if isinstance(item, dict)]
+        level = list(chain.from_iterable(lists))
         if not level:
             return
-    raise UserError(_NESTED)
+    raise UserError(f"nested more than {MAX_NESTING} levels deep")
 
 
 def read_json(file: Path) -> Any:
@@ -158,26 +159,9 @@ def read_json(file: Path) -> Any:
     try:
         document = json.loads(read_document(file, MAX_JSON_BYTES))
         check_nesting(document)
-    except RecursionError:
-        raise UserError(f"{file} is damaged: {_NESTED}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is damaged: {error}") from None
     return document
-
-
-class _YamlLoader(yaml.SafeLoader):
-    """Refuses aliases, which expand a short document without limit, and more than `MAX_NESTING` levels."""
-
-    level = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        problem = _NESTED if self.level == MAX_NESTING else "aliases are not supported"
-        if self.level == MAX_NESTING or self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
-        self.level += 1
-        node = super().compose_node(parent, index)
-        self.level -= 1
-        return node
 
 
 def compose_yaml(file: Path) -> yaml.Node | None:
@@ -185,27 +169,28 @@ def compose_yaml(file: Path) -> yaml.Node | None:
 
     Raises:
         OSError, ValueError: as `read_document`.
-        yaml.YAMLError: if it is not YAML, has aliases, or has more than `MAX_NESTING` levels.
+        yaml.YAMLError: if it is not YAML, or nested too deeply.
     """
-    return yaml.compose(read_document(file, MAX_YAML_BYTES), Loader=_YamlLoader)
+    try:
+        return yaml.compose(read_document(file, MAX_YAML_BYTES), Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise yaml.YAMLError("nested too deeply") from None
 
 
 def read_yaml(file: Path) -> Any:
-    """Return the content of a YAML file, in types of JSON.
+    """Return the content of a YAML file.
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is damaged, or as `compose_yaml`.
+        ValueError: if it is damaged, or as `read_document`.
     """
     try:
-        root = compose_yaml(file)
-        document = root and yaml.SafeLoader("").construct_document(root)
-        # JSON refuses what only YAML has, such as dates, and integers with too many digits to be printed
-        json.dumps(document)
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
-        # YAML raises the last three for values that do not suit their tags
+        return yaml.safe_load(read_document(file, MAX_YAML_BYTES))
+    except RecursionError:
+        raise UserError(f"{file} is damaged: nested too deeply") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # YAML raises the last two for values that do not suit their tags
         raise UserError(f"{file} is damaged: {' '.join(str(error).split())}") from None
-    return document
 
 
 def check_folder(path: str | Path) -> None:
@@ -263,10 +248,10 @@ def new_folder(path: str | Path, names: Collection[str] = ()) -> Iterator[Path]:
             yield unfinished
             unfinished.replace(target)
         return
-    found = {entry.name for entry in target.iterdir()}
+    entries = {entry.name for entry in target.iterdir()}
     # Left by a process that was killed while it moved the files here
-    is_unfinished = any(name.endswith(_FILLING) for name in found)
-    if (found & {*names} if names else found) and not is_unfinished:
+    is_unfinished = any(name.endswith(_FILLING) for name in entries)
+    if (entries & {*names} if names else entries) and not is_unfinished:
         advice = f"a folder without {' and '.join(names)}" if names else "a new or empty folder"
         raise UserError(f"{path} is in use: choose {advice}.")
     # Not replaced: it may be a mount point, or its parent read-only
@@ -298,6 +283,11 @@ def checksum(file: Path) -> str:
 def digest(content: object) -> str:
     """Return the BLAKE2b digest of what is given in types of JSON: 16 bytes in hexadecimal."""
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def public_name(name: str) -> str:
+    """Return how cards and results call a model or a text: a local one without its folder, one on the Hub as it is."""
+    return Path(name).resolve().name if Path(name).exists() else name
 
 
 def import_extra(module: str, extra: str) -> ModuleType:

@@ -243,15 +243,21 @@ def test_a_new_folder_is_made_in_an_empty_mount_point(tmp_path):
 READERS = {"x.json": read_json, "x.yaml": read_yaml}
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_document_may_be_nested_as_deep_as_the_limit(name, tmp_path):
-    file = tmp_path / name
+def test_json_may_be_nested_as_deep_as_the_limit(tmp_path):
+    file = tmp_path / "x.json"
     write_whole(file, "[" * MAX_NESTING + "]" * MAX_NESTING)
-    assert READERS[name](file)
-    for levels in (MAX_NESTING + 1, 900, 100_000):
+    assert read_json(file)
+    for levels in (MAX_NESTING + 1, 900):
         write_whole(file, "[" * levels + "]" * levels)
-        with pytest.raises(ValueError, match=f"{name} is damaged: nested more than 100 levels deep"):
-            READERS[name](file)
+        with pytest.raises(ValueError, match=r"x\.json is damaged: nested more than 100 levels deep"):
+            read_json(file)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_document_that_is_nested_too_deeply_is_damaged(name, tmp_path):
+    write_whole(tmp_path / name, "[" * 100_000 + "]" * 100_000)
+    with pytest.raises(ValueError, match=f"{name} is damaged: "):
+        READERS[name](tmp_path / name)
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -266,26 +272,29 @@ def test_no_more_of_a_document_is_read_than_the_limit(name, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "content",
     [
-        "a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
         "a: 2020-13-45",
-        "a: 2020-01-01",
         "a: !!timestamp x",
         "a: !!int ''",
-        "a: !!set {b}",
         "a: !!binary x",
         "a: !!python/name:os.system ''",
         "? [a]\n: b",
-        "a: 0x" + "f" * 10_000,
         "a: b: c",
         b"a: \xff",
         "\0",
     ],
 )
-def test_yaml_with_aliases_or_more_than_json_can_hold_is_refused(content, tmp_path):
+def test_what_is_not_yaml_is_refused_in_one_line(content, tmp_path):
     (tmp_path / "x.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=r"x\.yaml is damaged: .") as error:
         read_yaml(tmp_path / "x.yaml")
     assert "\n" not in str(error.value)
+
+
+def test_aliases_of_yaml_are_shared_and_not_expanded(tmp_path):
+    lines = ["a0: &a0 [x, x]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(200))]
+    write_whole(tmp_path / "x.yaml", "\n".join(lines))
+    last = read_yaml(tmp_path / "x.yaml")["a200"]
+    assert last[0] is last[1]
 
 
 def test_yaml_is_read_as_pyyaml_reads_it(tmp_path):

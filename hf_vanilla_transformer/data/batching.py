@@ -1,12 +1,9 @@
 """Batch by token count: "sentence pairs were batched together by approximate sequence length" (section 5.1)."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Sampler
@@ -16,7 +13,8 @@ from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.layers_vanilla_transformer import shift_right
 
 Lengths = Sequence[int] | np.ndarray
-Pair = Mapping[str, Sequence[int] | np.ndarray]  # "input_ids" and "labels"
+SIDES = ("input_ids", "labels")
+Pair = Mapping[str, Sequence[int] | np.ndarray]  # token ids of both sides
 
 
 def _round_up(lengths: np.ndarray) -> np.ndarray:
@@ -70,7 +68,6 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         check_fits(np.maximum(source, target), max_tokens)
         self.seed = seed
         self.epoch = 0
-        self.epochs: float = math.inf  # how many there will be
         self.shuffle = shuffle
         self._order, self._buckets, longest = self._sort(source, target, max_tokens)
         self._starts = self._batch_starts(longest, max_tokens)
@@ -111,9 +108,6 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the shuffling."""
         self.epoch = epoch
-
-    def stop(self) -> None:
-        """Stop preparing the next epoch in the background, which only subclasses do."""
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -182,14 +176,13 @@ class Rows(TorchDataset):
     def __getitem__(self, index: int) -> Pair:
         return self.__getitems__([index])[0]
 
-    def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> "MaxTokensBatchSampler | None":
+    def sampler(self, max_tokens: int, seed: int, readers: int) -> "MaxTokensBatchSampler | None":
         """Return the sampler of the batches of every epoch, or None if the rows are whole batches already.
 
         Args:
             max_tokens: maximum number of tokens in the source and in the target of a batch, including padding.
             seed: seed of the order of the pairs.
             readers: number of workers that read the rows, in each process.
-            progress: whether to show a progress bar if an epoch takes long to plan.
         """
         return MaxTokensBatchSampler(*self.lengths, max_tokens, seed=seed)
 
@@ -217,81 +210,48 @@ class GivenRows(Rows):
         # Tokenised text has its lengths as columns, so that no row has to be read.
         if "source_length" in getattr(self.dataset, "column_names", ()):
             return np.asarray(self.dataset["source_length"][:]), np.asarray(self.dataset["target_length"][:])
-        pairs = ((len(row["input_ids"]), len(row["labels"])) for row in self.dataset)
-        source, target = zip(*pairs, strict=True)
-        return np.asarray(source), np.asarray(target)
+        pairs = [[len(row[side]) for side in SIDES] for row in self.dataset]
+        source, target = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
+        return source, target
 
 
 class TokenRows(GivenRows):
-    """Rows of a tokenised Arrow dataset, as NumPy arrays that share its memory instead of lists of Python integers.
+    """Rows of a tokenised Arrow dataset, as NumPy arrays instead of lists of Python integers.
 
     Args:
-        dataset: dataset for which `supports` is true.
+        dataset: a `Dataset` of `datasets` with lists of "input_ids" and "labels".
         prefix: token ids with which every source starts.
     """
-
-    @staticmethod
-    def supports(dataset: Any) -> bool:
-        """Return whether a dataset has nothing but lists of "input_ids" and "labels", and their lengths."""
-        from datasets import Dataset  # slow to import
-
-        # A format or a further column asks for something that reading the table itself would not return.
-        if not isinstance(dataset, Dataset) or dataset.format["type"] is not None:
-            return False
-        ids = {"input_ids", "labels"}
-        if not ids <= set(dataset.column_names) <= ids | {"source_length", "target_length"}:
-            return False
-        return all(pa.types.is_list(dataset.data.column(name).type) for name in ids)
 
     def __init__(self, dataset: Any, prefix: Sequence[int] = ()):
         super().__init__(dataset)
         self.prefix = prefix
-
-    def __getstate__(self):
-        # A worker that is spawned maps the same files; the arrays of `_columns` would be copied.
-        return {"dataset": self.dataset, "prefix": self.prefix}
+        self._tables = dataset.select_columns(list(SIDES)).with_format("arrow")
 
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         source, target = super().lengths
         return source + len(self.prefix), target
 
-    @cached_property
-    def _columns(self) -> dict[str, tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]]:
-        """Return, for each column, the first row of each chunk of its table, and the chunks' offsets and token ids."""
-        columns = {}
-        for name in ("input_ids", "labels"):
-            chunks = self.dataset.data.column(name).chunks
-            arrays = [(chunk.offsets.to_numpy(), chunk.values.to_numpy()) for chunk in chunks]
-            columns[name] = np.cumsum([0, *map(len, chunks)]), arrays
-        return columns
-
     def __getitems__(self, indices: list[int]) -> list[dict[str, np.ndarray]]:
-        selected = np.asarray(indices)
-        # `Dataset.select` leaves the table as it is and adds the numbers of the selected rows.
-        if self.dataset._indices is not None:
-            selected = self.dataset._indices.column(0).take(selected).to_numpy().astype(np.int64)
-
-        sides = []
-        for starts, arrays in self._columns.values():
-            # "right" skips empty chunks, which start where the next one does.
-            chunks = np.searchsorted(starts, selected, side="right") - 1
-            rows = zip(chunks.tolist(), (selected - starts[chunks]).tolist(), strict=True)
-            # Slices of the memory map: no token id is copied before `pad`.
-            sides.append([arrays[chunk][1][slice(*arrays[chunk][0][row : row + 2])] for chunk, row in rows])
+        table = self._tables[indices]
+        rows: list[dict[str, np.ndarray]] = [{} for _ in indices]
+        for side in SIDES:
+            column = table.column(side).combine_chunks()
+            ends = np.cumsum(column.value_lengths().to_numpy())
+            for row, ids in zip(rows, np.split(column.flatten().to_numpy(), ends[:-1]), strict=True):
+                row[side] = ids
         if self.prefix:
-            sides[0] = [np.concatenate((np.array(self.prefix, ids.dtype), ids)) for ids in sides[0]]
-        return [dict(zip(self._columns, pair, strict=True)) for pair in zip(*sides, strict=True)]
+            for row in rows:
+                row["input_ids"] = np.concatenate((np.array(self.prefix, row["input_ids"].dtype), row["input_ids"]))
+        return rows
 
 
-def as_rows(dataset: Any, as_arrays: bool = True) -> Rows | None:
+def as_rows(dataset: Any) -> Rows | None:
     """Return the rows of whatever is given to a trainer as its dataset, or None for one without a length.
 
-    Args:
-        as_arrays: whether rows may be NumPy arrays, which are faster, even if those of `dataset` are lists.
-
     Raises:
-        ValueError: if the dataset is empty.
+        ValueError: if the dataset is empty, or its rows are not pairs of token ids.
     """
     if isinstance(dataset, Rows):
         return dataset
@@ -299,12 +259,24 @@ def as_rows(dataset: Any, as_arrays: bool = True) -> Rows | None:
         return None
     if not len(dataset):
         raise UserError("The dataset is empty: it needs at least one pair of a sentence and its translation.")
-    return TokenRows(dataset) if as_arrays and TokenRows.supports(dataset) else GivenRows(dataset)
+    row = dataset[0]
+    if not isinstance(row, Mapping) or not {*SIDES} <= row.keys():
+        kind = f"only {', '.join(map(str, row)) or 'nothing'}" if isinstance(row, Mapping) else type(row).__name__
+        raise UserError(f'The rows of a dataset must have "input_ids" and "labels", token ids; this one has {kind}.')
+    return GivenRows(dataset)
 
 
 def by_name(dataset: Any) -> dict[str, Any]:
-    """Return the datasets given to a trainer for evaluation by name; a single one has the name ""."""
-    return dict(dataset) if isinstance(dataset, dict) else {"": dataset}
+    """Return the datasets given to a trainer for evaluation by name; a single one has the name "".
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if not isinstance(dataset, dict):
+        return {"": dataset}
+    if not dataset:
+        raise UserError("There is no dataset to evaluate: the dictionary of datasets is empty.")
+    return dict(dataset)
 
 
 class Seq2SeqCollator:

@@ -1,7 +1,7 @@
 """BPE dropout (Provilkov et al. 2020): segment each word of the training text differently every time it is seen.
 
-The segmentation of a word depends only on the seed, the epoch, and the number of the pair, so it is the same in every
-process and after a resume.
+The segmentation of a word depends only on the seed, and on the number of the pair and of its use, so it is the same in
+every process and after a resume.
 """
 
 import heapq
@@ -9,8 +9,8 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -24,9 +24,6 @@ NO_MERGE = 2**31  # the rank of two symbols that are never merged
 LONGEST_CACHED_WORD = 16  # in tokens; longer ones, as in text without spaces, rarely occur twice
 WORD_STARTS = ("\u0120", "\u2581")  # how a token begins that starts a word: byte-level BPE, SentencePiece
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # how SentencePiece writes a byte of an unknown character
-
-# the token ids of every word of several texts, and the index of each text's first word
-_Segments = tuple[list[tuple[int, ...]], np.ndarray]
 
 
 def _scramble(state: np.ndarray) -> np.ndarray:
@@ -82,14 +79,9 @@ class BpeDropout:
         self._is_end = ends | special
         self._fixed = set(np.flatnonzero(special).tolist())
 
-    @cached_property
-    def _segment(self) -> Callable[[tuple[int, ...], int], tuple[int, ...]]:
-        """Return `segment` with a cache."""
-        return lru_cache(CACHED_SEGMENTATIONS)(self.segment)
-
-    def __getstate__(self):
-        # A cache of functools cannot be pickled; a worker that is spawned fills its own.
-        return {name: value for name, value in vars(self).items() if name != "_segment"}
+    @lru_cache(CACHED_SEGMENTATIONS)  # noqa: B019  # a process has one object of this class, for as long as it trains
+    def _cached_segment(self, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
+        return self.segment(word, variant)
 
     def segment(self, word: tuple[int, ...], variant: int) -> tuple[int, ...]:
         """Return the token ids of segmentation number `variant` of a word, given by any of its segmentations."""
@@ -141,8 +133,13 @@ class BpeDropout:
             for merge in left_out:
                 heapq.heappush(merges, merge)
 
-    def _segments(self, rows: Sequence[np.ndarray], key: tuple[np.ndarray | int, ...]) -> _Segments:
-        """Return the random segmentation of every word of the rows, and where the words of each row start."""
+    def __call__(self, rows: Sequence[np.ndarray], *key: np.ndarray | int) -> list[np.ndarray]:
+        """Return the token ids of a random segmentation of each text.
+
+        Args:
+            rows: token ids of each text (T_i,), for n > 0 texts of at least one token each.
+            key: what the segmentations depend on besides the seed, such as the number of each text (n,) and its side.
+        """
         ids = np.concatenate(rows)
         row_starts = np.cumsum([0, *map(len, rows[:-1])])
 
@@ -163,25 +160,12 @@ class BpeDropout:
 
         # `lru_cache` needs tuples, whose elements are Python integers: converted once for all rows.
         tokens = ids.tolist()
-        bounds = itertools.pairwise([*places.tolist(), len(tokens)])
+        words = (tuple(tokens[start:end]) for start, end in itertools.pairwise([*places.tolist(), len(tokens)]))
+        segmented = (
+            (self._cached_segment if len(word) <= LONGEST_CACHED_WORD else self.segment)(word, variant)
+            for word, variant in zip(words, variants.tolist(), strict=True)
+        )
         return [
-            (self._segment if end - start <= LONGEST_CACHED_WORD else self.segment)(tuple(tokens[start:end]), variant)
-            for (start, end), variant in zip(bounds, variants.tolist(), strict=True)
-        ], first_words
-
-    def lengths(self, rows: Sequence[np.ndarray], *key: np.ndarray | int) -> np.ndarray:
-        """Return the number of tokens of each text that `__call__` returns for the same arguments."""
-        segments, first_words = self._segments(rows, key)
-        return np.add.reduceat(np.fromiter(map(len, segments), np.int64, len(segments)), first_words)
-
-    def __call__(self, rows: Sequence[np.ndarray], *key: np.ndarray | int) -> list[np.ndarray]:
-        """Return the token ids of a random segmentation of each text.
-
-        Args:
-            rows: token ids of each text (T_i,), for n > 0 texts of at least one token each.
-            key: what the segmentations depend on besides the seed, such as the number of each text (n,) and the epoch.
-        """
-        segments, first_words = self._segments(rows, key)
-        bounds = itertools.pairwise([*first_words.tolist(), len(segments)])
-        chain = itertools.chain.from_iterable
-        return [np.array(list(chain(segments[start:end])), dtype=rows[0].dtype) for start, end in bounds]
+            np.fromiter(itertools.chain.from_iterable(itertools.islice(segmented, count)), rows[0].dtype)
+            for count in words_per_row.tolist()
+        ]

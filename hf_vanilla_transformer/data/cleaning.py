@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import UserError
 from ..files import checksum
 from .formats import DataError
-from .language_filter import is_other_language
+from .languages import is_other_language
 
 VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed code cleans the text again
 MIN_PAIRS_PER_PROCESS = 50_000  # fewer pairs are tokenised in less time than it takes to start a process

@@ -69,11 +69,11 @@ def decode(content: bytes, encoding: str | None, languages: Sequence[str]) -> tu
     detect = import_extra("charset_normalizer", "import").from_bytes
     # among all encodings, few lines of Hebrew look as good in Thai
     pages = detect(sample, cp_isolation=likely)
-    found = min(pages, key=lambda page: (page.chaos, likely.index(page.encoding)), default=None)
-    found = found or detect(sample).best()
-    if found is None:
+    match = min(pages, key=lambda page: (page.chaos, likely.index(page.encoding)), default=None)
+    match = match or detect(sample).best()
+    if match is None:
         raise ExchangeError("neither UTF-8 nor any encoding that can be recognised; give --encoding")
     try:
-        return content.decode(found.encoding), found.encoding
+        return content.decode(match.encoding), match.encoding
     except UnicodeDecodeError:
-        raise ExchangeError(f"neither UTF-8 nor {found.encoding}, as its start suggests; give --encoding") from None
+        raise ExchangeError(f"neither UTF-8 nor {match.encoding}, as its start suggests; give --encoding") from None

@@ -1,18 +1,28 @@
-"""Language names as the Hub expects them: ISO 639 codes and BCP 47 tags."""
+"""Languages: their names as the Hub expects them, ISO 639 codes and BCP 47 tags; and in which one a text is.
+
+py3langid (Lui & Baldwin 2012), whose model is part of its package, identifies the language of a text.
+"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
+from ..errors import UserError
 from ..files import import_extra
+
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
 
 _NAME = re.compile(r"([A-Za-z]{2,3})((?:[-_@][A-Za-z0-9]{2,8})*)")
 _COLUMNS = ("src", "tgt", "trg")  # usual names of columns, although two of them are codes
+MIN_PROBABILITY = 0.9  # of the other language; lower ones are mostly names, numbers and short phrases
 
 
 def base_code(name: str) -> str | None:
-    """Return the code of ISO 639 in the name of a language, such as pt for `pt_BR`; None for others: `Source`."""
-    found = _NAME.fullmatch(name)
-    code = found[1].lower() if found else None
+    """Return the code of ISO 639 in the name of a language, such as pt for `pt_BR`; None for another name."""
+    match = _NAME.fullmatch(name)
+    code = match[1].lower() if match else None
     return None if code in _COLUMNS else code
 
 
@@ -46,3 +56,45 @@ def not_languages(names: Iterable[str]) -> str:
     advice = "to name it, use `vanilla-transformer import` with --columns for the names in the file"
     message = f"not a code such as en or pt-BR, so the card will not name the language; {advice}."
     return f"{' and '.join(wrong)}: {message}" if wrong else ""
+
+
+@cache  # the model is slow to load
+def _identifier() -> "LanguageIdentifier":
+    langid = import_extra("py3langid.langid", "clean")
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+
+
+def check_known(*languages: str) -> None:
+    """Check that the languages can be identified.
+
+    Raises:
+        ImportError: if py3langid is not installed.
+        ValueError: if it does not know a language.
+    """
+    for language in languages:
+        if language not in _identifier().labels:
+            raise UserError(
+                f"--filter_language cannot identify {language!r}: py3langid does not know it. If it is not the ISO "
+                "639-1 code of the language, such as en, use that code; otherwise omit the flag."
+            )
+
+
+def is_other_language(text: str, language: str) -> bool:
+    """Return whether `text` is almost certainly in another language than `language` (an ISO 639-1 code)."""
+    likely, probability = _identifier().classify(text)
+    return likely != language and probability >= MIN_PROBABILITY
+
+
+def probabilities(text: str, languages: Sequence[str]) -> dict[str, float]:
+    """Return the probability of each language, given that `text` is in one of them; 0 for unknown languages.
+
+    Args:
+        languages: codes of ISO 639-1, followed by a region or script, if any, such as pt-BR; these do not count.
+
+    Raises:
+        ImportError: if py3langid is not installed.
+    """
+    ranked = {label: float(probability) for label, probability in _identifier().rank(text)}
+    known = {language: ranked.get(re.split("[-_]", language)[0], 0.0) for language in languages}
+    total = sum(known.values())
+    return {language: probability / total if total else 0.0 for language, probability in known.items()}

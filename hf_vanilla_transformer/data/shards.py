@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..files import JsonObject
 from .batching import MaxTokensBatchSampler, Rows
-from .formats import DataError, read_checked
+from .formats import DataError, check_finished, read_checked
 
 MANIFEST = "manifest.json"
 PREPARE_AGAIN = "prepare the text again in a new folder"
@@ -33,8 +33,8 @@ def read_manifest(folder: str | Path) -> JsonObject:
     Raises:
         DataError: if the manifest is damaged.
     """
-    shards = {str: {"pairs": int, "bytes": int}}
-    manifest = read_checked(Path(folder, MANIFEST), {}, {"pairs": int, "shards": shards}, PREPARE_AGAIN)
+    finished = {"read": int, "pairs": int, "drops": {str: int}, "shards": {str: {"pairs": int, "bytes": int}}}
+    manifest = read_checked(Path(folder, MANIFEST), {}, finished, PREPARE_AGAIN)
     if manifest["whole"] and not manifest["shards"]:
         raise DataError(f"{Path(folder, MANIFEST)} is damaged: it names no shards; {PREPARE_AGAIN}.")
     return manifest
@@ -43,12 +43,9 @@ def read_manifest(folder: str | Path) -> JsonObject:
 def finished_manifest(folder: str) -> JsonObject:
     """Return the manifest of a finished folder, after checking that every shard exists and has the right size."""
     manifest = read_manifest(folder)
-    if not manifest["whole"]:
-        raise DataError(f"{folder} is not finished; run the command that created it again to finish it.")
+    check_finished(folder, manifest, manifest.get("shards", ()), PREPARE_AGAIN)
     for name, shard in manifest["shards"].items():
         file = Path(folder, name)
-        if not file.is_file():
-            raise DataError(f"{file} is missing; {PREPARE_AGAIN}.")
         # The size reveals an interrupted copy without reading gigabytes, as a checksum would.
         size = file.stat().st_size
         if size != shard["bytes"]:
@@ -102,12 +99,12 @@ class ShardStream(Rows, IterableDataset):
         table = load_shards(self.folder).data
         longest = max(pc.max(table[f"{side}_length"]).as_py() for side in ("source", "target"))
         if longest > self.max_tokens:
-            found = f"{self.folder} has pairs of up to {longest} tokens, which exceeds --max_tokens {self.max_tokens}"
+            problem = f"has pairs of up to {longest} tokens, which exceeds --max_tokens {self.max_tokens}"
             advice = "raise --max_tokens, or prepare the text again with a lower --max_sentence_tokens"
-            raise DataError(f"{found}; {advice}.")
-        self.sampler(self.max_tokens, self.seed, readers=1, progress=False)
+            raise DataError(f"{self.folder} {problem}; {advice}.")
+        self.sampler(self.max_tokens, self.seed, readers=1)
 
-    def sampler(self, max_tokens: int, seed: int, readers: int, progress: bool) -> None:
+    def sampler(self, max_tokens: int, seed: int, readers: int) -> None:
         """Check that a shard has at least one pair for each of `readers` workers on every process.
 
         Raises:
@@ -116,8 +113,9 @@ class ShardStream(Rows, IterableDataset):
         readers *= self.world_size
         pairs = max(self.shards.values())
         if readers > pairs:
-            found = f"{self.folder} has at most {pairs} pairs per shard, too few for {readers} parallel readers"
-            raise DataError(f"{found}; lower --dataloader_num_workers or the number of processes.")
+            problem = f"has at most {pairs} pairs per shard, too few for {readers} parallel readers"
+            advice = "lower --dataloader_num_workers or the number of processes"
+            raise DataError(f"{self.folder} {problem}; {advice}.")
 
     def __iter__(self) -> Iterator[list[dict[str, list[int]]]]:
         worker = get_worker_info()
@@ -144,17 +142,17 @@ class ShardStream(Rows, IterableDataset):
     def _read(self, name: str, reader: int, num_readers: int) -> Iterator[dict[str, list[int]]]:
         """Yield every `num_readers`-th pair of a shard, starting at index `reader`."""
         file = Path(self.folder, name)
-        found = 0
+        count = 0
         try:
             # Not memory-mapped: pages of a mapped file would count as memory of this process.
             with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
                 for batch in batches:
                     # The pairs are counted across the batches of the file, whose sizes need not divide evenly.
-                    indices = pa.array(range((reader - found) % num_readers, batch.num_rows, num_readers), pa.int64())
+                    indices = pa.array(range((reader - count) % num_readers, batch.num_rows, num_readers), pa.int64())
                     yield from batch.select(["input_ids", "labels"]).take(indices).to_pylist()
-                    found += batch.num_rows
+                    count += batch.num_rows
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{file} can no longer be read: {error}") from None
         # Arrow reads a stream that was cut between two batches to its end without an error.
-        if found != self.shards[name]:
-            raise DataError(f"{file} is damaged: {found:,} pairs instead of {self.shards[name]:,}; {PREPARE_AGAIN}.")
+        if count != self.shards[name]:
+            raise DataError(f"{file} is damaged: {count:,} pairs instead of {self.shards[name]:,}; {PREPARE_AGAIN}.")

@@ -5,7 +5,6 @@ Whoever needs text asks a `Source`, and never what class it has.
 
 import glob
 import os
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -30,11 +29,9 @@ from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
-from .formats import NOT_LINES, READERS, DataError, Row, check_languages, ending_of, find_files, json_texts, read_lines
-from .identity import identify
-from .mixture import MixedRows
+from .formats import READERS, DataError, Row, check_languages, find_files, identify, json_texts, read_lines
+from .mixture import MixedRows, temperature_weights
 from .phrases import splits
-from .sampling import temperature_weights
 from .shards import ShardStream, finished_manifest, load_shards, read_manifest
 from .tags import prefix_ids
 
@@ -46,9 +43,9 @@ Languages = tuple[str, str]  # source and target language
 
 
 class Counts(NamedTuple):
-    """The numbers of pairs that were read (None if unknown) and used, and of those dropped for each reason."""
+    """The numbers of pairs that were read and used, and of those dropped for each reason."""
 
-    read: int | None
+    read: int
     used: int
     dropped: dict[str, int]
 
@@ -113,8 +110,7 @@ class Source:
     def counts(self) -> Counts:
         """Return how many pairs were read, used and dropped when it was tokenised."""
         reads, used, drops = zip(*(part.counts for part in self.parts), strict=True)
-        # Old prepared folders did not record what they read: then the total is unknown as well.
-        return Counts(None if None in reads else sum(reads), sum(used), sum(map(Counter, drops), Counter()))
+        return Counts(sum(reads), sum(used), sum(map(Counter, drops), Counter()))
 
     def identity(self) -> list:
         """Return what determines the pairs, in types of JSON: for each part, a list with the digests of its content.
@@ -122,7 +118,7 @@ class Source:
         Raises:
             DataError: if a file is missing, or a dataset cannot be read.
         """
-        return [each for part in self.parts for each in part.identity()]
+        return [content for part in self.parts for content in part.identity()]
 
     def count(self, most: int) -> int:
         """Return the number of pairs, before cleaning, or `most` if there are more; raises as `pairs` does."""
@@ -181,7 +177,7 @@ class Text(Source):
     languages: Languages
     tag: str | None = field(default=None, kw_only=True)
     weight: float | None = field(default=1.0, kw_only=True)
-    counts: Counts = field(default=Counts(None, 0, {}), init=False)
+    counts: Counts = field(default=Counts(0, 0, {}), init=False)
 
     def __post_init__(self):
         self.parts = [self]
@@ -263,7 +259,7 @@ class SentenceFile(TextFile):
 
 def text_to_exclude(path: str, languages: Languages) -> TextFile:
     """Return the sentences that `prepare --exclude` names: a file of them, or parallel text as for training."""
-    is_plain = Path(path).is_file() and ending_of(path).lower() not in NOT_LINES
+    is_plain = Path(path).is_file() and formats.ending_of(path).lower() not in formats.NOT_LINES
     return SentenceFile(languages, path) if is_plain else TextFile(languages, path)
 
 
@@ -283,8 +279,8 @@ class DirectedLines(TextFile):
         _, files = find_files(self.path, self.languages)
         rows = _cache(self.path, "directed .jsonl", files, self.expected, DIRECTED_PAIR)
         sides = zip(("source_lang", "target_lang"), self.languages, strict=True)
-        found = pc.and_(*(pc.equal(rows.data.column(side), language) for side, language in sides))
-        return rows.select_columns(["source", "target"]).select(np.flatnonzero(found.to_numpy()))
+        in_direction = pc.and_(*(pc.equal(rows.data.column(side), language) for side, language in sides))
+        return rows.select_columns(["source", "target"]).select(np.flatnonzero(in_direction.to_numpy()))
 
 
 @dataclass(eq=False)
@@ -319,17 +315,15 @@ class PreparedFolder(TextFile):
         if not load_tokenizer(self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
             advice = "prepare it with this run's tokenizer"
             raise UserError(f"{self.path} was prepared with another vocabulary; {advice}.")
-        self.counts = Counts(manifest.get("read"), manifest["pairs"], manifest.get("drops") or {})
+        self.counts = Counts(manifest["read"], manifest["pairs"], manifest["drops"])
         prefix = self.prefix(how)
         if self.streamed and prefix:
             raise UserError(f"{self.path} cannot be streamed: the model's sources start with a tag.")
         rows: Rows = TokenRows(load_shards(self.path), prefix)
-        # the samplers check only the tokens of a batch
-        if how.longest < how.max_tokens:
-            longest = max(int(side.max()) for side in rows.lengths)
-            if longest > how.longest:
-                found = f"{self.path} has pairs of up to {longest} tokens, more than {how.longest}"
-                raise DataError(f"{found}; prepare the text again with a lower --max_sentence_tokens.")
+        # The samplers check only that a pair fits into a batch, and not how many positions the model has.
+        if how.longest < how.max_tokens and (longest := max(int(side.max()) for side in rows.lengths)) > how.longest:
+            problem = f"has pairs of up to {longest} tokens, more than {how.longest}"
+            raise DataError(f"{self.path} {problem}; prepare the text again with a lower --max_sentence_tokens.")
         if self.streamed:
             rows = ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
         how.report(f"{label}: {self.counts.used:,} prepared pairs")
@@ -354,23 +348,23 @@ class HubDataset(Text):
         return f"{self.dataset} ({self.config_name})" if self.config_name else self.dataset
 
     def _load(self, **options):
-        if Path(self.dataset).is_dir() and glob.has_magic(os.path.abspath(self.dataset)):
-            # `datasets` takes the path of a folder for a pattern, and cannot be told otherwise
-            raise DataError(f"{self.dataset}: the path of a dataset may not contain any of * ? [; rename the folder.")
         if Path(self.dataset).is_dir():
+            # `datasets` takes the path of a folder for a pattern, and cannot be told otherwise
+            if glob.has_magic(os.path.abspath(self.dataset)):
+                problem = "the path of a dataset may not contain any of * ? ["
+                raise DataError(f"{self.dataset}: {problem}; rename the folder.")
             # `datasets` knows a file only by its path and time
-            identity = digest(self._files())
-            options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE, identity))
+            options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE, digest(self._files())))
         _check_cache()
         with _reading_errors(f"The dataset {self._origin}"):
             return load_dataset(self.dataset, self.config_name, **options)
 
     def _files(self) -> dict[str, str]:
         """Return the identity of each file in a local folder, by its path there; hidden ones are no text."""
-        files = sorted(file for file in Path(self.dataset).rglob("*") if file.is_file())
-        paths = {str(file.relative_to(self.dataset)): str(file) for file in files}
-        hidden = re.compile(rf"(^|{re.escape(os.sep)})\.")
-        return {path: identify(file) for path, file in paths.items() if not hidden.search(path)}
+        folder = Path(self.dataset)
+        paths = [file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file()]
+        visible = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
+        return {str(path): identify(str(folder / path)) for path in visible}
 
     @cached_property
     def _splits(self) -> DatasetDict:

@@ -9,15 +9,10 @@ from collections.abc import Iterable
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from ..model.text_rules_vanilla_transformer import Directions
+from ..model.text_rules_vanilla_transformer import LANGUAGE_TAG, Directions
+from ..model.text_rules_vanilla_transformer import language_tag as language_tag
 
-LANGUAGE_TAG = "<2"  # start of the tags of target languages
 _TAG = re.compile(r"<[^\s<>]+>")
-
-
-def language_tag(target_lang: str) -> str:
-    """Return the tag for a target language, as `Directions.tag` does."""
-    return f"<2{target_lang}>"
 
 
 def add_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str]) -> list[str]:
@@ -70,12 +65,12 @@ def prefix_ids(
     Raises:
         ValueError: if the model lacks the target language or the tag.
     """
-    tags = [Directions(config).tag(source_lang, target_lang), tag]
+    language = Directions(config).tag(source_lang, target_lang)
     known = special_tokens(tokenizer)
     named = _named_tokens(tokenizer)
+    others = [token for token in known if token not in named and not token.startswith(LANGUAGE_TAG)]
     # The user's own tag cannot be a language's: it would contradict the target language.
-    for given in filter(None, tags):
-        if given not in known or given in named or (given == tag and given.startswith(LANGUAGE_TAG)):
-            others = [token for token in known if token not in named and not token.startswith(LANGUAGE_TAG)]
-            raise UserError(f"This model has no tag {given}; it has {', '.join(others) or 'none'}.")
-    return tokenizer.convert_tokens_to_ids([given for given in tags if given])  # type: ignore[return-value]
+    for token, allowed in ((language, set(known) - named), (tag, others)):
+        if token and token not in allowed:
+            raise UserError(f"This model has no tag {token}; it has {', '.join(others) or 'none'}.")
+    return tokenizer.convert_tokens_to_ids([token for token in (language, tag) if token])  # type: ignore[return-value]

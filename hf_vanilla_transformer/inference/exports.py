@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..files import CARD, WEIGHT_FILES, checksum, new_folder
+from ..files import CARD, WEIGHT_FILES, checksum, new_folder, public_name
 from ..plugins import RUNTIMES, find, load, load_all
 from ..version import install_command
 
@@ -83,8 +83,7 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
             title=format.title,
             format=format.name,
             install=install_command("export"),
-            # not the path on this machine
-            name=Path(folder).resolve().name if Path(folder).exists() else folder,
+            name=public_name(folder),
             details=f", quantisation {quantization}" if quantization else "",
             usage=format.usage,
         )

@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..data.batching import Rows
 from ..data.cleaning import Cleaning
 from ..data.formats import names_languages
-from ..data.language_filter import check_known
+from ..data.languages import check_known
 from ..data.shards import is_prepared
 from ..data.source import (
     BuiltInPhrases,

@@ -165,13 +165,11 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         return model
 
     def train(self, *args, **kwargs):
-        """Train as `Seq2SeqTrainer.train` does; then restore the SIGTERM handler and stop work in the background."""
+        """Train as `Seq2SeqTrainer.train` does; then restore the SIGTERM handler."""
         try:
             return super().train(*args, **kwargs)
         finally:
             self.safeguards.restore_signals()
-            if self._sampler is not None:
-                self._sampler.stop()
 
     def _prepare_for_training(self, *args, **kwargs):
         """Create the optimizer and the schedule, and wrap the model, all of which check settings."""
@@ -183,7 +181,6 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         # transformers also does this, but after a resume it does not find the sampler inside accelerate's wrappers
         if self._sampler is not None:
             self._sampler.set_epoch(kwargs["epoch"])
-            self._sampler.epochs = self.state.num_train_epochs
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **kwargs)
         else:
@@ -195,9 +192,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if rows is None:
             return super().get_train_dataloader()
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        progress = self.is_world_process_zero() and not self.args.disable_tqdm
         readers = max(1, self.args.dataloader_num_workers)
-        self._sampler = rows.sampler(self.args.max_tokens, seed, readers, progress)
+        self._sampler = rows.sampler(self.args.max_tokens, seed, readers)
         # A stream's rows are whole batches, different ones on each process, so there is nothing to shard
         if self._sampler is None:
             return self._loader(rows, batch_size=None)

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from transformers import EvalPrediction, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.trainer_utils import denumpify_detensorize
 
-from ..data.batching import Rows, Seq2SeqCollator, as_rows, batches_by_length, by_name, pad
+from ..data.batching import Rows, as_rows, batches_by_length, by_name, pad
 from ..data.workers import prepare_data_worker
 from ..errors import UserError, checking_settings
 from ..inference.metrics import bleu, evaluate_translations, perplexity
@@ -98,8 +98,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
         return metrics
 
     def _rows(self, dataset) -> Rows | None:
-        """Return the dataset's rows, as arrays if the collator is this package's, or None if it has no length."""
-        return as_rows(dataset, as_arrays=isinstance(self.data_collator, Seq2SeqCollator))
+        """Return the dataset's rows, or None if it has no length."""
+        return as_rows(dataset)
 
     def _loader(self, rows: Rows, **batches) -> DataLoader:
         """Return a loader set up by the flags of transformers; `batches` are more arguments of `DataLoader`."""

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_vanilla_transformer.data import batching
-from hf_vanilla_transformer.data.batching import MaxTokensBatchSampler, Seq2SeqCollator, TokenRows, batches_by_length
+from hf_vanilla_transformer.data.batching import (
+    MaxTokensBatchSampler,
+    Seq2SeqCollator,
+    TokenRows,
+    as_rows,
+    batches_by_length,
+    by_name,
+)
 
 
 @st.composite
@@ -252,16 +259,45 @@ def test_token_rows_are_those_of_the_dataset(tokens):
     assert found == [tokens[i] for i in indices]
 
 
-def test_token_rows_are_sent_to_a_process_without_their_arrays(tokens):
+def test_token_rows_can_be_sent_to_another_process(tokens):
     rows = TokenRows(tokens)
     rows.__getitems__([0])
     copy = pickle.loads(pickle.dumps(rows))
-    assert vars(copy).keys() == {"dataset", "prefix"}
     assert [row["labels"].tolist() for row in copy.__getitems__([5])] == [tokens[5]["labels"]]
 
 
-def test_only_plain_datasets_of_tokens_are_read_as_token_rows(tokens):
-    assert TokenRows.supports(tokens)
-    assert not TokenRows.supports(tokens.with_format("torch"))
-    assert not TokenRows.supports(tokens.add_column("domain", ["news"] * len(tokens)))
-    assert not TokenRows.supports(tokens.to_list())
+def test_rows_of_a_dataset_are_given_as_it_gives_them(tokens):
+    for dataset in (tokens, tokens.with_format("torch"), tokens.add_column("domain", ["news"] * 20), list(tokens)):
+        rows = as_rows(dataset)
+        assert [list(map(int, row["labels"])) for row in rows.__getitems__([3, 0])] == [
+            tokens[3]["labels"],
+            tokens[0]["labels"],
+        ]
+        assert [side.tolist() for side in rows.lengths] == [list(map(len, tokens[side])) for side in batching.SIDES]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "problem"),
+    [
+        ([], "The dataset is empty"),
+        (
+            [{"source": "a dog", "target": "ein Hund"}],
+            '"input_ids" and "labels", token ids; this one has only source, ',
+        ),
+        ([{}], "this one has only nothing"),
+        (["a dog"], "this one has str"),
+        (Dataset.from_dict({"input_ids": [[1, 2]]}), "this one has only input_ids"),
+    ],
+)
+def test_a_dataset_without_pairs_of_token_ids_is_refused(dataset, problem):
+    with pytest.raises(ValueError, match=problem):
+        as_rows(dataset)
+
+
+def test_an_empty_dictionary_of_datasets_is_refused():
+    with pytest.raises(ValueError, match="the dictionary of datasets is empty"):
+        by_name({})
+
+
+def test_a_list_without_rows_has_no_lengths():
+    assert [side.tolist() for side in batching.GivenRows([]).lengths] == [[], []]

@@ -1,17 +1,55 @@
 """The built-in corpus: its splits, held-out combinations, word alignments and surface form."""
 
+import bz2
 import hashlib
+import itertools
+import json
 import re
 from collections import Counter
+from typing import NamedTuple
 
 import pytest
 
-from hf_vanilla_transformer.data.phrases import Phrase, splits
+from hf_vanilla_transformer.data.phrases import FILE, Phrase, splits
+
+
+class Annotated(NamedTuple):
+    """A phrase with all that the file says about it."""
+
+    en: str
+    de: str
+    combinations: set[tuple[str, str]]  # its adjective-noun and verb-object pairs, as English lemmas
+    unseen: bool
+    alignment: list[tuple[int, int]]
+    """Indices of an English and a German word that translate each other, in `str.split()` of each sentence.
+
+    Every English word is aligned, and every German one but an article without a counterpart: "the king's dog",
+    "der Hund des Königs".
+    """
 
 
 @pytest.fixture(scope="module")
-def corpus() -> dict[str, list[Phrase]]:
-    return splits()
+def corpus() -> dict[str, list[Annotated]]:
+    columns = json.loads(bz2.decompress(FILE.read_bytes()))
+    rows = itertools.starmap(Annotated, zip(*(columns[field] for field in Annotated._fields), strict=True))
+    annotated = (
+        row._replace(
+            combinations={tuple(pair.split("+")) for pair in row.combinations.split(", ") if pair},
+            alignment=[tuple(map(int, pair.split("-"))) for pair in row.alignment.split()],
+        )
+        for row in rows
+    )
+    return {name: list(itertools.islice(annotated, len(part))) for name, part in splits().items()}
+
+
+@pytest.fixture(scope="module")
+def phrases(corpus) -> list[Annotated]:
+    return [phrase for part in corpus.values() for phrase in part]
+
+
+def test_the_splits_are_those_of_the_file(corpus):
+    for name, part in splits().items():
+        assert part == [Phrase(phrase.en, phrase.de, bool(phrase.unseen)) for phrase in corpus[name]]
 
 
 def words(text: str) -> list[str]:
@@ -19,7 +57,7 @@ def words(text: str) -> list[str]:
 
 
 def test_the_corpus_is_the_one_that_published_scores_refer_to(phrases):
-    content = "".join(f"{phrase.en}\t{phrase.de}\t{phrase.unseen}\n" for phrase in phrases)
+    content = "".join(f"{phrase.en}\t{phrase.de}\t{bool(phrase.unseen)}\n" for phrase in phrases)
     digest = hashlib.sha256(content.encode()).hexdigest()
     assert digest == "e53470f0542bf19b159c1c6b031312c83aff1a21b7a8644f700298de45f4bd70"
 
@@ -60,10 +98,10 @@ IRREGULAR = {  # English forms that are not formed by an ending
 
 def test_the_words_of_every_combination_occur_in_the_sentence(phrases):
     for phrase in phrases:
-        found = set(words(phrase.en.lower()))
+        present = set(words(phrase.en.lower()))
         for word in (part.split()[0] for pair in phrase.combinations for part in pair):
             regular = {word, f"{word}s", f"{word}es", f"{word}d", f"{word}ed", f"{word[:-1]}ies", f"{word[:-1]}ied"}
-            assert found & {*regular, IRREGULAR.get(word)}, (word, phrase)
+            assert present & {*regular, IRREGULAR.get(word)}, (word, phrase)
 
 
 def test_adjectives_and_verbs_form_combinations_with_their_nouns(phrases):
@@ -104,7 +142,7 @@ def test_spacing_punctuation_and_contractions_are_correct(phrases):
         assert (phrase.en[-1] == "?") == (phrase.de[-1] == "?")
 
 
-def aligned_words(phrase: Phrase) -> list[tuple[str, str]]:
+def aligned_words(phrase: Annotated) -> list[tuple[str, str]]:
     """Return the pairs of words that translate each other, in lower case and without punctuation."""
     english, german = ([word.lower().rstrip(".,?") for word in text.split()] for text in phrase[:2])
     return [(english[i], german[j]) for i, j in phrase.alignment]
@@ -138,13 +176,13 @@ DICTIONARY = {
 
 
 def test_words_are_aligned_with_their_translations_in_a_dictionary(phrases):
-    found = Counter()
+    counts: Counter[str] = Counter()
     for pair in (pair for phrase in phrases for pair in aligned_words(phrase)):
         if pair[0] in DICTIONARY:
             assert pair[1] in DICTIONARY[pair[0]].split(), pair
-            found[pair[0]] += 1
-    assert sum(found.values()) > 10_000
-    assert found.keys() == DICTIONARY.keys()
+            counts[pair[0]] += 1
+    assert sum(counts.values()) > 10_000
+    assert counts.keys() == DICTIONARY.keys()
 
 
 @pytest.mark.parametrize(

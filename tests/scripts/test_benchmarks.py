@@ -103,7 +103,7 @@ def test_data_measures_preparing_planning_and_streaming():
     assert result["pairs"] == 2000
     assert result["duplicates found"] == result["duplicates"] == 400
     assert result["prepared, peak MB of all processes"] > 50
-    assert result["segmented with BPE dropout on all cores, pairs/s"] > 0
+    assert result["segmented with BPE dropout, pairs/s"] > 0
     assert result["streamed, pairs/s"] > 0
 
 

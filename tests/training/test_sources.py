@@ -82,7 +82,7 @@ def test_sources_of_all_formats_are_used_by_weight_on_one_and_two_processes(trai
     sizes = mixture.sizes
     assert sizes == [150, 100, 200]
     for processes in (1, 2):
-        sampler = mixture.sampler(128, seed=run.args.seed, readers=1, progress=False)
+        sampler = mixture.sampler(128, seed=run.args.seed, readers=1)
         for epoch in (0, 1):
             sampler.set_epoch(epoch)
             shards = [BatchSamplerShard(sampler, processes, i, even_batches=False) for i in range(processes)]
@@ -125,7 +125,7 @@ def test_a_temperature_uses_the_largest_source_once(train, run_flags, texts, tmp
 def test_one_plain_source_trains_as_before(train, run_flags, texts, tmp_path):
     run = train(*run_flags(tmp_path / "run", "--train_file", texts["moses"], "--vocab_size", "400"))
     lengths = run.train_dataset.lengths
-    sampler = run.train_dataset.sampler(64, seed=run.args.seed, readers=1, progress=False)
+    sampler = run.train_dataset.sampler(64, seed=run.args.seed, readers=1)
     assert list(sampler) == list(MaxTokensBatchSampler(*lengths, 64, seed=run.args.seed))
     settings = (tmp_path / "run" / "settings.yaml").read_text()
     assert f"train_file: {texts['moses']}" in settings

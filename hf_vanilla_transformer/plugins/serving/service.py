@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ...data.language_filter import probabilities
+from ...data.languages import probabilities
 from ...errors import UserError
 from ...files import import_extra
 from ...flags import Settings

@@ -1,14 +1,13 @@
 """Weights of sources: how often each pair is used over the epochs."""
 
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.data.sampling import WeightedBatchSampler, temperature_weights
+from hf_vanilla_transformer.data.mixture import WeightedBatchSampler, temperature_weights
 
 
 def lengths(count: int, seed: int = 0) -> tuple[list[int], list[int]]:
@@ -99,33 +98,9 @@ def test_the_same_seed_gives_the_same_epochs():
     assert first != other
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=3),
-    data=st.data(),
-    seed=st.integers(0, 5),
-)
-def test_batches_of_changing_lengths_have_room_for_the_guaranteed_lengths(sizes, data, seed):
-    weights = data.draw(st.lists(st.floats(0.03, 3.5), min_size=len(sizes), max_size=len(sizes)))
-    source, target = lengths(sum(sizes), seed)
-
-    def changing(numbers: np.ndarray) -> Callable[[], np.ndarray]:
-        growth = np.random.default_rng((seed, *numbers[:1])).integers(-3, 20, (2, len(numbers)))  # rarely, they shrink
-        return lambda: np.maximum(np.array([source, target])[:, numbers % len(source)] + growth, 1)
-
-    sampler = WeightedBatchSampler(source, target, 70, sizes, weights, seed, changing)
-    for batches in epochs(sampler, 4):
-        assert len(batches) == len(sampler)
-        for count, size, weight in zip(uses(batches, sizes), sizes, weights, strict=True):
-            assert abs(count - weight * size) <= 1
-        for batch in batches:
-            assert max(max(source[i] for i in batch), max(target[i] for i in batch)) * len(batch) <= 70
-
-
 def test_a_pair_that_never_fits_is_named_by_its_number():
-    for changing in (None, lambda numbers: lambda: np.ones((2, len(numbers)))):
-        with pytest.raises(ValueError, match="Pair 3 has 11 tokens, which exceeds max_tokens"):
-            WeightedBatchSampler([1, 1, 1, 11], [1, 1, 1, 2], 10, [3, 1], [2.5, 1], 0, changing)
+    with pytest.raises(ValueError, match="Pair 3 has 11 tokens, which exceeds max_tokens"):
+        WeightedBatchSampler([1, 1, 1, 11], [1, 1, 1, 2], 10, [3, 1], [2.5, 1])
 
 
 def test_a_source_without_pairs_is_allowed():

@@ -6,7 +6,7 @@ from hf_vanilla_transformer.data.cleaning import Cleaning, tokenize_pairs
 from hf_vanilla_transformer.data.phrases import splits
 
 langid = pytest.importorskip("py3langid")
-from hf_vanilla_transformer.data.language_filter import check_known, is_other_language  # noqa: E402
+from hf_vanilla_transformer.data.languages import check_known, is_other_language  # noqa: E402
 
 PAIRS = [
     ("A dog runs across the green meadow.", "Ein Hund läuft über die grüne Wiese."),
