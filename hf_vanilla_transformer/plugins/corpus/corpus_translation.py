@@ -17,7 +17,7 @@ from transformers import set_seed
 from transformers.utils import logging
 
 from ...data.formats import DataError, read_translation_manifest
-from ...data.identity import identify as identify_text
+from ...data.formats import identify as identify_text
 from ...files import CORPUS_MANIFEST, JsonObject, read_json, replacing
 from ...inference.exports import identify
 from ...inference.translator import Hypothesis, Translation, Translator

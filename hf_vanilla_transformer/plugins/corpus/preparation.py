@@ -18,8 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...data import cleaning
 from ...data.cleaning import all_dropped
-from ...data.formats import DataError, check_languages
-from ...data.identity import identify
+from ...data.formats import DataError, check_languages, identify
 from ...data.shards import MANIFEST, read_manifest
 from ...data.source import VERSION as SOURCE_VERSION
 from ...data.source import Source, Text, text_to_exclude

@@ -56,7 +56,7 @@ class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):
 def run(args: PrepareArguments) -> None:
     """Write a folder of shards, and print a summary as JSON."""
     from ...data.cleaning import Cleaning
-    from ...data.language_filter import check_known
+    from ...data.languages import check_known
     from ...data.source import HubDataset, Source, TextFile
     from ...data.tokenizer import adapt_tokenizer
     from ...model.loading import load_tokenizer
