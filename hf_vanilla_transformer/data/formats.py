@@ -26,6 +26,8 @@ MAX_LINE_BYTES = 1 << 20
 _TRANSLATE_AGAIN = "translate again into a new folder"
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
 COMPRESSIONS = (".gz", ".zst")
+# Reading so many bytes takes longer than a tick of the clock of a file system, so that a later write changes the state
+_LARGE = 1 << 26
 # Suffixes of files that are not lines of plain text; in lower case, since others are not recognised as formats.
 NOT_LINES = {*FORMATS, ".parquet"} - {".txt"}
 Row = dict[str, str]
@@ -467,12 +469,13 @@ def identify(file: str) -> str:
     """
     status = Path(file).stat()
     # With the time of the last change (ctime), which no program can set, unlike that of the last modification
-    digest = _digest_once(file, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    digest = _digest_once(file, state) if status.st_size >= _LARGE else checksum(Path(file))
     ending = ending_of(file)
     return f"{ending} {digest}" if ending in READERS else digest
 
 
 @lru_cache
 def _digest_once(file: str, state: tuple[int, ...]) -> str:
-    """Return the digest of a file, which a process reads only once while its state is the same."""
+    """Return the digest of a large file, which a process reads only once while its state is the same."""
     return checksum(Path(file))
