@@ -31,7 +31,7 @@ def lines(multi30k) -> Callable[[str], list[str]]:
 
 @pytest.fixture(scope="module")
 def folders(multi30k, lines, tmp_path_factory) -> tuple[Path, Path]:
-    """The folders of a converted model with random weights, and of one adapted to Multi30k for a quarter of a minute."""
+    """The folders of a converted model with random weights, and of one adapted to Multi30k for some seconds."""
     folder = tmp_path_factory.mktemp("opus")
     source, target = lines("train.en"), lines("train.de")
     tokenizer = write_opus_tokenizer(folder / "opus-mt-en-de", source[:5000], target[:5000], size=1500)
