@@ -170,8 +170,8 @@ def learning_rates(result: JsonObject) -> "Figure":
 def main(argv: Sequence[str] | None = None) -> None:
     description = "Find usable learning rates: raise the rate without the schedule, then try factors on the schedule."
     try:
-        model, data, args = parse_arguments(sys.argv[1:] if argv is None else argv, "range_test.py", description)
-        run_experiment(range_test, model, data, args, say)
+        (recipe,) = parse_arguments(sys.argv[1:] if argv is None else argv, "range_test.py", description)
+        run_experiment(range_test, recipe, say)
     except KeyboardInterrupt:
         sys.exit(130)
     except (ValueError, ImportError, ArithmeticError, OSError) as error:

@@ -233,6 +233,17 @@ def test_fine_tuning_onto_new_languages_adds_their_tags(train, run_flags, texts,
     assert train(*flags, *more) is None  # the run is finished
 
 
+def test_a_model_that_is_tuned_on_one_new_direction_keeps_its_own(small_model, run_flags, tmp_path):
+    small_model(source_lang="en", target_lang="de").save_pretrained(tmp_path / "model")
+    start = ["--model_name_or_path", str(tmp_path / "model"), "--output_dir", str(tmp_path / "run"), "--use_cpu"]
+    for pair, directions, known in (("en-fr", ["en-de", "en-fr"], ("en", None)), ("en-de", None, ("en", "de"))):
+        (recipe,) = parse_arguments([*start, "--language_pairs", pair])
+        assert recipe.config.language_pairs == directions
+        assert (recipe.config.source_lang, recipe.config.target_lang) == known
+        # the text itself is only of the new direction
+        assert recipe.data.language_pairs == (["en-fr"] if pair == "en-fr" else None)
+
+
 def test_a_tag_marks_the_sources_of_one_text(train, run_flags, texts, tmp_path, capsys, monkeypatch):
     flags = ["--train_file", texts["moses"], texts["jsonl"], "--source_tag", "", "<bt>", "--vocab_size", "400"]
     run = train(*run_flags(tmp_path / "run", *flags))

@@ -1,4 +1,4 @@
-"""Protect long runs: one run per folder, SIGTERM, non-finite losses, lost workers and processes."""
+"""What can go wrong in a long run: SIGTERM, losses that are not finite, lost processes, no memory left."""
 
 import signal
 import sys
@@ -6,17 +6,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from accelerate.accelerator import Accelerator
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from ..errors import UserError
-from ..files import check_folder
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .sharding import is_sharded
 
@@ -32,32 +29,6 @@ _LOST_PEER = (
 )
 
 
-@contextmanager
-def one_run(folder: str | Path) -> Iterator[None]:
-    """Lock `folder` for a single run; the lock is released even if its process is killed.
-
-    Raises:
-        ValueError: if another run is using the folder, or it is a file.
-    """
-    folder = Path(folder)
-    check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "run.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(f"Another run is using {folder}; wait until it ends or choose another folder.") from None
-    try:
-        yield
-    finally:
-        # Deleted while it is still locked, so that the file of a run that starts now is not the one deleted
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-        # A run that was refused leaves no trace
-        if not any(folder.iterdir()):
-            folder.rmdir()
-
-
 class DivergedError(UserError, FloatingPointError):
     """Training has diverged: the losses of several updates in a row were not finite."""
 
@@ -70,7 +41,7 @@ class _Batch(NamedTuple):
     first_target: torch.Tensor
 
 
-class Safeguards(TrainerCallback):
+class UpdateGuard(TrainerCallback):
     """Stop on SIGTERM and skip updates with a non-finite loss, on all processes at the same update.
 
     After SIGTERM, which clusters send before they reclaim a machine, training finishes the current update (the next
