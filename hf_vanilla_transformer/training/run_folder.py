@@ -104,9 +104,15 @@ def recorded_settings(folder: str | Path) -> Settings | None:
         settings = read_yaml(file)
     except ValueError:
         settings = None
-    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
+    if not isinstance(settings, dict) or not all(map(_is_setting, settings, settings.values())):
         raise UserError(f"{file} is damaged; choose another --output_dir, or restore the file.")
     return settings
+
+
+def _is_setting(name: object, value: object) -> bool:
+    """Return whether a pair of a recorded run is a setting: a name, and text, a number or a list of these."""
+    items = value if isinstance(value, list) else [value]
+    return isinstance(name, str) and all(isinstance(item, (str, int, float)) for item in items)
 
 
 def differences(before: Settings, settings: Settings) -> dict[str, str]:

@@ -22,7 +22,9 @@ def test_written_settings_are_a_recipe(tmp_path):
     assert flags == {"learning_rate": ["1.0e-09"], "report_to": ["a", "b"], "bf16": ["false"]}
 
 
-@pytest.mark.parametrize("content", [b"d_model: [", b"\xff", b"- a", b"words", b"[" * 5000, b"a: &a [x]\nb: *a"])
+@pytest.mark.parametrize(
+    "content", [b"d_model: [", b"\xff", b"- a", b"words", b"[" * 5000, b"a: {b: 1}", b"a: 2020-01-01"]
+)
 def test_the_error_of_damaged_settings_names_the_file(tmp_path, content):
     write_settings(SETTINGS, str(tmp_path), "head")
     (tmp_path / "settings.yaml").write_bytes(content)
