@@ -57,33 +57,21 @@ _INHERITED: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
     (_NOTHING, ("include_", "predict_with_generate", "do_", "enable_jit_checkpoint", "restore_callback_")),
 )
 
-_SIZED = "batches are sized by max_tokens"
-_SORTED = "batches always hold pairs of similar length"
-_PRECISE = "validation computes the loss as in training, and BLEU in float32"
-_METRICS = "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU"
-_SUMS = "validation stores only sums and translations"
-# The flags of transformers that have no effect here, and why. They are not in the help, and refused.
-NO_EFFECT: dict[str, str] = {
-    "auto_find_batch_size": _SIZED,
-    "per_device_train_batch_size": _SIZED,
-    "per_device_eval_batch_size": _SIZED,
+# The flags of transformers that have no effect here, with the reason. They are not in the help, and refused.
+_NO_EFFECT = {
+    "auto_find_batch_size per_device_train_batch_size per_device_eval_batch_size": "batches are sized by max_tokens",
+    "length_column_name sortish_sampler train_sampling_strategy": "batches always hold pairs of similar length",
     "dataloader_drop_last": "every epoch uses every pair",
-    "length_column_name": _SORTED,
-    "sortish_sampler": _SORTED,
-    "train_sampling_strategy": _SORTED,
     "save_only_model": "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead",
-    "bf16_full_eval": _PRECISE,
-    "fp16_full_eval": _PRECISE,
-    "batch_eval_metrics": _METRICS,
-    "include_for_metrics": _METRICS,
-    "label_names": _METRICS,
-    "prediction_loss_only": _METRICS,
-    "eval_accumulation_steps": _SUMS,
-    "eval_do_concat_batches": _SUMS,
-    "eval_use_gather_object": _SUMS,
+    "bf16_full_eval fp16_full_eval": "validation computes the loss as in training, and BLEU in float32",
+    "batch_eval_metrics include_for_metrics label_names prediction_loss_only": (
+        "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU"
+    ),
+    "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object": "validation stores only sums and texts",
     "do_predict": "`vanilla-transformer evaluate` scores a test text",
     "generation_max_length": "a translation may be 50 tokens longer than its source",
 }
+NO_EFFECT = {name: reason for names, reason in _NO_EFFECT.items() for name in names.split()}
 
 _not_negative = number(float, "at least 0", low=0)
 _at_least_1 = number(float, "at least 1", low=1)

@@ -90,17 +90,12 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
             `output_dir` already holds a model.
         FileNotFoundError: if a folder does not have its weights in a single safetensors file.
     """
-    mean = mean_weights(folders)
     with new_folder(output_dir, MODEL) as output:
-        write_average(mean, Path(folders[-1]), output)
+        write_average(folders, output)
 
 
-def mean_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
-    """Return the mean of the weights in `folders`.
-
-    Raises:
-        ValueError, FileNotFoundError: as for `average_checkpoints`.
-    """
+def write_average(folders: Sequence[str | Path], output: Path) -> None:
+    """Write the mean of the weights in `folders` to an existing folder; the rest is as in `average_checkpoints`."""
     if not folders:
         raise UserError("There are no checkpoints to average.")
     sums: dict[str, torch.Tensor] = {}
@@ -117,23 +112,19 @@ def mean_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
             # float64, because a sum in bfloat16 would lose what distinguishes neighbouring checkpoints
             sums[name] = sums.get(name, 0.0) + weight.double()
 
-    # `weights` are those of the last folder, in whose dtypes the mean is saved
-    return {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
-
-
-def write_average(mean: dict[str, torch.Tensor], last: Path, output: Path) -> None:
-    """Write averaged weights, with the configuration and tokenizer of the folder `last`."""
-    for file in model_files(last).values():
+    for file in model_files(Path(folders[-1])).values():
         shutil.copy2(file, output)
+    # `weights` are those of the last folder, in whose dtypes the mean is saved
+    mean = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     save_file(mean, output / WEIGHTS, metadata={"format": "pt"})
 
 
 class ResumedState(TrainerCallback):
     """Apply the flags to the state in a checkpoint, where transformers would keep the former ones.
 
-    The intervals of logging, validation and saving are those of the flags. If another metric has been chosen, the best
-    validation so far is found again in the log. Early stopping counts the validations since the best one, and may be
-    new.
+    The intervals of logging, validation and saving are those of the flags. The best validation so far is found again
+    in the log, since another metric may have been chosen. Early stopping counts the validations since the best one,
+    and may be new.
 
     Args:
         early_stopping: the callback that stops training, if there is one.
@@ -153,9 +144,7 @@ class ResumedState(TrainerCallback):
             state.log_history = [log for log in state.log_history if not any(name.startswith("eval_") for name in log)]
         metric = f"eval_{args.metric_for_best_model}"
         validations = [log for log in state.log_history if metric in log]
-        best = {"step": state.best_global_step, metric: state.best_metric}
-        if not any(best.items() <= log.items() for log in validations):
-            self._find_best(validations, metric, args, state)
+        self._find_best(validations, metric, args, state)
         if self._early_stopping is not None:
             worse = sum(log["step"] > (state.best_global_step or 0) for log in validations)
             self._early_stopping.early_stopping_patience_counter = worse

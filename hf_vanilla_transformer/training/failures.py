@@ -189,7 +189,9 @@ def reason_for(error: BaseException) -> str | None:
         # Accumulation alone saves nothing, and neither may change in the folder of a run
         training = "--gradient_accumulation_steps N with an N-th of --max_tokens, in another --output_dir"
         return f"Out of memory {place}: use smaller batches (--max_tokens; in training, {training})."
-    if isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
+    # The last two are raised if a worker dies while it sends data
+    is_lost_worker = isinstance(error, (BrokenExecutor, ConnectionResetError, EOFError))
+    if is_lost_worker or any(words in text for words in _LOST_WORKER):
         return "A data-loading process died, possibly out of memory; run the same command again to resume."
     if any(words in text for words in _LOST_PEER):
         return "Another process of this run was lost; run the same command again to resume from the newest checkpoint."
@@ -205,9 +207,7 @@ def explain_failures() -> Iterator[None]:
         # torch's SIGCHLD handler may raise again for the same lost worker, here or while the error is printed
         with suppress(RuntimeError):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # The last two are raised if a worker dies while it sends data
-        lost = isinstance(error, (ConnectionResetError, EOFError))
-        reason = reason_for(RuntimeError(_LOST_WORKER[0]) if lost else error)
+        reason = reason_for(error)
         if reason is None:
             raise
         raise OSError(reason) from error
