@@ -165,20 +165,47 @@ def read_json(file: Path) -> Any:
     return document
 
 
+class _YamlLoader(yaml.SafeLoader):
+    """Refuses aliases, which expand a short document without limit, and more than `MAX_NESTING` levels."""
+
+    level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        problem = _NESTED if self.level == MAX_NESTING else "aliases are not supported"
+        if self.level == MAX_NESTING or self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.peek_event().start_mark)
+        self.level += 1
+        node = super().compose_node(parent, index)
+        self.level -= 1
+        return node
+
+
+def compose_yaml(file: Path) -> yaml.Node | None:
+    """Return the root of a YAML file, whose nodes know their lines, or None if it is empty.
+
+    Raises:
+        OSError, ValueError: as `read_document`.
+        yaml.YAMLError: if it is not YAML, has aliases, or has more than `MAX_NESTING` levels.
+    """
+    return yaml.compose(read_document(file, MAX_YAML_BYTES), Loader=_YamlLoader)
+
+
 def read_yaml(file: Path) -> Any:
-    """Return the content of a YAML file.
+    """Return the content of a YAML file, in types of JSON.
 
     Raises:
         OSError: if it cannot be read.
-        ValueError: if it is damaged.
+        ValueError: if it is damaged, or as `compose_yaml`.
     """
     try:
-        return yaml.safe_load(read_document(file, MAX_YAML_BYTES))
+        root = compose_yaml(file)
+        document = root and yaml.SafeLoader("").construct_document(root)
+        # JSON refuses what only YAML has, such as dates, and integers with too many digits to be printed
+        json.dumps(document)
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
         # YAML raises the last three for values that do not suit their tags
         raise UserError(f"{file} is damaged: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise UserError(f"{file} is damaged: nested too deeply") from None
+    return document
 
 
 def check_folder(path: str | Path) -> None:

@@ -17,7 +17,7 @@ import yaml
 from transformers import Seq2SeqTrainingArguments
 
 from ..errors import UserError
-from ..files import MAX_YAML_BYTES, read_document
+from ..files import compose_yaml
 from ..flags import Decides, FlagParser, Flags, Part, Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import load_config
@@ -265,13 +265,11 @@ def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
 def _read_mapping(path: str) -> list[tuple[yaml.Node, yaml.Node]]:
     """Return the keys and values of a YAML mapping as nodes, which hold their line numbers."""
     try:
-        root = yaml.compose(read_document(Path(path), MAX_YAML_BYTES), yaml.SafeLoader)
+        root = compose_yaml(Path(path))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{line}: not YAML ({getattr(error, 'problem', None) or error}).") from None
-    except RecursionError:
-        raise UserError(f"{path}: not YAML (nested too deeply).") from None
     except ValueError as error:
         raise UserError(f"{path}: {error}.") from None
     if not isinstance(root, yaml.MappingNode):
