@@ -261,7 +261,7 @@ class FlagParser(argparse.ArgumentParser):
             settings["required"] = True
         group.add_argument(*_spellings(flag.name), **settings)
         if default is True:
-            off = {"action": "store_false", "default": argparse.SUPPRESS, "help": f"Turn off --{flag.name}."}
+            off: Settings = {"action": "store_false", "default": argparse.SUPPRESS, "help": f"Turn off --{flag.name}."}
             group.add_argument(*_spellings(f"no_{flag.name}"), dest=flag.name, **off)
 
 

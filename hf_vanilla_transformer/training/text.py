@@ -97,7 +97,7 @@ def _source_languages(data: DataArguments) -> list[Languages | None]:
     directed = [names_languages(origin) for origin in origins]
     # The pairs are then those that may occur in the lines, and need not be one per source
     if all(directed):
-        return [None] * len(origins)
+        pairs = pairs[:1]
     languages = _for_each("language_pairs", pairs, len(origins), pairs[0])
     return [None if own else pair for own, pair in zip(directed, languages, strict=True)]
 
@@ -229,16 +229,16 @@ def tokenize_text(
     with args.main_process_first(desc="tokenising the text"):
         tokenizer = _load_tokenizer(tokenizer_path or folder, recipe.config, tags)
         how = Tokenization(
-            tokenizer,
-            recipe.config,
-            args.max_tokens,
-            report,
-            Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None,
-            data.filter_language,
-            data.bpe_dropout,
-            args.batch_seed,
-            args.process_index,
-            args.world_size,
+            tokenizer=tokenizer,
+            config=recipe.config,
+            max_tokens=args.max_tokens,
+            report=report,
+            cleaning=Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None,
+            filter_language=data.filter_language,
+            bpe_dropout=data.bpe_dropout,
+            seed=args.batch_seed,
+            rank=args.process_index,
+            world_size=args.world_size,
         )
         train = training.tokenize(how, "train")
         # Scores are of the whole validation text, however unclean
@@ -246,13 +246,13 @@ def tokenize_text(
         texts = dict(zip(_names(validation), validation, strict=True))
         rows = {name: text.tokenize(how, f"validation, {name}".removesuffix(", ")) for name, text in texts.items()}
     return TokenizedText(
-        tokenizer,
-        train,
-        rows.get("", rows or None),
-        training.counts.used,
-        [_about(source) for source in training.parts],
-        {name: "-".join(text.languages) for name, text in texts.items()},
-        _contents(training.parts, validation),
+        tokenizer=tokenizer,
+        train=train,
+        validation=rows.get("", rows or None),
+        num_pairs=training.counts.used,
+        sources=[_about(source) for source in training.parts],
+        directions={name: "-".join(text.languages) for name, text in texts.items()},
+        contents=_contents(training.parts, validation),
     )
 
 

@@ -44,7 +44,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         processing_class: the tokenizer, which is saved with the model and needed for BLEU in validation (`eval_bleu`).
 
     Raises:
-        ValueError: for arguments without effect, or a `metric_for_best_model` that validation does not report.
+        ValueError: for a `metric_for_best_model` that validation does not report, or flags that exclude each other.
     """
 
     def __init__(self, model=None, args=None, data_collator=None, **kwargs):
@@ -111,7 +111,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         """Set what accelerate has no flag for.
 
         Raises:
-            ValueError: for flags that cannot be used together.
+            ValueError: for flags that exclude each other.
         """
         args = self.args
         if args.device.type == "cuda" and args.dataloader_pin_memory:

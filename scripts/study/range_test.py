@@ -142,7 +142,7 @@ def _schedule_on(experiment: Experiment) -> list[JsonObject]:
             metrics = trainer.evaluate()
             loss = next(value for name, value in metrics.items() if name.endswith("_loss"))  # of the first text
         except ArithmeticError:
-            # the safeguards end a run that diverges
+            # the trainer ends a run that diverges
             loss = math.inf
         peak = noam(min(args.max_steps, warmup), experiment.config.d_model, warmup, factor)
         rows.append({"factor": factor, "peak_rate": peak, "eval_loss": loss if math.isfinite(loss) else None})

@@ -50,9 +50,7 @@ def test_prepared_text_and_early_stopping_are_supported_but_not_streaming(tune, 
         (["--report_to", "nobody"], "--report_to nobody: "),
     ],
 )
-def test_unsupported_settings_are_reported(
-    more, message, tune, flags, small_model, tmp_path, monkeypatch, capsys
-):
+def test_unsupported_settings_are_reported(more, message, tune, flags, small_model, tmp_path, monkeypatch, capsys):
     if "--model_name_or_path" in more:
         monkeypatch.chdir(tmp_path)
         small_model().save_pretrained("x")
