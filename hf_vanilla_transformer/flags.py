@@ -266,9 +266,9 @@ class FlagParser(argparse.ArgumentParser):
 
 
 def _help(help: str | None, default: object) -> str | None:
-    """Return the help of a flag with its default, unless that says nothing."""
+    """Return the help of a flag with its default, unless that says nothing, or the help names another."""
     says_nothing = default in ("", []) or any(default is value for value in (None, False, MISSING))
-    return help if says_nothing else f"{help} (default: {default})"
+    return help if says_nothing or "(default" in str(help) else f"{help} (default: {default})"
 
 
 def _title(kind: type[Flags], name: str) -> str:
