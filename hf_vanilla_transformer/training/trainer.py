@@ -219,8 +219,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if num_items_in_batch is None:
             loss = loss / tokens
         else:
-            # Under DataParallel, it is repeated for each GPU
-            loss = loss / torch.as_tensor(num_items_in_batch).flatten()[0]
+            loss = loss / num_items_in_batch
             if self.args.average_tokens_across_devices:
                 # The count is of all processes, but DDP averages gradients over them instead of adding them up
                 loss = loss * self.accelerator.num_processes

@@ -145,18 +145,6 @@ def test_the_r_drop_loss_combines_two_passes_and_their_divergence(trainer, small
     torch.testing.assert_close(loss.double(), (entropies + 5.0 * divergence / 2) / 2 / tokens, rtol=1e-5, atol=0.0)
 
 
-def test_the_token_count_may_be_repeated_for_each_gpu(trainer):
-    run = trainer()
-    batch = run.data_collator([run.train_dataset[i] for i in range(3)])
-    run.current_gradient_accumulation_steps = 1
-    once, twice = (
-        run.compute_loss(run.model.train(), dict(batch), num_items_in_batch=count)
-        for count in (torch.tensor(40), torch.full((2, 1), 40))
-    )
-    assert twice.shape == ()
-    torch.testing.assert_close(once, twice)
-
-
 @pytest.mark.parametrize(("limit", "kept"), [(2, (2, 4, 5)), (1, (2, 5))])
 def test_the_best_checkpoint_is_kept_besides_the_newest(trainer, tmp_path, limit, kept):
     settings = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 1, "save_total_limit": limit}
