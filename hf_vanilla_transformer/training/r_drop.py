@@ -36,5 +36,6 @@ def r_drop_loss(
     wide = torch.promote_types(logits.dtype, torch.float32)
     logits = logits.to(wide)
     smoothed, plain = cross_entropies(logits, labels.repeat(2, 1), smoothing, pad_token_id)
-    divergence = symmetric_divergence(*logits.chunk(2), labels)
+    first, second = logits.chunk(2)
+    divergence = symmetric_divergence(first, second, labels)
     return (smoothed + alpha * divergence) / 2, plain / 2

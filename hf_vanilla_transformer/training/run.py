@@ -147,8 +147,6 @@ class _Run:
         data = self.recipe.data
         model = self.recipe.model
         prepared = prepared_folder(data)
-        if data.streaming and not prepared:
-            raise UserError("--streaming reads a folder made by `prepare`; give one as --train_file.")
         # A checkpoint has its own tokenizer, too, but the flags are those with which it was learned
         origin = prepared or model.tokenizer_name or self.pretrained
         if origin and (model.tokenizer_model, model.normalization) != ("bpe", "none"):

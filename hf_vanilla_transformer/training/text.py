@@ -143,8 +143,12 @@ def training_sources(data: DataArguments) -> list[Text]:
             source.tag = tags[i] or None
             source.weight = weights[i]
         sources += parts
-    if data.streaming and (count > 1 or any(tags) or weights != [1.0] or data.language_pairs or data.bpe_dropout):
-        raise UserError("--streaming reads a single prepared folder, without tags, weights or BPE dropout.")
+    is_plain = not (any(tags) or weights != [1.0] or data.language_pairs or data.bpe_dropout)
+    if data.streaming and not (prepared_folder(data) and count == 1 and is_plain):
+        raise UserError(
+            "--streaming reads a single folder made by `prepare`, given as --train_file, without tags, weights or BPE "
+            "dropout."
+        )
     return sources
 
 
