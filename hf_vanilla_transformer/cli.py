@@ -48,7 +48,7 @@ def _explain(error: Exception) -> tuple[int, str] | None:
         return 1, _one_line(error)
     if isinstance(error, (RuntimeError, MemoryError)):
         # such as a full disk while weights are written, or no memory left on a GPU
-        from .training.safeguards import reason_for
+        from .training.failures import reason_for
 
         reason = reason_for(error)
         return None if reason is None else (1, reason)

@@ -43,15 +43,6 @@ class Part(Enum):
     GENERATION_CONFIG = auto()
 
 
-class Refuser(Enum):
-    """Who refuses a flag that has no effect."""
-
-    ARGUMENTS = auto()  # the training arguments themselves
-    TRAINER = auto()  # the trainer, if it is given training text
-    VALIDATION = auto()  # the trainer, if it is given validation text
-    COMMAND_LINE = auto()  # only the command line, which never calls `predict()`
-
-
 @dataclass(frozen=True)
 class Meaning:
     """What a flag of `train` means.
@@ -62,8 +53,6 @@ class Meaning:
         replaces: flags of a recipe or preset that no longer hold if this flag changes.
         content: the name under which the content of the text that it names is recorded. If it is, only a change of the
             content counts.
-        refused: why it has no effect, so that only its default is accepted.
-        fitted: whether a preset that fits the text decides it unless it is given.
     """
 
     decides: Decides
@@ -72,9 +61,6 @@ class Meaning:
     recorded: bool = True
     replaces: tuple[str, ...] = ()
     content: str | None = None
-    refused: str | None = None
-    refuser: Refuser = Refuser.COMMAND_LINE
-    fitted: bool = False
 
 
 def option(
@@ -96,8 +82,8 @@ def option(
         positional: whether it is given without its name.
         details: `metavar`, `choices`, `nargs` and `const`, as in argparse.
     """
-    given = {"meaning": meaning, "parse": parse, "required": required, "positional": positional}
-    metadata = {"help": help, **details, **{name: value for name, value in given.items() if value}}
+    ours = {"meaning": meaning, "parse": parse, "required": required, "positional": positional}
+    metadata = {"help": help, **details, **{name: value for name, value in ours.items() if value}}
     if isinstance(default, list):
         # each instance has a list of its own
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -161,7 +147,7 @@ class _OneOrMore(argparse.Action):
         setattr(namespace, self.dest, values[0] if len(values) == 1 else values)
 
 
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
+class _Help(argparse.HelpFormatter):
     """Show each flag under one name, without its aliases and without the many choices of transformers' flags."""
 
     def __init__(self, prog: str):
@@ -176,14 +162,6 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         # otherwise the last word of its name: --max_tokens TOKENS
         word = choices if 0 < len(choices) < 50 else action.dest.rpartition("_")[2].upper()
         return f"{action.option_strings[0]} {action.metavar or word}"
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.option_strings and action.option_strings[0].startswith("--no_"):
-            return f"Turn off --{action.dest}."
-        # not "(default: None)", which says nothing
-        if action.default is None or action.default is False or action.default in ("", []):
-            return action.help
-        return super()._get_help_string(action)
 
 
 class Flags(Protocol):
@@ -245,13 +223,16 @@ class FlagParser(argparse.ArgumentParser):
                 None, f"{action.dest} must be one of {', '.join(map(str, action.choices))}, got {value!r}"
             )
 
-    def instances(self, words: Sequence[str]) -> list[Any]:
-        """Return an instance of each dataclass.
+    def given(self, words: Sequence[str]) -> Settings:
+        """Return the values of the flags that the words name; those of all others are the defaults of their fields."""
+        return vars(self.parse_args(words))
+
+    def instances(self, values: Mapping[str, Any]) -> list[Any]:
+        """Return an instance of each dataclass, with the defaults of its fields where there is no value.
 
         Raises:
             ValueError: if a dataclass refuses its values.
         """
-        values = vars(self.parse_args(words))
         return [
             kind(**{flag.name: values[flag.name] for flag in fields(kind) if flag.name in values})
             for kind in self.types
@@ -266,22 +247,28 @@ class FlagParser(argparse.ArgumentParser):
         metadata = flag.metadata
         default = flag.default_factory() if flag.default_factory is not MISSING else flag.default
         settings |= {name: metadata[name] for name in ("nargs", "const", "choices", "metavar") if name in metadata}
-        settings["help"] = argparse.SUPPRESS if flag.name in self._hidden else metadata.get("help")
+        settings |= {"help": _help(metadata.get("help"), default), "default": argparse.SUPPRESS}
+        if flag.name in self._hidden:
+            settings["help"] = argparse.SUPPRESS
         if "parse" in metadata:
             settings["type"] = metadata["parse"]
         if metadata.get("positional"):
             if default is not MISSING:
-                settings |= {"nargs": "*", "default": default}
+                settings["nargs"] = "*"
             group.add_argument(flag.name, **settings)
             return
         if default is MISSING or metadata.get("required"):
             settings["required"] = True
-        group.add_argument(*_spellings(flag.name), default=None if default is MISSING else default, **settings)
+        group.add_argument(*_spellings(flag.name), **settings)
         if default is True:
-            # its help is replaced by `_Help`, but must not be empty
-            group.add_argument(
-                *_spellings(f"no_{flag.name}"), dest=flag.name, action="store_false", default=True, help="-"
-            )
+            off: Settings = {"action": "store_false", "default": argparse.SUPPRESS, "help": f"Turn off --{flag.name}."}
+            group.add_argument(*_spellings(f"no_{flag.name}"), dest=flag.name, **off)
+
+
+def _help(help: str | None, default: object) -> str | None:
+    """Return the help of a flag with its default, unless that says nothing, or the help names another."""
+    says_nothing = default in ("", []) or any(default is value for value in (None, False, MISSING))
+    return help if says_nothing or "(default" in str(help) else f"{help} (default: {default})"
 
 
 def _title(kind: type[Flags], name: str) -> str:
@@ -375,7 +362,7 @@ def parse(
     """
     kinds: dict[str, type[_Flags]] = getattr(kind, "KINDS", {})
     if kinds:
-        helps = {name: str(each.__doc__) for name, each in kinds.items()}
+        helps = {name: str(subclass.__doc__) for name, subclass in kinds.items()}
         name = choose(helps, words, prog=prog, description=description, metavar="KIND")
         prog = f"{prog} {name}"
         description = helps[name]
@@ -383,5 +370,5 @@ def parse(
         words = words[1:]
     parser = FlagParser([kind], prog=prog, description=description)
     parser.epilog = epilog
-    (instance,) = parser.instances(words)
+    (instance,) = parser.instances(parser.given(words))
     return instance

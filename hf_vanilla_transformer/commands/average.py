@@ -20,7 +20,7 @@ def run(args: AverageArguments) -> None:
     """Average the last checkpoints and write the result as a model folder."""
     from ..files import MODEL, new_folder
     from ..sharing.card import record_average
-    from ..training.checkpoints import checkpoint_folders, mean_weights, write_average
+    from ..training.checkpoints import checkpoint_folders, write_average
     from ..training.ema import AVERAGE
 
     folders = checkpoint_folders(args.run)
@@ -30,9 +30,8 @@ def run(args: AverageArguments) -> None:
 
     chosen = folders[-args.last :]
     moving_average = any((folder / AVERAGE).is_file() for folder in chosen)
-    mean = mean_weights(chosen)
     with new_folder(args.output_dir, MODEL) as output:
-        write_average(mean, chosen[-1], output)
+        write_average(chosen, output)
         record_average(args.run, output, args.last, moving_average)
     updates = [folder.name.rpartition("-")[2] for folder in chosen]
     say(f"Averaged {args.last} checkpoints, of updates {updates[0]} to {updates[-1]}, into {args.output_dir}")

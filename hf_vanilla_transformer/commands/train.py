@@ -10,6 +10,7 @@ def run(argv: Sequence[str]) -> None:
     from ..training.recipes import parse_arguments
     from ..training.run import run_train
 
-    run_train(*parse_arguments(argv))
+    (recipe,) = parse_arguments(argv)
+    run_train(recipe)
     # its threads, if there is one, can abort an interpreter that is ending
     PartialState().destroy_process_group()

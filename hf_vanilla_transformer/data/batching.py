@@ -31,7 +31,7 @@ def check_fits(lengths: np.ndarray, max_tokens: int) -> None:
         ValueError: if one does not; the message names the pair.
     """
     if len(lengths) and lengths.max() > max_tokens:
-        pair = f"Pair {lengths.argmax()} has {lengths.max()} tokens, which exceeds max_tokens ({max_tokens})."
+        pair = f"Pair {np.argmax(lengths)} has {lengths.max()} tokens, which exceeds max_tokens ({max_tokens})."
         raise UserError(f"{pair} Remove the pair or raise max_tokens.")
 
 
@@ -153,7 +153,7 @@ def pad(rows: Sequence[Lengths], value: int, round_to: int = 0) -> torch.Tensor:
     """
     # Not pad_sequence of torch, which would make a tensor of every row first.
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    longest = lengths.max(initial=0)
+    longest = max(map(len, rows), default=0)
     padded = np.full((len(rows), max(longest, min(_round_up(longest), round_to))), value)
     if padded.size:
         # A Boolean index is filled row by row: (B, T), true where there are tokens.

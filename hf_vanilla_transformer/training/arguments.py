@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
@@ -12,22 +12,22 @@ from transformers.integrations import get_reporting_integration_callbacks
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..errors import UserError, checking_settings
 from ..files import MODEL_TYPES
-from ..flags import Decides, Meaning, Part, Refuser, check_values, finite, number, numpy_seed, option, positive
+from ..flags import Decides, Meaning, Part, Settings, check_values, finite, number, numpy_seed, option, positive
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.loading import check_search
 
 NOAM = "noam"
 AUTO = "auto"
-# Recorded with the settings of a run, but not flags: the digests of the text that its flags name
-TEXT = "training_text"
+# Recorded with the settings of a run, but not flags
+PROCESSES = "processes"  # set by the launcher
+PAIRS = "training_pairs"
+TEXT = "training_text"  # the digest of the text that the flags name
 VALIDATION = "validation_text"
 _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
-_SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 
 # What a flag may mean; a value that may hold a local path is private, and stays out of cards
 _BATCHES = Meaning(Decides.BATCHES)
-_TEXT = Meaning(Decides.BATCHES, private=True)
-_TEXT_NAME = replace(_TEXT, content=TEXT)
+_TEXT = Meaning(Decides.BATCHES, private=True, content=TEXT)
 _OPTIMIZER = Meaning(Decides.OPTIMIZER)
 # The learning rate of a recipe or preset is meant for its own schedule
 _SCHEDULE = Meaning(Decides.OPTIMIZER, replaces=("learning_rate",))
@@ -35,104 +35,48 @@ _SIZE = Meaning(Decides.SIZES, Part.CONFIG)
 _DROPOUT = Meaning(Decides.LEARNING, Part.CONFIG)
 _LEARNING = Meaning(Decides.LEARNING)
 _ORIGIN = Meaning(Decides.LEARNING, private=True)
-_LENGTH = Meaning(Decides.LENGTH, fitted=True)
-_WARMUP = Meaning(Decides.LEARNING, fitted=True)
+_LENGTH = Meaning(Decides.LENGTH)
 _SCORES = Meaning(Decides.SCORES)
-_VALIDATION_TEXT = Meaning(Decides.SCORES, private=True)
-_VALIDATION_NAME = replace(_VALIDATION_TEXT, content=VALIDATION)
+_VALIDATION = Meaning(Decides.SCORES, private=True, content=VALIDATION)
 _SEARCH = Meaning(Decides.SCORES, Part.GENERATION_CONFIG)
 _NOTHING = Meaning(Decides.NOTHING)
 _PRIVATE = Meaning(Decides.NOTHING, private=True)
 _ONE_LAUNCH = Meaning(Decides.NOTHING, private=True, recorded=False)
 
+# What the flags of transformers mean, by how their names start. Any other changes what is learned, if only in the last
+# bits, and so does one that a newer version adds.
+_INHERITED: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
+    (_ONE_LAUNCH, ("resume_from_checkpoint", "hub_token")),
+    (_PRIVATE, ("hub_", "push_to_hub", "run_name", "disable_tqdm", "project", "trackio_")),
+    (_ORIGIN, ("deepspeed",)),
+    (Meaning(Decides.SCORES, private=True), ("generation_config",)),
+    (_OPTIMIZER, ("optim", "weight_decay", "adam_")),
+    (_LENGTH, ("num_train_epochs",)),
+    (_NOTHING, ("eval_", "logging_", "log_", "save_", "load_best_model_at_end", "greater_is_better")),
+    (_NOTHING, ("dataloader_", "ddp_", "use_cpu", "local_rank", "torch_empty_cache_steps", "skip_memory_metrics")),
+    (_NOTHING, ("include_", "predict_with_generate", "do_", "enable_jit_checkpoint", "restore_callback_")),
+)
+
+# The flags of transformers that have no effect here, with the reason. They are not in the help, and refused.
+_NO_EFFECT = {
+    "auto_find_batch_size per_device_train_batch_size per_device_eval_batch_size": "batches are sized by max_tokens",
+    "length_column_name sortish_sampler train_sampling_strategy": "batches always hold pairs of similar length",
+    "dataloader_drop_last": "every epoch uses every pair",
+    "save_only_model": "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead",
+    "bf16_full_eval fp16_full_eval": "validation computes the loss as in training, and BLEU in float32",
+    "batch_eval_metrics include_for_metrics label_names prediction_loss_only": (
+        "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU"
+    ),
+    "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object": "validation stores only sums and texts",
+    "do_predict": "`vanilla-transformer evaluate` scores a test text",
+    "generation_max_length": "a translation may be 50 tokens longer than its source",
+}
+NO_EFFECT = {name: reason for names, reason in _NO_EFFECT.items() for name in names.split()}
+
 _not_negative = number(float, "at least 0", low=0)
 _at_least_1 = number(float, "at least 1", low=1)
 _probability = number(float, "at least 0 and below 1", low=0, below=1)
 _positive_each = number(float, "positive numbers", low=math.ulp(0.0))
-
-
-# The flags of Seq2SeqTrainingArguments, whose fields cannot hold a meaning of ours. A name that ends in "_" stands for
-# all flags that start with it and are not named themselves. These are pairs, because in a dictionary a second group
-# with the same meaning would silently replace the first.
-_GROUPS: tuple[tuple[Meaning, str], ...] = (
-    (_OPTIMIZER, "optim optim_args optim_target_modules weight_decay adam_beta1"),
-    # With most of these, numbers differ in their last bits, so that a resumed run would no longer be the same run
-    (
-        _LEARNING,
-        "lr_scheduler_kwargs average_tokens_across_devices neftune_noise_alpha fp16 tf32 full_determinism "
-        "use_liger_kernel liger_kernel_config use_cache torch_compile torch_compile_ activation_ gradient_ "
-        "fsdp fsdp_ parallelism_ accelerator_ ignore_data_skip remove_unused_columns",
-    ),
-    # The path of its configuration
-    (_ORIGIN, "deepspeed"),
-    (_LENGTH, "num_train_epochs"),
-    (_VALIDATION_TEXT, "generation_config"),
-    (
-        _NOTHING,
-        "eval_ logging_ log_ save_ dataloader_ ddp_ include_num_ load_best_model_at_end greater_is_better "
-        "predict_with_generate use_cpu do_train do_eval local_rank torch_empty_cache_steps skip_memory_metrics "
-        "enable_jit_checkpoint restore_callback_",
-    ),
-    (_PRIVATE, "hub_ push_to_hub run_name disable_tqdm project trackio_"),
-    (_ONE_LAUNCH, "resume_from_checkpoint hub_token"),
-)
-_SIZED = "batches are sized by max_tokens"
-_SORTED = "batches always hold pairs of similar length"
-_SAVED = "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead"
-_PRECISE = "validation computes the loss as in training, and BLEU in float32"
-_METRICS = "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU"
-_SUMS = "validation stores only sums and translations"
-# Flags without effect, with who refuses them and why
-_REFUSED: tuple[tuple[Refuser, str, str], ...] = (
-    (Refuser.ARGUMENTS, "auto_find_batch_size", _SIZED),
-    (Refuser.ARGUMENTS, "dataloader_drop_last", "every epoch uses every pair"),
-    (Refuser.ARGUMENTS, "length_column_name sortish_sampler train_sampling_strategy", _SORTED),
-    (Refuser.ARGUMENTS, "save_only_model", _SAVED),
-    (Refuser.TRAINER, "per_device_train_batch_size", _SIZED),
-    (Refuser.VALIDATION, "bf16_full_eval fp16_full_eval", _PRECISE),
-    (Refuser.VALIDATION, "batch_eval_metrics include_for_metrics", _METRICS),
-    (Refuser.COMMAND_LINE, "per_device_eval_batch_size", _SIZED),
-    (Refuser.COMMAND_LINE, "label_names prediction_loss_only", _METRICS),
-    (Refuser.COMMAND_LINE, "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object", _SUMS),
-    (Refuser.COMMAND_LINE, "do_predict", "`vanilla-transformer evaluate` scores a test text"),
-    (Refuser.COMMAND_LINE, "generation_max_length", "a translation may be 50 tokens longer than its source"),
-)
-INHERITED: dict[str, Meaning] = {name: known for known, names in _GROUPS for name in names.split()} | {
-    name: Meaning(Decides.NOTHING, recorded=False, refused=reason, refuser=refuser)
-    for refuser, names, reason in _REFUSED
-    for name in names.split()
-}
-
-
-def reject_changes(args: TrainingArguments, *refusers: Refuser) -> None:
-    """Check that the flags that these refuse have their defaults.
-
-    Raises:
-        ValueError: if one has not, saying why it has no effect.
-    """
-    for flag in fields(Seq2SeqTrainingArguments):
-        known = meaning(flag.name)
-        # A flag whose default is an empty list has a factory in place of a default
-        changed = getattr(args, flag.name) not in (flag.default, [])
-        if changed and known.refused and known.refuser in refusers:
-            raise UserError(f"{flag.name} has no effect here: {known.refused}.")
-
-
-def short_warmup(args: "VanillaTransformerTrainingArguments", updates: int) -> str:
-    """Return the advice for a run that ends during the warm-up, or "" for any other.
-
-    A shorter warm-up alone makes the peak of the noam schedule higher, in proportion to 1 / sqrt(warmup_steps).
-    """
-    if updates >= args.warmup_updates(updates):
-        return ""
-    warmup = max(1, updates // 4)
-    assert args.learning_rate is not None  # set by __post_init__
-    factor = args.learning_rate * (warmup / args.warmup_steps) ** 0.5
-    advice = f"--warmup_steps {warmup}"
-    if args.lr_scheduler_type == NOAM:
-        advice += f" --learning_rate {factor:.2g}, which keeps the peak of the learning rate"
-    # The settings of this run are in its folder by now, and may not change there
-    return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}, in another --output_dir."
 
 
 def check_reporters(args: TrainingArguments) -> None:
@@ -148,19 +92,16 @@ def check_reporters(args: TrainingArguments) -> None:
         raise UserError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
 
 
-def check_flags(args: "VanillaTransformerTrainingArguments") -> None:
-    """Check that every flag of a command line has an effect and that validation reports `metric_for_best_model`.
+def _check_effect(args: TrainingArguments) -> None:
+    """Check that the flags without effect have their defaults.
 
     Raises:
-        ValueError: for a flag without effect, or a `metric_for_best_model` that validation does not report.
+        ValueError: if one has not, saying why it has no effect.
     """
-    reject_changes(args, Refuser.TRAINER, Refuser.VALIDATION, Refuser.COMMAND_LINE)
-    metrics = args.metrics()
-    # With several validation texts, the name of one comes first; the trainer, which knows the names, checks it
-    if not str(args.metric_for_best_model).endswith(metrics):
-        raise UserError(
-            f"metric_for_best_model must be one of {', '.join(metrics)}, got {args.metric_for_best_model!r}."
-        )
+    for flag in fields(args):
+        # A flag whose default is an empty list has a factory in place of a default
+        if flag.name in NO_EFFECT and getattr(args, flag.name) not in (flag.default, []):
+            raise UserError(f"{flag.name} has no effect here: {NO_EFFECT[flag.name]}.")
 
 
 @dataclass
@@ -180,7 +121,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     learning_rate: float | None = option(  # type: ignore[assignment]
         "A factor on 'noam' (default: 1.0), or the peak of another schedule (default: 5e-5).", None, _OPTIMIZER
     )
-    warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _WARMUP)
+    warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _LEARNING)
     adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _OPTIMIZER)
     adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9, _OPTIMIZER)
     label_smoothing_factor: float = option("The paper's epsilon_ls (section 5.4).", 0.1, _LEARNING, parse=_probability)
@@ -244,7 +185,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         check_values(self)
         if self.max_steps == 0:
             raise UserError("max_steps must be at least 1, or -1 to train for num_train_epochs, got 0.")
-        reject_changes(self, Refuser.ARGUMENTS)
+        _check_effect(self)
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:
             raise UserError("lr_scheduler_kwargs has no effect with the noam schedule; set warmup_steps instead.")
@@ -252,8 +193,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
             self.learning_rate = 1.0 if noam else 5e-5
         if self.eval_steps is None:
             self.eval_steps = self.save_steps
-        if self.metric_for_best_model is None:
-            self.metric_for_best_model = "bleu" if self.eval_bleu else "loss"
+        metric = self.metric_for_best_model or ("bleu" if self.eval_bleu else "loss")
+        self.metric_for_best_model = metric.removeprefix("eval_")
         if self.eval_bleu:
             from ..inference.metrics import check_tokenization  # slow to import
 
@@ -294,18 +235,29 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         self.bf16 = bfloat16
         self.mixed_precision = "bf16" if bfloat16 else "no"
 
-    def keep_precision(self, recorded: Mapping[str, object] | None) -> None:
-        """Replace "auto" by the choice of a run that resumes, given its settings, if there is one."""
-        if recorded is not None and self.bf16 == AUTO:
+    def keep_precision(self, recorded: Settings) -> None:
+        """Replace "auto" by the choice of a run that resumes, given its settings, whatever is faster here."""
+        if self.bf16 == AUTO:
             self.set_precision(bool(recorded.get("bf16", False)))
 
-    def warmup_updates(self, updates: int) -> int:
-        """Return over how many of `updates` the learning rate rises, which may be more than there are."""
-        return 0 if self.lr_scheduler_type in _SCHEDULES_WITHOUT_WARMUP else self.get_warmup_steps(updates)
+    @property
+    def batch_seed(self) -> int:
+        """Return the seed of the batches."""
+        return self.seed if self.data_seed is None else self.data_seed
 
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the metrics that validation reports, without "eval_"."""
         return ("loss", "perplexity", *(("bleu",) if self.eval_bleu else ()))
+
+    def check_metric(self) -> None:
+        """Check that validation reports `metric_for_best_model`, of one validation text or another.
+
+        Raises:
+            ValueError: if it does not. A trainer with its own metrics may report others.
+        """
+        if not str(self.metric_for_best_model).endswith(self.metrics()):
+            names = ", ".join(self.metrics())
+            raise UserError(f"metric_for_best_model must be one of {names}, got {self.metric_for_best_model!r}.")
 
 
 @dataclass
@@ -365,14 +317,14 @@ class DataArguments(CleaningFlags):
         "Training texts: .jsonl, .tsv, .csv or .parquet files, prefixes P of Moses files P.en and P.de, or folders "
         "made by `prepare` or by `translate --output_dir`.",
         None,
-        _TEXT_NAME,
+        _TEXT,
     )
     streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False, _BATCHES)
     validation_file: list[str] | None = option(
-        "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION_NAME
+        "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION
     )
     dataset_name: list[str] | None = option(
-        "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT_NAME
+        "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT
     )
     dataset_config_name: list[str] | None = option("Configuration of each, such as 'de-en', or all.", None, _BATCHES)
     train_weights: list[float] | None = option(
@@ -410,42 +362,46 @@ class DataArguments(CleaningFlags):
         check_values(self)
 
 
-@dataclass
-class ResolvedFlags:
-    """The flags of a run, with both languages or several language pairs set, and the configuration of its model."""
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that flags, recipe, preset and output folder decide about a run; resolved once, before text is read.
+
+    Args:
+        data: with both languages set, or with several language pairs.
+        config: the configuration of the model.
+        recorded: the settings of the run that the output folder holds; None if it holds none.
+    """
 
     model: ModelArguments
     data: DataArguments
     args: VanillaTransformerTrainingArguments
     config: VanillaTransformerConfig
+    recorded: Settings | None = None
+
+    @property
+    def folder(self) -> str:
+        """Return the output folder."""
+        return str(self.args.output_dir)
 
 
 RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
-_MEANINGS = INHERITED | {
+_MEANINGS: dict[str, Meaning] = {
     flag.name: flag.metadata["meaning"] for kind in RUN_FLAGS for flag in fields(kind) if "meaning" in flag.metadata
 }
-_MEANINGS |= {TEXT: _TEXT, VALIDATION: _VALIDATION_TEXT}
-
-
-def known_meaning(name: str) -> Meaning | None:
-    """Return the meaning of a flag of `train`, or None if nobody has decided on one."""
-    prefixes = [prefix for prefix in INHERITED if prefix.endswith("_") and name.startswith(prefix)]
-    return _MEANINGS.get(name) or INHERITED.get(max(prefixes, key=len, default=""))
+_MEANINGS |= {PROCESSES: _BATCHES, PAIRS: _BATCHES, TEXT: _TEXT, VALIDATION: _VALIDATION}
 
 
 def meaning(name: str) -> Meaning:
-    """Return the meaning of a flag of `train`; one of a newer version of transformers may not change in a run."""
-    return known_meaning(name) or _LEARNING
+    """Return the meaning of a flag of `train`, or of what is recorded with it."""
+    inherited = (known for known, starts in _INHERITED if name.startswith(starts))
+    return _MEANINGS.get(name) or next(inherited, _LEARNING)
 
 
 def decided_by(name: str, settings: Mapping[str, object]) -> Decides:
     """Return what a flag of `train` decides in a run with these settings."""
-    schedule = settings.get("lr_scheduler_type")
     # Each worker of a stream builds its own batches
     if name == "dataloader_num_workers" and settings.get("streaming"):
         return Decides.BATCHES
-    # A run may have recorded them although the noam schedule has none
-    if name == "lr_scheduler_kwargs" and schedule == NOAM:
-        return Decides.NOTHING
     decides = meaning(name).decides
-    return Decides.LEARNING if decides is Decides.LENGTH and schedule not in _ENDLESS_SCHEDULES else decides
+    is_endless = settings.get("lr_scheduler_type") in _ENDLESS_SCHEDULES
+    return Decides.LEARNING if decides is Decides.LENGTH and not is_endless else decides

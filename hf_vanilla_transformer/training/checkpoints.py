@@ -1,9 +1,10 @@
-"""Find, verify and average the checkpoints of a training run.
+"""Find, verify and average the checkpoints of a training run, and resume from one with flags that have changed.
 
 Section 6.1 of the paper uses "a single model obtained by averaging the last 5 checkpoints".
 """
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -12,10 +13,10 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import TrainerState
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments
 
 from ..errors import UserError
-from ..files import MODEL, STATE, WEIGHTS, checksum, new_folder, read_json
+from ..files import MODEL, STATE, WEIGHTS, JsonObject, checksum, new_folder, read_json
 from ..sharing.hub import model_files
 
 CHECKSUMS = "checksums.json"
@@ -24,8 +25,8 @@ UNFINISHED = "checkpoint-unfinished"  # folder in which a checkpoint is written 
 
 def checkpoint_folders(folder: str | Path) -> list[Path]:
     """Return the `checkpoint-N` folders of a training run that contain weights, oldest first."""
-    found = [file.parent for file in Path(folder).glob(f"checkpoint-*/{WEIGHTS}")]
-    numbered = [path for path in found if re.fullmatch(r"checkpoint-\d+", path.name)]
+    with_weights = [file.parent for file in Path(folder).glob(f"checkpoint-*/{WEIGHTS}")]
+    numbered = [path for path in with_weights if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted(numbered, key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
 
@@ -65,15 +66,15 @@ def newest_checkpoint(folder: str | Path, report: Callable[[str], None] = print)
     Raises:
         ValueError: if there are checkpoints, but training cannot resume from any of them.
     """
-    found = checkpoint_folders(folder)
-    for checkpoint in reversed(found):
+    checkpoints = checkpoint_folders(folder)
+    for checkpoint in reversed(checkpoints):
         fault = find_fault(checkpoint)
         if fault is None:
             return checkpoint
         report(f"Skipping {checkpoint}: {fault}")
 
     # Starting again without a word would throw away what may be weeks of training
-    if found:
+    if checkpoints:
         raise UserError(f"{folder} has checkpoints, but none is intact; move them away to start the run again.")
     return None
 
@@ -89,17 +90,12 @@ def average_checkpoints(folders: Sequence[str | Path], output_dir: str | Path) -
             `output_dir` already holds a model.
         FileNotFoundError: if a folder does not have its weights in a single safetensors file.
     """
-    mean = mean_weights(folders)
     with new_folder(output_dir, MODEL) as output:
-        write_average(mean, Path(folders[-1]), output)
+        write_average(folders, output)
 
 
-def mean_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
-    """Return the mean of the weights in `folders`.
-
-    Raises:
-        ValueError, FileNotFoundError: as for `average_checkpoints`.
-    """
+def write_average(folders: Sequence[str | Path], output: Path) -> None:
+    """Write the mean of the weights in `folders` to an existing folder; the rest is as in `average_checkpoints`."""
     if not folders:
         raise UserError("There are no checkpoints to average.")
     sums: dict[str, torch.Tensor] = {}
@@ -116,12 +112,56 @@ def mean_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
             # float64, because a sum in bfloat16 would lose what distinguishes neighbouring checkpoints
             sums[name] = sums.get(name, 0.0) + weight.double()
 
-    # `weights` are those of the last folder, in whose dtypes the mean is saved
-    return {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
-
-
-def write_average(mean: dict[str, torch.Tensor], last: Path, output: Path) -> None:
-    """Write averaged weights, with the configuration and tokenizer of the folder `last`."""
-    for file in model_files(last).values():
+    for file in model_files(Path(folders[-1])).values():
         shutil.copy2(file, output)
+    # `weights` are those of the last folder, in whose dtypes the mean is saved
+    mean = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     save_file(mean, output / WEIGHTS, metadata={"format": "pt"})
+
+
+class ResumedState(TrainerCallback):
+    """Apply the flags to the state in a checkpoint, where transformers would keep the former ones.
+
+    The intervals of logging, validation and saving are those of the flags. The best validation so far is found again
+    in the log, since another metric may have been chosen. Early stopping counts the validations since the best one,
+    and may be new.
+
+    Args:
+        early_stopping: the callback that stops training, if there is one.
+
+    Attributes:
+        has_new_validation: whether the validation text, its tokenisation or the decoding has changed, so that the
+            scores logged earlier are no longer comparable.
+    """
+
+    def __init__(self, early_stopping: EarlyStoppingCallback | None):
+        self._early_stopping = early_stopping
+        self.has_new_validation = False
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        state.compute_steps(args, state.max_steps)
+        if self.has_new_validation:
+            state.log_history = [log for log in state.log_history if not any(name.startswith("eval_") for name in log)]
+        metric = f"eval_{args.metric_for_best_model}"
+        validations = [log for log in state.log_history if metric in log]
+        self._find_best(validations, metric, args, state)
+        if self._early_stopping is not None:
+            worse = sum(log["step"] > (state.best_global_step or 0) for log in validations)
+            self._early_stopping.early_stopping_patience_counter = worse
+            state.stateful_callbacks.setdefault("EarlyStoppingCallback", self._early_stopping.state())
+
+    def _find_best(
+        self, validations: list[JsonObject], metric: str, args: TrainingArguments, state: TrainerState
+    ) -> None:
+        """Set the best metric of a state, and the checkpoint of the update that reached it."""
+        folder = Path(str(args.output_dir))
+        if args.load_best_model_at_end:
+            # only of updates whose weights exist
+            validations = [log for log in validations if (folder / f"checkpoint-{log['step']}").is_dir()]
+        validations = [log for log in validations if not math.isnan(log[metric])]
+        choose = max if args.greater_is_better else min
+        best = choose(validations, key=lambda log: log[metric], default={})
+        state.best_metric = best.get(metric)
+        state.best_global_step = best.get("step")
+        checkpoint = folder / f"checkpoint-{state.best_global_step}"
+        state.best_model_checkpoint = str(checkpoint) if checkpoint.is_dir() else None

@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..files import read_yaml
 from ..flags import Settings
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .schedule import factor_with_same_peak
 
 SMALL_TEXT = 200_000  # pairs, below which base overfits and tiny suffices
 PAIRS_PER_UPDATE = 3  # in a small text, so that it is read some 20 times
@@ -25,29 +26,16 @@ class Preset:
     training: Settings
 
 
-def _read_presets(file: Path) -> dict[str, Preset]:
-    """Return the presets of a YAML file, which maps each name to its flags.
-
-    Raises:
-        ValueError: if the file is damaged.
-    """
+def _split(settings: Settings) -> Preset:
+    """Return the flags of a preset, apart by whether the configuration of a model has them."""
     in_config = {field.name for field in fields(VanillaTransformerConfig)}
-    try:
-        table = read_yaml(file)
-    except ValueError:
-        table = None
-    if not isinstance(table, dict) or not all(isinstance(settings, dict) for settings in table.values()):
-        raise UserError(f"{file} is damaged: install the package again.")
-    return {
-        name: Preset(
-            {flag: value for flag, value in settings.items() if flag in in_config},
-            {flag: value for flag, value in settings.items() if flag not in in_config},
-        )
-        for name, settings in table.items()
-    }
+    return Preset(
+        model={flag: value for flag, value in settings.items() if flag in in_config},
+        training={flag: value for flag, value in settings.items() if flag not in in_config},
+    )
 
 
-PRESETS = _read_presets(Path(__file__).with_name("presets.yaml"))
+PRESETS = {name: _split(settings) for name, settings in read_yaml(Path(__file__).with_name("presets.yaml")).items()}
 
 
 def preset(name: str) -> Preset:
@@ -65,8 +53,8 @@ def fit_to(pairs: int, updates: int | None = None, warmup: float | None = None) 
     """Return the preset that fits a text of so many pairs, and its training settings.
 
     Below `SMALL_TEXT` pairs it is tiny, trained for an update per 3 pairs, which is some 20 epochs of short sentences,
-    but for at least 2,000 updates. The warm-up is at most a fifth of them; the factor is scaled with it so that the
-    learning rate has the same peak, factor / sqrt(d_model * warmup_steps).
+    but for at least 2,000 updates. The warm-up is at most a fifth of them; the factor keeps the peak of the learning
+    rate.
 
     Args:
         updates: number of updates, if it is given.
@@ -79,8 +67,9 @@ def fit_to(pairs: int, updates: int | None = None, warmup: float | None = None) 
     # a negative one is refused with the other flags, once the preset is known
     if not warmup or warmup < 0:
         warmup = max(1, min(training["warmup_steps"], updates // 5))
-    factor = round(training["learning_rate"] * (warmup / training["warmup_steps"]) ** 0.5, 3)
-    return "tiny", {**training, "max_steps": updates, "warmup_steps": warmup, "learning_rate": factor}
+    factor = factor_with_same_peak(training["learning_rate"], training["warmup_steps"], warmup)
+    fitted = {"max_steps": updates, "warmup_steps": warmup, "learning_rate": round(factor, 3)}
+    return "tiny", {**training, **fitted}
 
 
 def paper_config(name: str, **overrides) -> VanillaTransformerConfig:

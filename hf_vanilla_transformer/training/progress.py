@@ -1,17 +1,23 @@
-"""The progress of a training run: its lines in the terminal, training loss, validations, overfitting."""
+"""The progress of a training run: what it measures, its lines in the terminal, its curve, and advice on it."""
 
 import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from accelerate.accelerator import Accelerator
 from tqdm import tqdm
 from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers.integrations import TensorBoardCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
+
+from ..inference.metrics import perplexity
+from .arguments import NOAM, VanillaTransformerTrainingArguments
+from .schedule import factor_with_same_peak
 
 # The columns of the lines that training prints, with their widths; a validation has its name in place of the last two
 COLUMNS = {"update": 10, "loss": 10, "perplexity": 10, "BLEU": 6, "target tokens/s": 15, "time left": 10}
@@ -19,6 +25,7 @@ MAX_WIDTH = 79
 _LOSS = "Loss in nats per target token, without label smoothing:"
 
 OVERFITTED = 1.05  # times the lowest validation perplexity, or an earlier loss; smaller rises may be chance
+_SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 
 
 class Validation(NamedTuple):
@@ -33,12 +40,12 @@ class Validation(NamedTuple):
 def validations(log: Sequence[Mapping[str, float]]) -> Iterator[Validation]:
     """Yield the validations in the log of a run, in order: one for each text."""
     for entry in log:
-        for key, perplexity in entry.items():
+        for key, value in entry.items():
             if key.startswith("eval_") and key.endswith("perplexity"):
                 # Trainer writes eval_NAME_perplexity if there are several validation texts, else eval_perplexity
                 prefix = key.removesuffix("perplexity")
                 name = prefix.removeprefix("eval_").rstrip("_")
-                yield Validation(int(entry["step"]), name, perplexity, entry.get(f"{prefix}bleu"))
+                yield Validation(int(entry["step"]), name, value, entry.get(f"{prefix}bleu"))
 
 
 def overfitting(log: Sequence[Mapping[str, float]]) -> tuple[Validation, Validation] | None:
@@ -47,8 +54,8 @@ def overfitting(log: Sequence[Mapping[str, float]]) -> tuple[Validation, Validat
     It does if the validation perplexity is well above its lowest value, while the training loss has not risen since,
     as it would if training diverged. With several validation texts, the first counts.
     """
-    found = list(validations(log))
-    own = [each for each in found if each.text == found[0].text and not math.isnan(each.perplexity)]
+    of_all_texts = list(validations(log))
+    own = [one for one in of_all_texts if one.text == of_all_texts[0].text and not math.isnan(one.perplexity)]
     if not own:
         return None
     best = min(own, key=attrgetter("perplexity"))
@@ -65,11 +72,11 @@ class OverfittingNotice(TrainerCallback):
         self._told: Validation | None = None
 
     def on_evaluate(self, args, state, control, **kwargs):
-        found = overfitting(state.log_history)
+        best_and_last = overfitting(state.log_history)
         # Once for each best validation, because those after it are mostly worse still
-        if found is None or found[0] == self._told:
+        if best_and_last is None or best_and_last[0] == self._told:
             return
-        best, last = found
+        best, last = best_and_last
         self._told = best
         text = f" of {best.text}" if best.text else ""
         if state.is_world_process_zero:
@@ -80,6 +87,50 @@ class OverfittingNotice(TrainerCallback):
                 "--dropout helps; --early_stopping_patience stops in time.",
                 file=sys.stderr,
             )
+
+
+def short_warmup(args: VanillaTransformerTrainingArguments, updates: int) -> str:
+    """Return the advice for a run that ends during the warm-up, or "" for any other."""
+    has_warmup = args.lr_scheduler_type not in _SCHEDULES_WITHOUT_WARMUP
+    if not has_warmup or updates >= args.get_warmup_steps(updates):
+        return ""
+    warmup = max(1, updates // 4)
+    advice = f"--warmup_steps {warmup}"
+    if args.lr_scheduler_type == NOAM:
+        assert args.learning_rate is not None  # set by __post_init__
+        factor = factor_with_same_peak(args.learning_rate, args.warmup_steps, warmup)
+        advice += f" --learning_rate {factor:.2g}, which keeps the peak of the learning rate"
+    # The settings of this run are in its folder by now, and may not change there
+    return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}, in another --output_dir."
+
+
+class ShortWarmupNotice(TrainerCallback):
+    """Report a run that will end during the warm-up, once transformers has counted the updates of its epochs."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if state.is_world_process_zero and (advice := short_warmup(args, state.max_steps)):
+            print(advice, file=sys.stderr, flush=True)
+
+
+class RunCurve(TensorBoardCallback):
+    """Write TensorBoard's events of a run to one folder: one curve, however often the run was resumed.
+
+    The events after the checkpoint from which it resumes are taken back.
+    """
+
+    _purge_step: int | None = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        # TensorBoard hides what earlier files of the folder hold from this update on
+        self._purge_step = None if state.is_hyper_param_search else state.global_step + 1
+        if self.logging_dir is None:
+            self.logging_dir = str(Path(args.output_dir, "runs"))
+        super().on_train_begin(args, state, control, **kwargs)
+        # A later evaluation writes to another file, and takes nothing back
+        self._purge_step = None
+
+    def _init_summary_writer(self, args):
+        self.tb_writer = self._SummaryWriter(log_dir=self.logging_dir, purge_step=self._purge_step)
 
 
 def print_lines(trainer: Trainer) -> None:
@@ -103,12 +154,14 @@ def training_line(logs: Mapping[str, float], updates: int, seconds_left: float) 
 
 def validation_lines(logs: Mapping[str, float], updates: int) -> Iterator[str]:
     """Yield a line for each validation text among the metrics of a validation."""
-    for _, name, perplexity, bleu in validations([{**logs, "step": updates}]):
+    for validation in validations([{**logs, "step": updates}]):
+        name = validation.text
         prefix = f"eval_{name}_" if name else "eval_"
         label = f"validation, {name}" if name else "validation"
         if untranslated := logs.get(f"{prefix}untranslated"):
             label = f"{untranslated:,} not translated, {label}"
-        scores = _number(logs.get(f"{prefix}loss"), 3), _number(perplexity, 2), _number(bleu, 2)
+        numbers = (logs.get(f"{prefix}loss"), 3), (validation.perplexity, 2), (validation.bleu, 2)
+        scores = [_number(value, digits) for value, digits in numbers]
         line = f"{_in_columns(f'{updates:,}', *scores)}  {label}"
         yield line if len(line) <= MAX_WIDTH else f"{line[: MAX_WIDTH - 3]}..."
 
@@ -168,20 +221,52 @@ class ProgressLines(TrainerCallback):
         tqdm.write("\n".join(lines), file=sys.stderr)
 
 
-class UnsmoothedLoss:
-    """The cross-entropy of training without label smoothing, averaged over real target tokens on all processes."""
+class TrainingMeter(TrainerCallback):
+    """Measure the loss without label smoothing, and the speed without validation and checkpoints.
+
+    Both are of all processes since the last reading.
+
+    Attributes:
+        total_seconds: seconds of training, including those before a resume, which are read from the log.
+    """
 
     def __init__(self, accelerator: Accelerator):
         self._accelerator = accelerator
-        # Nats and tokens, on the device, because reading them in each update would wait for a GPU
-        self._sums = torch.zeros(2, device=accelerator.device)
+        # Nats, the tokens that they are of, and all tokens: on the device, because reading them in each update would
+        # wait for a GPU
+        self._sums = torch.zeros(3, device=accelerator.device)
+        self._seconds = 0.0
+        self._last_step = 0.0
+        self.total_seconds = 0.0
 
-    def add(self, nats: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Add the sum over a batch's tokens, unless it is not finite."""
-        self._sums += torch.where(nats.isfinite(), torch.stack((nats, tokens)), 0.0)
+    def add(self, nats: torch.Tensor | None, tokens: torch.Tensor) -> None:
+        """Add the real target tokens of a batch, and the sum of their cross-entropy if it is known and finite."""
+        nats = torch.full((), math.nan, device=tokens.device) if nats is None else nats
+        counted = torch.where(nats.isfinite(), torch.stack((nats, tokens)), 0.0)
+        self._sums += torch.cat((counted, tokens[None]))
 
-    def mean(self) -> float | None:
-        """Return the mean in nats since the last call, or None if nothing was added."""
-        nats, tokens = self._accelerator.reduce(self._sums).tolist()
+    def read(self) -> dict[str, float]:
+        """Return what to log, and start again; the loss is left out if none was added."""
+        nats, counted, tokens = self._accelerator.reduce(self._sums).tolist()
+        speed = tokens / self._seconds if self._seconds else 0.0
         self._sums = torch.zeros_like(self._sums)
-        return nats / tokens if tokens else None
+        self._seconds = 0.0
+        loss = {"unsmoothed_loss": nats / counted, "perplexity": perplexity(nats / counted)} if counted else {}
+        return {**loss, "tokens_per_second": round(speed, 1), "seconds": round(self.total_seconds, 1)}
+
+    def on_step_end(self, args, state, control, **kwargs):
+        now = time.perf_counter()
+        self._seconds += now - self._last_step
+        self.total_seconds += now - self._last_step
+        self._last_step = now
+
+    def _restart_clock(self, args, state, control, **kwargs):
+        self._last_step = time.perf_counter()
+
+    # transformers validates and saves after on_step_end, so what these took is not counted in the next step
+    on_evaluate = on_save = _restart_clock
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._restart_clock(args, state, control)
+        # A resumed run starts with a new callback, but its state holds the log of the checkpoint
+        self.total_seconds = max((log.get("seconds", 0.0) for log in state.log_history), default=0.0)

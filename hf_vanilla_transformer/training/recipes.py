@@ -1,4 +1,7 @@
-"""Parse the flags of `train` and `tune`, and recipes: YAML files of such flags."""
+"""Resolve a run: flags over a recipe (a YAML file of flags), the recipe over a preset, the preset over the defaults.
+
+`parse_arguments` decides all of it once, before any text is read, and returns a `Recipe`.
+"""
 
 import argparse
 import difflib
@@ -6,7 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +19,20 @@ from transformers import Seq2SeqTrainingArguments
 from ..errors import UserError
 from ..files import compose_yaml
 from ..flags import Decides, FlagParser, Flags, Part, Settings
-from .arguments import INHERITED, RUN_FLAGS, DataArguments, ModelArguments, check_flags, meaning
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.loading import load_config
+from ..model.text_rules_vanilla_transformer import Directions, parse_language_pair
+from .arguments import (
+    NO_EFFECT,
+    RUN_FLAGS,
+    DataArguments,
+    ModelArguments,
+    Recipe,
+    VanillaTransformerTrainingArguments,
+    meaning,
+)
 from .presets import PAIRS_PER_BATCH, SMALL_TEXT, fit_to, paper_config, preset
-from .settings import FACTS, recorded_settings, resolve_config
+from .run_folder import FACTS, recorded_settings
 
 _Value = TypeVar("_Value")
 
@@ -31,15 +45,14 @@ def parse_arguments(
 ) -> list[Any]:
     """Parse `[RECIPE.yaml] [flags]`; flags override the recipe, the recipe the preset, and the preset the defaults.
 
-    Without a preset, the text is counted to find one that fits. Invalid flags, and values out of range, end the
-    program with exit status 2.
+    Without a preset, that of the run in the output folder holds, or the text is counted to find one that fits. Invalid
+    flags, and values out of range, end the program with exit status 2.
 
     Returns:
-        Instances of `ModelArguments`, `DataArguments`, `VanillaTransformerTrainingArguments` and each dataclass in
-        `more`.
+        A `Recipe`, and an instance of each dataclass in `more`.
 
     Raises:
-        ValueError: for an invalid recipe.
+        ValueError: for an invalid recipe, or flags that contradict a pretrained model.
     """
     parser = FlagParser(
         (*RUN_FLAGS, *more),
@@ -47,33 +60,19 @@ def parse_arguments(
         usage="%(prog)s [RECIPE.yaml] [flags]",
         description=f"{description} A recipe is a YAML file of flags; flags on the command line override it.",
         takes_recipe=True,
-        hidden={name for name, known in INHERITED.items() if known.refused},
+        hidden=NO_EFFECT,
     )
-    # Not given, they follow the text, or the other flags
-    fitted = {name: flag.default for name, flag in parser.flags.items() if meaning(name).fitted}
-    parser.set_defaults(preset=None, **dict.fromkeys(fitted))
-    words = list(argv)
-    if words and not words[0].startswith("-"):
-        recipe = read_recipe(words.pop(0), parser.flags)
-        flags = parser.parse_args([*_as_words(recipe), *words])
-        words = [*_as_words(_without_replaced(recipe, flags)), *words]
-    flags = parser.parse_args(words)
-    # from the configuration of `accelerate launch`
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if precision in parser.flags and not (flags.bf16 or flags.fp16):
-        parser.set_defaults(**{precision: True})
-    if flags.validation_file or flags.dataset_name or not flags.train_file:
-        parser.set_defaults(eval_strategy="steps")
-    name, training, reason = _choose_preset(parser, flags)
+    given = _given(parser, argv)
+    flags = argparse.Namespace(**{**dict.fromkeys(parser.flags), **given})  # None for those that are not given
+    recorded = recorded_settings(flags.output_dir)
     try:
-        parser.set_defaults(preset=name, **fitted)
-        parser.set_defaults(**_without_replaced(training, flags))
+        name, training, reason = _choose_preset(flags, recorded)
+        defaults = {**_outer_defaults(parser, flags), **_without_replaced(training, given)}
         # The number of updates of the preset would win over the epochs
         if flags.num_train_epochs is not None:
-            parser.set_defaults(max_steps=-1)
-        arguments = parser.instances(words)
-        model, _, args = arguments[:3]
-        check_flags(args)
+            defaults |= {"max_steps": -1}
+        model, data, args, *others = parser.instances({**defaults, **given, "preset": name})
+        args.check_metric()
         _check_sizes(model)
     except (ValueError, TypeError) as error:
         # TypeError: wrong keys in a dictionary such as --accelerator_config
@@ -81,36 +80,56 @@ def parse_arguments(
     if reason and args.process_index == 0:
         length = f"{args.max_steps:,} updates" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
         print(f"{reason} for {length}; set --preset or --max_steps to change this.", file=sys.stderr)
-    return arguments
+    return [_resolve(model, data, args, recorded), *others]
 
 
-def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> tuple[str, Settings, str]:
+def _given(parser: FlagParser, argv: Sequence[str]) -> Settings:
+    """Return the flags of the command line and of its recipe, without those that have their defaults."""
+    words = list(argv)
+    if not words or words[0].startswith("-"):
+        return parser.given(words)
+    recipe = read_recipe(words.pop(0), parser.flags)
+    given = parser.given([*_as_words(recipe), *words])
+    return parser.given([*_as_words(_without_replaced(recipe, given)), *words])
+
+
+def _outer_defaults(parser: FlagParser, flags: argparse.Namespace) -> Settings:
+    """Return the defaults that follow the launcher and the other flags."""
+    defaults: Settings = {}
+    # from the configuration of `accelerate launch`
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision in parser.flags and not (flags.bf16 or flags.fp16):
+        defaults[precision] = True
+    if flags.validation_file or flags.dataset_name or not flags.train_file:
+        defaults |= {"eval_strategy": "steps"}
+    return defaults
+
+
+def _choose_preset(flags: argparse.Namespace, recorded: Settings | None) -> tuple[str, Settings, str]:
     """Return the preset that is given, that of the run in the output folder, or one that fits the text.
 
     Returns:
         Its name, its training settings, and why it was chosen if neither the user nor the default did.
 
     Raises:
-        ValueError: if the settings in the folder are damaged.
+        ValueError: for an unknown name, or flags of the text out of range.
     """
-    if flags.preset is None and (before := recorded_settings(flags.output_dir)):
-        name = str(argparse.Namespace(**{**vars(ModelArguments()), **before}).preset)
+    if flags.preset is not None:
+        return flags.preset, preset(flags.preset).training, ""
+    if recorded:
+        name = str(argparse.Namespace(**{**vars(ModelArguments()), **recorded}).preset)
         # As they were fitted when the run began
-        return name, {key: before.get(key, value) for key, value in preset(name).training.items()}, ""
-    try:
-        if flags.preset is not None:
-            return flags.preset, preset(flags.preset).training, ""
-        given = DataArguments(**{flag.name: getattr(flags, flag.name) for flag in fields(DataArguments)})
-    except ValueError as error:
-        parser.error(str(error))
+        return name, {key: recorded.get(key, value) for key, value in preset(name).training.items()}, ""
+    text_flags = {flag.name: getattr(flags, flag.name) for flag in fields(DataArguments)}
+    data = DataArguments(**{name: value for name, value in text_flags.items() if value is not None})
 
     from ..data.source import Source  # slow to import
     from .text import training_sources
 
     # The languages of a pretrained model are the default
     try:
-        _, data = resolve_config(ModelArguments(model_name_or_path=flags.model_name_or_path), given)
-        pairs = Source(training_sources(data)).count(SMALL_TEXT)
+        config = load_config(flags.model_name_or_path) if flags.model_name_or_path else VanillaTransformerConfig()
+        pairs = Source(training_sources(_resolve_directions(config, data))).count(SMALL_TEXT)
     except (ValueError, OSError):
         # Reported when the text is read, after everything that is checked before
         return "base", preset("base").training, ""
@@ -127,15 +146,14 @@ def _choose_preset(parser: FlagParser, flags: argparse.Namespace) -> tuple[str, 
     return name, training, f"{few}: training with the preset {name}"
 
 
-def _without_replaced(settings: Mapping[str, _Value], flags: argparse.Namespace) -> dict[str, _Value]:
-    """Return the settings of a recipe or preset without those that no longer hold with the flags.
+def _without_replaced(settings: Mapping[str, _Value], given: Settings) -> dict[str, _Value]:
+    """Return the settings of a recipe or preset without those that no longer hold with the flags that are given.
 
     For example, its learning rate is meant for its own schedule.
     """
     replaced: set[str] = set()
-    for flag in (flag for kind in RUN_FLAGS for flag in fields(kind)):
-        before = _as_list(settings.get(flag.name, flag.default))
-        if meaning(flag.name).replaces and before != _as_list(getattr(flags, flag.name)):
+    for flag in (flag for kind in RUN_FLAGS for flag in fields(kind) if flag.name in given):
+        if _as_list(settings.get(flag.name, flag.default)) != _as_list(given[flag.name]):
             replaced.update(meaning(flag.name).replaces)
     return {name: value for name, value in settings.items() if name not in replaced}
 
@@ -155,6 +173,62 @@ def _check_sizes(model: ModelArguments) -> None:
     if model.model_name_or_path:
         changes = {name: value for name, value in changes.items() if meaning(name).decides is not Decides.SIZES}
     paper_config(model.preset, **changes)
+
+
+def _resolve(
+    model: ModelArguments,
+    data: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    recorded: Settings | None,
+) -> Recipe:
+    """Return the recipe of a run, with the configuration of its model, its directions and its precision.
+
+    Raises:
+        ValueError: if a flag contradicts the size of a pretrained model, or the languages are not clear.
+    """
+    changes = model.overrides(Part.CONFIG)
+    if base := model.model_name_or_path:
+        config = load_config(base)
+        for name, value in changes.items():
+            if meaning(name).decides is Decides.SIZES and value != getattr(config, name):
+                raise UserError(f"--{name} {value}: {base} has {getattr(config, name)}; omit the flag.")
+        config.update(changes)
+    else:
+        config = paper_config(model.preset, **changes)
+    data = _resolve_directions(config, data)
+    if recorded:
+        args.keep_precision(recorded)
+    return Recipe(model, data, args, config, recorded)
+
+
+def _resolve_directions(config: VanillaTransformerConfig, data: DataArguments) -> DataArguments:
+    """Set the languages of a model, and return the flags of its text with both languages, or several pairs.
+
+    Fine-tuning adds directions to those of the model. A single direction needs no tags, so it is stored as two
+    languages and not as a list of pairs.
+
+    Raises:
+        ValueError: if a model of several directions is given text without one.
+    """
+    given = data.language_pairs or []
+    if config.language_pairs and not given:
+        if not (data.source_lang and data.target_lang):
+            raise UserError(f"The model translates {Directions(config)}: give --language_pairs.")
+        given = [f"{data.source_lang}-{data.target_lang}"]
+    if not given:
+        config.source_lang = data.source_lang or config.source_lang or "en"
+        config.target_lang = data.target_lang or config.target_lang or "de"
+        return replace(data, source_lang=config.source_lang, target_lang=config.target_lang)
+
+    pairs = list(dict.fromkeys([*Directions(config).pairs, *map(parse_language_pair, given)]))
+    if len(pairs) == 1 and not config.language_pairs:
+        config.source_lang, config.target_lang = pairs[0]
+        return replace(data, source_lang=config.source_lang, target_lang=config.target_lang, language_pairs=None)
+    config.language_pairs = ["-".join(pair) for pair in pairs]
+    known = Directions(config)
+    config.source_lang = known.sources[0] if len(known.sources) == 1 else None
+    config.target_lang = known.targets[0] if len(known.targets) == 1 else None
+    return replace(data, source_lang=None, target_lang=None, language_pairs=given)
 
 
 def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:

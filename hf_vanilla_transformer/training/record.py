@@ -9,7 +9,7 @@ from ..files import JsonObject
 from ..inference.precision import hardware
 from ..sharing.card import conversion
 from ..version import __version__
-from .arguments import DataArguments, ResolvedFlags, meaning
+from .arguments import DataArguments, Recipe, meaning
 from .progress import validations
 from .text import TokenizedText
 from .trainer import VanillaTransformerTrainer
@@ -21,14 +21,14 @@ def versions() -> str:
 
 
 def training_record(
-    trainer: VanillaTransformerTrainer, settings: JsonObject, flags: ResolvedFlags, text: TokenizedText
+    trainer: VanillaTransformerTrainer, settings: JsonObject, recipe: Recipe, text: TokenizedText
 ) -> JsonObject:
     """Return what the card says about a finished run; call it on every process, since all compute validation BLEU."""
-    args = flags.args
-    license = flags.model.license
+    args = recipe.args
+    license = recipe.model.license
     state = trainer.state
-    names = flags.data.dataset_name or []
-    base_model = flags.model.model_name_or_path
+    names = recipe.data.dataset_name or []
+    base_model = recipe.model.model_name_or_path
     hub_datasets = [name for name in names if not _is_local(name)]
     public = {
         name: value
@@ -43,7 +43,7 @@ def training_record(
         about: JsonObject = {"updates": updates, "text": name} if name else {"updates": updates}
         rounded_bleu = None if bleu is None else round(bleu, 2)
         validation.append({**about, "perplexity": round(perplexity, 2), "bleu": rounded_bleu})
-    labels = [Path(file).resolve().name for file in flags.data.train_file or []]
+    labels = [Path(file).resolve().name for file in recipe.data.train_file or []]
     labels += map(_public_name, names)
     record = {
         "data": ", ".join(dict.fromkeys(labels)) or "the built-in phrases",
@@ -52,7 +52,7 @@ def training_record(
         "pairs": text.num_pairs,
         "sources": text.sources,
         "updates": state.global_step,
-        "seconds": round(trainer.speed.total_seconds),
+        "seconds": round(trainer.meter.total_seconds),
         "hardware": hardware(args.device, args.world_size),
         "software": versions(),
         "license": license,

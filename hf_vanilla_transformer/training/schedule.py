@@ -21,3 +21,8 @@ def noam(step: int, d_model: int, warmup_steps: int, factor: float = 1.0) -> flo
 def get_noam_schedule(optimizer: Optimizer, d_model: int, warmup_steps: int) -> LambdaLR:
     """Return `noam` as a torch scheduler; its factor is the optimizer's learning rate, 1.0 in the paper."""
     return LambdaLR(optimizer, lambda updates_done: noam(updates_done + 1, d_model, warmup_steps))
+
+
+def factor_with_same_peak(factor: float, warmup: float, new_warmup: float) -> float:
+    """Return the factor that keeps the peak of `noam`, factor / sqrt(d_model * warmup), if the warm-up changes."""
+    return factor * (new_warmup / warmup) ** 0.5

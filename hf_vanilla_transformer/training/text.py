@@ -29,7 +29,7 @@ from ..files import JsonObject, digest
 from ..flags import Settings
 from ..model.loading import load_tokenizer
 from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
-from .arguments import TEXT, VALIDATION, DataArguments, ResolvedFlags
+from .arguments import TEXT, VALIDATION, DataArguments, Recipe
 
 _Value = TypeVar("_Value")
 
@@ -97,7 +97,7 @@ def _source_languages(data: DataArguments) -> list[Languages | None]:
     directed = [names_languages(origin) for origin in origins]
     # The pairs are then those that may occur in the lines, and need not be one per source
     if all(directed):
-        return [None] * len(origins)
+        pairs = pairs[:1]
     languages = _for_each("language_pairs", pairs, len(origins), pairs[0])
     return [None if own else pair for own, pair in zip(directed, languages, strict=True)]
 
@@ -110,7 +110,7 @@ def _sources_in(path: str, languages: Languages | None, data: DataArguments) -> 
     expected = tuple(map("-".join, directions))
     lines = [DirectedLines(direction, path, expected) for direction in directions]
     # A file need not have all directions of the run, and a source without pairs is an error
-    return [each for each in lines if len(each.pairs())]
+    return [source for source in lines if len(source.pairs())]
 
 
 def training_sources(data: DataArguments) -> list[Text]:
@@ -133,18 +133,22 @@ def training_sources(data: DataArguments) -> list[Text]:
     sources: list[Text] = []
     for i, (origin, languages) in enumerate(zip(origins, _source_languages(data), strict=True)):
         if languages is None or i < len(data.train_file or ()):
-            found = _sources_in(origin, languages, data)
+            parts = _sources_in(origin, languages, data)
         elif origin:
             # Datasets come last, hence an index from the end
-            found = [HubDataset(languages, origin, configs[i - count])]
+            parts = [HubDataset(languages, origin, configs[i - count])]
         else:
-            found = [BuiltInPhrases(languages)]
-        for source in found:
+            parts = [BuiltInPhrases(languages)]
+        for source in parts:
             source.tag = tags[i] or None
             source.weight = weights[i]
-        sources += found
-    if data.streaming and (count > 1 or any(tags) or weights != [1.0] or data.language_pairs or data.bpe_dropout):
-        raise UserError("--streaming reads a single prepared folder, without tags, weights or BPE dropout.")
+        sources += parts
+    is_plain = not (any(tags) or weights != [1.0] or data.language_pairs or data.bpe_dropout)
+    if data.streaming and not (prepared_folder(data) and count == 1 and is_plain):
+        raise UserError(
+            "--streaming reads a single folder made by `prepare`, given as --train_file, without tags, weights or BPE "
+            "dropout."
+        )
     return sources
 
 
@@ -197,46 +201,48 @@ def all_tags(config: PreTrainedConfig, data: DataArguments) -> list[str]:
     return list(dict.fromkeys([*map(language_tag, targets), *own]))
 
 
-def tokenize_text(flags: ResolvedFlags, tokenizer_path: str | None, report: Callable[[str], None]) -> TokenizedText:
+def tokenize_text(
+    recipe: Recipe, folder: str, tokenizer_path: str | None, report: Callable[[str], None]
+) -> TokenizedText:
     """Return the tokenised text of a run, and its tokenizer.
 
     Args:
-        tokenizer_path: the tokenizer to load; if None, one is learned from the training text and saved in
-            the output folder.
+        tokenizer_path: the tokenizer to load; if None, one is learned from the training text and saved in `folder`.
         report: called with each message for the user.
     """
-    data = flags.data
-    args = flags.args
-    tags = all_tags(flags.config, data)
-    if data.bpe_dropout and flags.model.tokenizer_model not in ("bpe", "subword-nmt"):
+    data = recipe.data
+    args = recipe.args
+    tags = all_tags(recipe.config, data)
+    if data.bpe_dropout and recipe.model.tokenizer_model not in ("bpe", "subword-nmt"):
         raise UserError("--bpe_dropout needs --tokenizer_model bpe or subword-nmt.")
     # The main process first, which caches what it reads: the others then find it instead of doing the same work
     with args.main_process_first(desc="reading the text"):
         training = Source(training_sources(data), data.sampling_temperature)
         validation = validation_sources(data, training.parts)
         # so that every problem in the text is found before a vocabulary is learned
-        for source in (each for each in (*training.parts, *validation) if each.has_text):
-            source.pairs()
+        for source in (*training.parts, *validation):
+            if source.has_text:
+                source.pairs()
         if data.filter_language:
             check_known(*(language for source in training.parts for language in source.languages))
         if args.process_index == 0 and not tokenizer_path:
-            tokenizer = _learn_tokenizer(training.parts, flags, tags, report)
-            save_tokenizer(tokenizer, str(args.output_dir))
+            tokenizer = _learn_tokenizer(training.parts, recipe, tags, report)
+            save_tokenizer(tokenizer, folder)
     # Process 0 has saved the tokenizer, perhaps on another machine, but main_process_first waits only within a machine
     args.distributed_state.wait_for_everyone()
     with args.main_process_first(desc="tokenising the text"):
-        tokenizer = _load_tokenizer(tokenizer_path or str(args.output_dir), flags.config, tags)
+        tokenizer = _load_tokenizer(tokenizer_path or folder, recipe.config, tags)
         how = Tokenization(
-            tokenizer,
-            flags.config,
-            args.max_tokens,
-            report,
-            Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None,
-            data.filter_language,
-            data.bpe_dropout,
-            args.seed if args.data_seed is None else args.data_seed,
-            args.process_index,
-            args.world_size,
+            tokenizer=tokenizer,
+            config=recipe.config,
+            max_tokens=args.max_tokens,
+            report=report,
+            cleaning=Cleaning(data.max_sentence_tokens, data.max_length_ratio) if data.clean else None,
+            filter_language=data.filter_language,
+            bpe_dropout=data.bpe_dropout,
+            seed=args.batch_seed,
+            rank=args.process_index,
+            world_size=args.world_size,
         )
         train = training.tokenize(how, "train")
         # Scores are of the whole validation text, however unclean
@@ -244,13 +250,13 @@ def tokenize_text(flags: ResolvedFlags, tokenizer_path: str | None, report: Call
         texts = dict(zip(_names(validation), validation, strict=True))
         rows = {name: text.tokenize(how, f"validation, {name}".removesuffix(", ")) for name, text in texts.items()}
     return TokenizedText(
-        tokenizer,
-        train,
-        rows.get("", rows or None),
-        training.counts.used,
-        [_about(source) for source in training.parts],
-        {name: "-".join(text.languages) for name, text in texts.items()},
-        _contents(training.parts, validation),
+        tokenizer=tokenizer,
+        train=train,
+        validation=rows.get("", rows or None),
+        num_pairs=training.counts.used,
+        sources=[_about(source) for source in training.parts],
+        directions={name: "-".join(text.languages) for name, text in texts.items()},
+        contents=_contents(training.parts, validation),
     )
 
 
@@ -287,26 +293,26 @@ def _names(sources: Sequence[Text]) -> list[str]:
 
 
 def _learn_tokenizer(
-    sources: Sequence[Text], flags: ResolvedFlags, tags: list[str], report: Callable[[str], None]
+    sources: Sequence[Text], recipe: Recipe, tags: list[str], report: Callable[[str], None]
 ) -> PreTrainedTokenizerBase:
     """Learn a joint vocabulary, the tags included, from the training texts.
 
     Raises:
         ValueError: if its size was given as a flag, but the texts allow only a smaller vocabulary.
     """
-    size = flags.config.vocab_size
+    model = recipe.model
+    size = recipe.config.vocab_size
     report(f"Learning a joint vocabulary of {size:,} tokens ...")
     batches = (batch for source in sources for batch in source.pairs().iter(1000))
     columns = (batch[column] for batch in batches for column in ("source", "target"))
     sentences = (sentence for column in columns for sentence in column if sentence)
-    kind = (flags.model.tokenizer_model, flags.model.normalization, flags.model.bpe_codes)
-    learned = train_tokenizer(sentences, size - len(tags), *kind)
+    learned = train_tokenizer(sentences, size - len(tags), model.tokenizer_model, model.normalization, model.bpe_codes)
     add_tags(learned, tags)
     # Saved now: if a resumed run loaded another limit, `datasets` would not find the text that it cached
-    learned.model_max_length = flags.config.max_position_embeddings
-    if len(learned) < size and not flags.model.bpe_codes:
+    learned.model_max_length = recipe.config.max_position_embeddings
+    if len(learned) < size and not model.bpe_codes:
         message = f"The training text allows a vocabulary of {len(learned):,} tokens, not of {size:,}"
-        if flags.model.vocab_size is not None:
+        if model.vocab_size is not None:
             raise UserError(f"{message}; set --vocab_size to at most {len(learned)}.")
         report(f"{message} as in the preset.")
     return learned

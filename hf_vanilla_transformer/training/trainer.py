@@ -9,59 +9,28 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback, PreTrainedModel, TrainingArguments
-from transformers.debug_utils import DebugOption
+from transformers import EarlyStoppingCallback
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import sort_checkpoints
-from transformers.utils import logging
 
-from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name
+from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, by_name
 from ..errors import UserError, checking_settings
 from ..files import STATE, replacing, replacing_files, write_failure
-from ..flags import Refuser
-from ..inference.metrics import perplexity
-from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loading import loading_errors
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent
-from .arguments import NOAM, VanillaTransformerTrainingArguments, reject_changes
-from .checkpoints import UNFINISHED, write_checksums
+from .arguments import NOAM, VanillaTransformerTrainingArguments
+from .checkpoints import UNFINISHED, ResumedState, write_checksums
+from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
-from .events import RunEvents
-from .loss import r_drop_loss
-from .precision import avoid_flash_attention, choose_precision, use_faster_attention
-from .progress import OverfittingNotice, UnsmoothedLoss
-from .resumed_state import ResumedState
-from .safeguards import Safeguards
+from .failures import UpdateGuard
+from .progress import OverfittingNotice, RunCurve, TrainingMeter
+from .r_drop import r_drop_loss
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
-from .speed import TrainingSpeed
 from .validation import ValidatingTrainer
-
-logger = logging.get_logger(__name__)
-
-
-def _use_one_device(args: TrainingArguments) -> None:
-    """Use only one GPU if several are visible but no launcher has started a process for each.
-
-    `Trainer` would wrap the model in `DataParallel`, which torch advises against.
-    """
-    if args.n_gpu > 1:
-        logger.warning(
-            f"{args.n_gpu} GPUs are visible, but a single process uses only one: launch with `torchrun "
-            f"--nproc_per_node {args.n_gpu}` to use them all, or select one with CUDA_VISIBLE_DEVICES."
-        )
-        args._n_gpu = 1
-
-
-def _choose_attention(model: PreTrainedModel, args: VanillaTransformerTrainingArguments) -> None:
-    """Choose the attention with which `model` trains."""
-    use_faster_attention(model, args.device, bool(args.bf16))
-    # transformers' debugger requires masks of floats
-    if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
-        model.set_attn_implementation("eager")
 
 
 class VanillaTransformerTrainer(ValidatingTrainer):
@@ -75,34 +44,76 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         processing_class: the tokenizer, which is saved with the model and needed for BLEU in validation (`eval_bleu`).
 
     Raises:
-        ValueError: for arguments without effect, or a `metric_for_best_model` that validation does not report.
+        ValueError: for a `metric_for_best_model` that validation does not report, or flags that exclude each other.
     """
 
     def __init__(self, model=None, args=None, data_collator=None, **kwargs):
         args = args or VanillaTransformerTrainingArguments()
-        _use_one_device(args)
-        if args.device.type == "cuda":
-            avoid_cudnn_attention()
-            avoid_flash_attention()
+        prepare_device(args)
         choose_precision(model, args)
-        if args.bf16 and args.device.type == "cpu" and not has_native_bfloat16(args.device):
-            logger.warning("This processor has no native bfloat16: training without --bf16 would be faster.")
-        if as_rows(kwargs.get("train_dataset")) is not None:
-            reject_changes(args, Refuser.TRAINER)
         if kwargs.get("eval_dataset") is not None:
-            reject_changes(args, Refuser.VALIDATION)
-            args = self._check_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
+            args = self._name_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
         if model is not None:
-            _choose_attention(model, args)
+            choose_attention(model, args)
         with checking_settings():
             super().__init__(model, args, data_collator, **kwargs)
         if data_collator is None:
-            # of the model, or of the one that `model_init` returned
-            config = self.model.config
-            round_to = config.max_position_embeddings if args.device.type == "cuda" else 0
-            ids = config.pad_token_id, config.decoder_start_token_id
-            self.data_collator = Seq2SeqCollator(*ids, round_to, args.max_tokens)
+            self.data_collator = self._default_collator()
+        self._configure_accelerator()
 
+        self._sampler: MaxTokensBatchSampler | None = None
+        self.meter = TrainingMeter(self.accelerator)
+        self.guard = UpdateGuard(self.accelerator, self.processing_class)
+        self.average = MovingAverage(args.ema_decay) if args.ema_decay else None
+        patience = args.early_stopping_patience
+        early_stopping = None if patience is None else EarlyStoppingCallback(patience)
+        self.resumed_state = ResumedState(early_stopping)
+        notice = OverfittingNotice()
+        for callback in (self.meter, self.guard, self.average, early_stopping, self.resumed_state, notice):
+            if callback is not None:
+                self.add_callback(callback)
+        if "tensorboard" in (args.report_to or ()):
+            # The first is that of `report_to`, before those of the caller
+            self.pop_callback(TensorBoardCallback)
+            self.add_callback(RunCurve())
+
+    def _name_metric(
+        self, args: VanillaTransformerTrainingArguments, eval_dataset, compute_metrics
+    ) -> VanillaTransformerTrainingArguments:
+        """Check that validation reports `metric_for_best_model`, and return `args` with its full name.
+
+        If none of several validation sets is named, the metric is that of the first. The metrics of `compute_metrics`
+        or of an overridden `evaluate` are not known in advance and so not checked.
+
+        Raises:
+            ValueError: if validation does not report the metric.
+        """
+        metric = str(args.metric_for_best_model)
+        prefixes = [f"{name}_" if name else "" for name in by_name(eval_dataset)]
+        reported = [prefix + name for prefix in prefixes for name in args.metrics()]
+        if prefixes and metric not in reported and metric in args.metrics():
+            metric = prefixes[0] + metric
+            # A copy, because the caller may use the same arguments for another trainer
+            args = copy.copy(args)
+            args.metric_for_best_model = metric
+        known = not compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
+        if known and metric not in reported:
+            raise UserError(f"metric_for_best_model must be one of {', '.join(reported)}, got {metric!r}.")
+        return args
+
+    def _default_collator(self) -> Seq2SeqCollator:
+        """Return the collator for the model, whether it was given or `model_init` has returned it."""
+        config = self.model.config
+        round_to = config.max_position_embeddings if self.args.device.type == "cuda" else 0
+        return Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id, round_to, self.args.max_tokens)
+
+    def _configure_accelerator(self) -> None:
+        """Set what accelerate has no flag for.
+
+        Raises:
+            ValueError: for flags that exclude each other.
+        """
+        args = self.args
         if args.device.type == "cuda" and args.dataloader_pin_memory:
             # Otherwise each copy of a batch to the GPU waits for the last update
             self.accelerator.dataloader_config.non_blocking = True
@@ -117,51 +128,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise UserError("--ema_decay cannot be used with FSDP or DeepSpeed, which shard the weights.")
 
-        self._sampler: MaxTokensBatchSampler | None = None
-        self.speed = TrainingSpeed()
-        self.unsmoothed = UnsmoothedLoss(self.accelerator)
-        self.safeguards = Safeguards(self.accelerator, self.processing_class)
-        self.average = MovingAverage(args.ema_decay) if args.ema_decay else None
-        patience = args.early_stopping_patience
-        early_stopping = None if patience is None else EarlyStoppingCallback(patience)
-        self.resumed_state = ResumedState(early_stopping)
-        notice = OverfittingNotice()
-        for callback in (self.speed, self.safeguards, self.average, early_stopping, self.resumed_state, notice):
-            if callback is not None:
-                self.add_callback(callback)
-        if "tensorboard" in (args.report_to or ()):
-            # The first is that of `report_to`, before those of the caller
-            self.pop_callback(TensorBoardCallback)
-            self.add_callback(RunEvents())
-
-    def _check_metric(
-        self, args: VanillaTransformerTrainingArguments, eval_dataset, compute_metrics
-    ) -> VanillaTransformerTrainingArguments:
-        """Check that validation reports `metric_for_best_model`, and return `args` with its full name.
-
-        If none of several validation sets is named, the metric is that of the first. The metrics of `compute_metrics`
-        or of an overridden `evaluate` are not known in advance and so not checked.
-
-        Raises:
-            ValueError: if validation does not report the metric.
-        """
-        metric = str(args.metric_for_best_model).removeprefix("eval_")
-        prefixes = [f"{name}_" if name else "" for name in by_name(eval_dataset)]
-        reported = [prefix + name for prefix in prefixes for name in args.metrics()]
-        if prefixes and metric not in reported and metric in args.metrics():
-            metric = prefixes[0] + metric
-            # A copy, because the caller may use the same arguments for another trainer
-            args = copy.copy(args)
-            args.metric_for_best_model = metric
-        known = not compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
-        if known and metric not in reported:
-            raise UserError(f"metric_for_best_model must be one of {', '.join(reported)}, got {metric!r}.")
-        return args
-
     def call_model_init(self, trial=None):
         # a model of transformers, or an adapter around one
         model: Any = super().call_model_init(trial)
-        _choose_attention(model, self.args)
+        choose_attention(model, self.args)
         return model
 
     def train(self, *args, **kwargs):
@@ -169,7 +139,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         try:
             return super().train(*args, **kwargs)
         finally:
-            self.safeguards.restore_signals()
+            self.guard.restore_signals()
 
     def _prepare_for_training(self, *args, **kwargs):
         """Create the optimizer and the schedule, and wrap the model, all of which check settings."""
@@ -191,9 +161,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         rows = self._rows(self.train_dataset)
         if rows is None:
             return super().get_train_dataloader()
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         readers = max(1, self.args.dataloader_num_workers)
-        self._sampler = rows.sampler(self.args.max_tokens, seed, readers)
+        self._sampler = rows.sampler(self.args.max_tokens, self.args.batch_seed, readers)
         # A stream's rows are whole batches, different ones on each process, so there is nothing to shard
         if self._sampler is None:
             return self._loader(rows, batch_size=None)
@@ -242,26 +211,21 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             # a model of another class has none
             cross_entropy = outputs.get("cross_entropy")
 
+        tokens = labels.ne(IGNORED_LABEL).sum()
         if num_items_in_batch is None:
-            loss = loss / labels.ne(IGNORED_LABEL).sum()
+            loss = loss / tokens
         else:
-            # Under DataParallel, it is repeated for each GPU
-            num_items_in_batch = torch.as_tensor(num_items_in_batch).flatten()[0]
             loss = loss / num_items_in_batch
             if self.args.average_tokens_across_devices:
                 # The count is of all processes, but DDP averages gradients over them instead of adding them up
                 loss = loss * self.accelerator.num_processes
-            if model.training:
-                # The count is of the whole update, and this method is called for each of its batches
-                self.speed.tokens += num_items_in_batch / self.current_gradient_accumulation_steps
         if model.training:
-            self.safeguards.record_loss(loss.detach(), labels)
-            if cross_entropy is not None:
-                self.unsmoothed.add(cross_entropy, labels.ne(IGNORED_LABEL).sum())
+            self.guard.record_loss(loss.detach(), labels)
+            self.meter.add(cross_entropy, tokens)
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, *args, **kwargs) -> torch.Tensor:
-        return self.safeguards.last_finite(super().training_step(*args, **kwargs))
+        return self.guard.last_finite(super().training_step(*args, **kwargs))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log training metrics with the loss without smoothing, its perplexity, and the speed of all processes.
@@ -269,11 +233,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         `tokens_per_second` counts real target tokens, and `seconds` those of the whole run.
         """
         if "loss" in logs:
-            self.safeguards.report()
-            if (unsmoothed := self.unsmoothed.mean()) is not None:
-                logs |= {"unsmoothed_loss": unsmoothed, "perplexity": perplexity(unsmoothed)}
-            logs["tokens_per_second"] = round(self.speed.tokens_per_second(), 1)
-            logs["seconds"] = round(self.speed.total_seconds, 1)
+            self.guard.report()
+            logs |= self.meter.read()
         super().log(logs, start_time)
 
     def init_hf_repo(self, *args, **kwargs) -> None:
@@ -309,7 +270,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
         The best checkpoint is kept in addition to the newest `save_total_limit`, so that these can all be averaged.
         """
-        self.safeguards.report()
+        self.guard.report()
         folder = Path(self._get_output_dir(trial))
         checkpoint = folder / f"checkpoint-{self.state.global_step}"
         best = folder / f"checkpoint-{self.state.best_global_step}"

@@ -24,11 +24,6 @@ from .arguments import VanillaTransformerTrainingArguments
 from .ema import MovingAverage
 from .sharding import unsharded
 
-# The flags --dataloader_NAME; the last two are missing in older releases of transformers
-_LOADER_FLAGS = (
-    *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor"),
-    *("multiprocessing_context", "in_order"),
-)
 _Pairs = Sequence[Mapping[str, list[int]]]
 
 
@@ -102,9 +97,9 @@ class ValidatingTrainer(Seq2SeqTrainer):
         return as_rows(dataset)
 
     def _loader(self, rows: Rows, **batches) -> DataLoader:
-        """Return a loader set up by the flags of transformers; `batches` are more arguments of `DataLoader`."""
-        flags = {name: getattr(self.args, f"dataloader_{name}", None) for name in _LOADER_FLAGS}
-        given = {name: value for name, value in flags.items() if value is not None}
+        """Return a loader set up by the flags --dataloader_*; `batches` are more arguments of `DataLoader`."""
+        flags = {name: value for name, value in vars(self.args).items() if name.startswith("dataloader_")}
+        given = {name.removeprefix("dataloader_"): value for name, value in flags.items() if value is not None}
         # Memory is pinned only for copies to a GPU; without one, torch would warn
         given["pin_memory"] &= self.args.device.type != "cpu"
         given |= {"collate_fn": self.data_collator, "worker_init_fn": prepare_data_worker}
@@ -171,13 +166,13 @@ class ValidatingTrainer(Seq2SeqTrainer):
         # Some sentences that take turns say as little about the source as a single one
         if not updates or 10 * different > len(set(map(tuple, labels))) or not self.is_world_process_zero():
             return
-        found = f"distinct translations of {len(outputs):,} validation sentences: {different:,}"
+        counts = f"distinct translations of {len(outputs):,} validation sentences: {different:,}"
         advice = (
             "This is normal during the warm-up. If it lasts, check that the lines of both sides of the text "
             "correspond; otherwise train in another --output_dir with a lower --learning_rate, or on more text."
         )
         # print would break a progress bar
-        tqdm.write(f"Update {updates:,}: {found}; the model still ignores its source. {advice}", file=sys.stderr)
+        tqdm.write(f"Update {updates:,}: {counts}; the model still ignores its source. {advice}", file=sys.stderr)
 
     def score(self) -> list[dict[str, object]]:
         """Return the scores of each validation text with the model's decoding settings, as `evaluate` does."""
@@ -206,8 +201,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
         ):
             sources = [pair["input_ids"] for pair in pairs]
             translator = Translator(_without_wrapper(model), self.processing_class)
-            found = translator.translate_ids(sources, progress=bar.update, **settings)
-        outputs = [output.hypotheses[0] if output.hypotheses else [] for output in found]
+            translations = translator.translate_ids(sources, progress=bar.update, **settings)
+        outputs = [translation.hypotheses[0] if translation.hypotheses else [] for translation in translations]
         labels = [list(map(int, pair["labels"])) for pair in pairs]
         rows = list(zip(mine, outputs, labels, strict=True))
         if processes > 1:

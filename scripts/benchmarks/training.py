@@ -26,7 +26,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import IGNORED_LABEL
 from hf_vanilla_transformer.model.loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
-from hf_vanilla_transformer.training.precision import choose_precision
+from hf_vanilla_transformer.training.device import choose_precision
 from hf_vanilla_transformer.training.presets import preset
 
 

@@ -71,10 +71,11 @@ def main() -> None:
         folder = str(options.output_dir / row)
         print(f"== {row}", file=sys.stderr)
         flags = [*as_flags(base), *train_flags, *as_flags(row_changes(row, options.reduce)), "--output_dir", folder]
-        model, data, args = parse_arguments(flags)
+        (recipe,) = parse_arguments(flags)
+        data, args = recipe.data, recipe.args
         if data.train_file and not data.validation_file:
             raise ValueError("Rows are compared on a validation text; pass it with --validation_file.")
-        trainer = run_train(model, data, args)
+        trainer = run_train(recipe)
         if trainer and trainer.state.global_step < trainer.state.max_steps:
             sys.exit(f"ablate.py: row {row} was stopped; run the same command again to resume it.")
         results[row] = {**measure(folder, data, args), "steps": args.max_steps}

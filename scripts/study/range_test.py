@@ -142,7 +142,7 @@ def _schedule_on(experiment: Experiment) -> list[JsonObject]:
             metrics = trainer.evaluate()
             loss = next(value for name, value in metrics.items() if name.endswith("_loss"))  # of the first text
         except ArithmeticError:
-            # the safeguards end a run that diverges
+            # the trainer ends a run that diverges
             loss = math.inf
         peak = noam(min(args.max_steps, warmup), experiment.config.d_model, warmup, factor)
         rows.append({"factor": factor, "peak_rate": peak, "eval_loss": loss if math.isfinite(loss) else None})
@@ -170,8 +170,8 @@ def learning_rates(result: JsonObject) -> "Figure":
 def main(argv: Sequence[str] | None = None) -> None:
     description = "Find usable learning rates: raise the rate without the schedule, then try factors on the schedule."
     try:
-        model, data, args = parse_arguments(sys.argv[1:] if argv is None else argv, "range_test.py", description)
-        run_experiment(range_test, model, data, args, say)
+        (recipe,) = parse_arguments(sys.argv[1:] if argv is None else argv, "range_test.py", description)
+        run_experiment(range_test, recipe, say)
     except KeyboardInterrupt:
         sys.exit(130)
     except (ValueError, ImportError, ArithmeticError, OSError) as error:

@@ -28,7 +28,7 @@ TRAIN = ["train", "--preset", "tiny", "--train_file", "text", "--output_dir", "o
             [*TRAIN, "--vocab_size", "300"],
             "allows a vocabulary of 260 tokens, not",
         ),
-        ({"text.en": "a\n", "text.de": "b\n"}, [*TRAIN, "--streaming"], "--streaming reads a folder made by"),
+        ({"text.en": "a\n", "text.de": "b\n"}, [*TRAIN, "--streaming"], "--streaming reads a single folder made by"),
         ({"r.yaml": "max_stepz: 1\n"}, ["train", "r.yaml", *TRAIN[1:]], "r.yaml, line 1: unknown key 'max_stepz'"),
         ({}, ["train", "r.yaml", *TRAIN[1:]], "r.yaml"),
         ({"text.en": "a\n", "text.de": "b\n"}, [*TRAIN, "--tokenizer_name", "nowhere"], "nowhere"),

@@ -49,6 +49,7 @@ def train() -> Callable[..., VanillaTransformerTrainer | None]:
     """A function that runs `vanilla-transformer train` with the given words of its command line."""
 
     def run(*words: str) -> VanillaTransformerTrainer | None:
-        return run_train(*parse_arguments(words))
+        (recipe,) = parse_arguments(words)
+        return run_train(recipe)
 
     return run

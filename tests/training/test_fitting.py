@@ -41,7 +41,8 @@ def parse(tmp_path):
     """A function that parses the flags of `train` for a new folder, without a preset unless one is given."""
 
     def parse(*words: str):
-        return parse_arguments([*words, "--output_dir", str(tmp_path / "new"), "--use_cpu"])
+        (recipe,) = parse_arguments([*words, "--output_dir", str(tmp_path / "new"), "--use_cpu"])
+        return recipe
 
     return parse
 
@@ -74,16 +75,17 @@ def peak(args, d_model: int = 128) -> float:
     ],
 )
 def test_warm_up_and_factor_follow_the_length_that_is_given(flags, warmup, parse, tmp_path):
-    args = parse("--train_file", write_text(tmp_path, 160), *flags)[2]
+    args = parse("--train_file", write_text(tmp_path, 160), *flags).args
     assert args.warmup_steps == warmup
     assert peak(args) == pytest.approx(0.7 / (128 * 1500) ** 0.5, rel=0.01)
-    given = parse("--train_file", str(tmp_path / "text160"), *flags, "--learning_rate", "2")[2]
+    given = parse("--train_file", str(tmp_path / "text160"), *flags, "--learning_rate", "2").args
     assert given.learning_rate == 2.0
 
 
 @pytest.mark.parametrize(("pairs", "updates"), [(40, 2000), (4_000, 2000), (8_000, 2_666)])
 def test_small_text_trains_tiny_for_updates_that_follow_it(pairs, updates, parse, tmp_path, capsys):
-    model, _, args = parse("--train_file", write_text(tmp_path, pairs))
+    recipe = parse("--train_file", write_text(tmp_path, pairs))
+    model, args = recipe.model, recipe.args
     assert (model.preset, args.max_tokens, args.max_steps) == ("tiny", 1024, updates)
     (line,) = capsys.readouterr().err.splitlines()
     for part in (f"{pairs:,} pairs", "200,000", "preset tiny", f"{updates:,} updates", "--preset or --max_steps"):
@@ -100,9 +102,10 @@ def test_fewer_than_200_000_pairs_are_few():
 
 @pytest.mark.usefixtures("small_limit")
 def test_large_text_trains_base_as_in_the_paper(parse, tmp_path, capsys):
-    assert parse("--train_file", write_text(tmp_path, FEW - 1))[0].preset == "tiny"
+    assert parse("--train_file", write_text(tmp_path, FEW - 1)).model.preset == "tiny"
     capsys.readouterr()
-    model, _, args = parse("--train_file", write_text(tmp_path, FEW))
+    recipe = parse("--train_file", write_text(tmp_path, FEW))
+    model, args = recipe.model, recipe.args
     assert (model.preset, args.max_tokens, args.max_steps, args.warmup_steps) == ("base", 25_000, 100_000, 4000)
     assert capsys.readouterr().err == ""
 
@@ -110,8 +113,8 @@ def test_large_text_trains_base_as_in_the_paper(parse, tmp_path, capsys):
 @pytest.mark.usefixtures("small_limit")
 def test_the_pairs_of_all_texts_count_together(parse, tmp_path):
     texts = [write_text(tmp_path, pairs) for pairs in (3 * FEW // 4, FEW // 4)]
-    assert parse("--train_file", *texts)[0].preset == "base"
-    assert parse("--train_file", texts[0])[0].preset == "tiny"
+    assert parse("--train_file", *texts).model.preset == "base"
+    assert parse("--train_file", texts[0]).model.preset == "tiny"
 
 
 def test_a_preset_of_the_command_line_or_the_recipe_is_kept_as_it_is(parse, tmp_path, capsys):
@@ -120,8 +123,9 @@ def test_a_preset_of_the_command_line_or_the_recipe_is_kept_as_it_is(parse, tmp_
     for name, expected in (("tiny", (7500, 1500, 0.7)), ("base", (100_000, 4000, 1.0))):
         recipe.write_text(f"preset: {name}\n")
         for given in (["--preset", name], [str(recipe)]):
-            model, _, args = parse(*given, *text)
-            assert model.preset == name
+            resolved = parse(*given, *text)
+            args = resolved.args
+            assert resolved.model.preset == name
             assert (args.max_steps, args.warmup_steps, args.learning_rate) == expected
     assert capsys.readouterr().err == ""
 
@@ -135,18 +139,18 @@ def test_a_preset_of_the_command_line_or_the_recipe_is_kept_as_it_is(parse, tmp_
     ],
 )
 def test_a_given_number_of_updates_or_epochs_wins(given, length, printed, parse, tmp_path, capsys):
-    args = parse("--train_file", write_text(tmp_path, 40), *given)[2]
+    args = parse("--train_file", write_text(tmp_path, 40), *given).args
     assert (args.max_steps, args.num_train_epochs) == length
     assert printed in capsys.readouterr().err
 
 
 def test_epochs_alone_win_over_the_updates_of_a_preset(parse):
-    args = parse("--preset", "tiny", "--num_train_epochs", "5")[2]
+    args = parse("--preset", "tiny", "--num_train_epochs", "5").args
     assert (args.max_steps, args.num_train_epochs) == (-1, 5)
 
 
 def test_another_schedule_does_not_take_the_factor_for_its_learning_rate(parse, tmp_path):
-    args = parse("--train_file", write_text(tmp_path, 40), "--lr_scheduler_type", "cosine")[2]
+    args = parse("--train_file", write_text(tmp_path, 40), "--lr_scheduler_type", "cosine").args
     assert (args.max_steps, args.learning_rate) == (2000, 5e-5)
 
 
@@ -179,11 +183,11 @@ def test_a_prepared_folder_counts_by_its_manifest(parse, tmp_path):
         main(["prepare", text, *languages, "--vocab_size", "270", "--workers", "1", "--output_dir", str(folder)]) == 0
     )
     for streaming in ([], ["--streaming"]):
-        assert parse("--train_file", str(folder), *streaming)[0].preset == "tiny"
+        assert parse("--train_file", str(folder), *streaming).model.preset == "tiny"
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "pairs": 200_000}))
     for streaming in ([], ["--streaming"]):
-        assert parse("--train_file", str(folder), *streaming)[0].preset == "base"
+        assert parse("--train_file", str(folder), *streaming).model.preset == "base"
 
 
 def test_fine_tuning_keeps_the_architecture_and_fits_the_training(words, train, tmp_path):

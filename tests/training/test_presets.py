@@ -1,13 +1,11 @@
-import contextlib
 from dataclasses import fields
 
 import pytest
 import torch
-from corpora import ROOT
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.training.presets import PRESETS, _read_presets, paper_config, preset
+from hf_vanilla_transformer.training.presets import PRESETS, paper_config, preset
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 
 FIELDS = ("num_encoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "dropout", "position_embedding")
@@ -58,23 +56,6 @@ def test_presets_name_only_fields_of_a_configuration_and_training_arguments():
     for name in PRESETS:
         assert preset(name).training.keys() <= known
         assert preset(name).model.keys() <= {field.name for field in fields(VanillaTransformerConfig)}
-
-
-def test_a_truncated_file_of_presets_is_refused_or_has_fewer_presets_but_never_other_ones(tmp_path):
-    file = tmp_path / "presets.yaml"
-    text = (ROOT / "hf_vanilla_transformer" / "training" / "presets.yaml").read_bytes()
-    for length in range(len(text)):
-        file.write_bytes(text[:length])
-        with contextlib.suppress(ValueError):
-            presets = _read_presets(file)
-            assert all(PRESETS[name] == presets[name] for name in presets)
-
-
-@pytest.mark.parametrize("content", ["", "tiny", "- tiny", "tiny: 3", "base: {}\ntiny:", "{", "\xff"])
-def test_a_damaged_file_of_presets_is_refused(content, tmp_path):
-    (tmp_path / "presets.yaml").write_bytes(content.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"presets\.yaml is damaged: install the package again\.$"):
-        _read_presets(tmp_path / "presets.yaml")
 
 
 @pytest.mark.slow

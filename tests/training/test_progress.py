@@ -15,7 +15,7 @@ from unequal_pairs import UNEQUAL, pairs
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 from hf_vanilla_transformer.training.progress import (
     COLUMNS,
-    UnsmoothedLoss,
+    TrainingMeter,
     overfitting,
     print_lines,
     training_line,
@@ -59,12 +59,15 @@ def test_the_mean_is_over_all_updates_since_the_last_log(trainer):
 
 
 def test_a_batch_whose_loss_is_not_finite_is_left_out_of_the_mean(trainer):
-    loss = UnsmoothedLoss(trainer().accelerator)
-    assert loss.mean() is None
+    meter = TrainingMeter(trainer().accelerator)
+    assert "unsmoothed_loss" not in meter.read()
     for nats, tokens in ((6.0, 2), (math.nan, 5), (math.inf, 5), (3.0, 1)):
-        loss.add(torch.tensor(nats), torch.tensor(tokens))
-    assert loss.mean() == 3.0
-    assert loss.mean() is None
+        meter.add(torch.tensor(nats), torch.tensor(tokens))
+    assert meter.read()["unsmoothed_loss"] == 3.0
+    assert "unsmoothed_loss" not in meter.read()
+    # a model of another class does not tell
+    meter.add(None, torch.tensor(4))
+    assert "unsmoothed_loss" not in meter.read()
 
 
 def log_of(perplexities: list[float], losses: list[float], name: str = "") -> list[dict[str, float]]:

@@ -231,6 +231,17 @@ def test_fine_tuning_onto_new_languages_adds_their_tags(train, run_flags, texts,
     assert train(*flags, *more) is None  # the run is finished
 
 
+def test_a_model_that_is_tuned_on_one_new_direction_keeps_its_own(small_model, run_flags, tmp_path):
+    small_model(source_lang="en", target_lang="de").save_pretrained(tmp_path / "model")
+    start = ["--model_name_or_path", str(tmp_path / "model"), "--output_dir", str(tmp_path / "run"), "--use_cpu"]
+    for pair, directions, known in (("en-fr", ["en-de", "en-fr"], ("en", None)), ("en-de", None, ("en", "de"))):
+        (recipe,) = parse_arguments([*start, "--language_pairs", pair])
+        assert recipe.config.language_pairs == directions
+        assert (recipe.config.source_lang, recipe.config.target_lang) == known
+        # the text itself is only of the new direction
+        assert recipe.data.language_pairs == (["en-fr"] if pair == "en-fr" else None)
+
+
 def test_a_tag_marks_the_sources_of_one_text(train, run_flags, texts, tmp_path, capsys, monkeypatch):
     flags = ["--train_file", texts["moses"], texts["jsonl"], "--source_tag", "", "<bt>", "--vocab_size", "400"]
     run = train(*run_flags(tmp_path / "run", *flags))
@@ -265,10 +276,10 @@ def test_a_tag_marks_the_sources_of_one_text(train, run_flags, texts, tmp_path, 
         ),
         (["--source_tag", "bt"], "'bt' cannot be a tag"),
         (["--source_tag", "<unk>"], "<unk> cannot be a tag"),
-        (["--streaming"], "--streaming reads a single prepared folder"),
+        (["--streaming"], "--streaming reads a single folder made by `prepare`"),
         (["--language_pairs", "en-fr"], "There is no file"),
         (["--source_tag", "<2de>"], "tags that start with <2 are those of target languages"),
-        (["--bpe_dropout", "0.1", "--streaming"], "--streaming reads a single prepared folder"),
+        (["--bpe_dropout", "0.1", "--streaming"], "--streaming reads a single folder made by `prepare`"),
         (["--tokenizer_model", "unigram"], "has its own tokenizer"),
         (["--filter_language"], "is already clean"),
     ],

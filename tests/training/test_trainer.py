@@ -145,18 +145,6 @@ def test_the_r_drop_loss_combines_two_passes_and_their_divergence(trainer, small
     torch.testing.assert_close(loss.double(), (entropies + 5.0 * divergence / 2) / 2 / tokens, rtol=1e-5, atol=0.0)
 
 
-def test_the_token_count_may_be_repeated_for_each_gpu(trainer):
-    run = trainer()
-    batch = run.data_collator([run.train_dataset[i] for i in range(3)])
-    run.current_gradient_accumulation_steps = 1
-    once, twice = (
-        run.compute_loss(run.model.train(), dict(batch), num_items_in_batch=count)
-        for count in (torch.tensor(40), torch.full((2, 1), 40))
-    )
-    assert twice.shape == ()
-    torch.testing.assert_close(once, twice)
-
-
 @pytest.mark.parametrize(("limit", "kept"), [(2, (2, 4, 5)), (1, (2, 5))])
 def test_the_best_checkpoint_is_kept_besides_the_newest(trainer, tmp_path, limit, kept):
     settings = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 1, "save_total_limit": limit}
@@ -292,7 +280,7 @@ def test_failed_training_restores_the_sigterm_handler(trainer):
 def test_bfloat16_on_a_cpu_uses_eager_attention_and_warns_if_it_is_not_native(
     trainer, small_model, monkeypatch, caplog, native, warned
 ):
-    monkeypatch.setattr("hf_vanilla_transformer.training.trainer.has_native_bfloat16", lambda device: native)
+    monkeypatch.setattr("hf_vanilla_transformer.training.device.has_native_bfloat16", lambda device: native)
     run = trainer(small_model(), bf16=True)
     assert run.model.config._attn_implementation == "eager"
     assert ("no native bfloat16" in caplog.text) == warned
@@ -322,8 +310,8 @@ def test_bfloat16_training_keeps_weights_norms_loss_and_optimizer_in_float32(tra
     decoder = run.model.model.decoder.layers[0]
     for name, module in (("norm", decoder.final_layer_norm), ("product", decoder.fc1)):
         module.register_forward_hook(lambda module, args, output, name=name: dtypes.update({name: output.dtype}))
-    run.safeguards.record_loss = lambda loss, labels: dtypes.update(loss=loss.dtype)
-    run.safeguards.on_pre_optimizer_step = lambda *args, **kwargs: None
+    run.guard.record_loss = lambda loss, labels: dtypes.update(loss=loss.dtype)
+    run.guard.on_pre_optimizer_step = lambda *args, **kwargs: None
     run.train()
     assert dtypes == {"norm": torch.float32, "product": torch.bfloat16, "loss": torch.float32}
     assert {parameter.dtype for parameter in run.model.parameters()} == {torch.float32}

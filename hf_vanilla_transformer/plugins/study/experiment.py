@@ -1,9 +1,8 @@
 """Train models from scratch on the same text with different settings, for `tune` and scripts/study/range_test.py."""
 
-import copy
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,18 +13,10 @@ from ...errors import UserError
 from ...files import writing
 from ...flags import option, positive, positive_number
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ...training.arguments import (
-    NOAM,
-    DataArguments,
-    ModelArguments,
-    ResolvedFlags,
-    VanillaTransformerTrainingArguments,
-    check_reporters,
-    short_warmup,
-)
-from ...training.progress import print_lines
-from ...training.safeguards import explain_failures, one_run
-from ...training.settings import resolve_config, run_settings
+from ...training.arguments import NOAM, Recipe, check_reporters
+from ...training.failures import explain_failures
+from ...training.progress import print_lines, short_warmup
+from ...training.run_folder import one_run, run_settings
 from ...training.text import prepared_folder, tokenize_text
 from ...training.trainer import VanillaTransformerTrainer
 
@@ -52,7 +43,7 @@ class TuningTrainer(VanillaTransformerTrainer):
 
     def train(self, *args, **kwargs):
         result = super().train(*args, **kwargs)
-        if self.safeguards.stopped:
+        if self.guard.stopped:
             raise KeyboardInterrupt
         return result
 
@@ -68,18 +59,16 @@ class Experiment:
         ValueError: if there is no validation text.
     """
 
-    def __init__(self, flags: ResolvedFlags, report: Callable[[str], None]):
-        args = flags.args
+    def __init__(self, recipe: Recipe, report: Callable[[str], None]):
+        args = recipe.args
         self.args = args
-        self.config = flags.config
+        self.config = recipe.config
         self.report = report
-        self.settings = run_settings(flags)
-        tokenizer_path = prepared_folder(flags.data) or flags.model.tokenizer_name
+        self.settings = run_settings(recipe)
+        tokenizer_path = prepared_folder(recipe.data) or recipe.model.tokenizer_name
         # A learned vocabulary is saved in the output folder, which may hold a model with its own vocabulary.
         with tempfile.TemporaryDirectory() as scratch:
-            scratch_args = copy.copy(args)
-            scratch_args.output_dir = scratch
-            self.text = tokenize_text(replace(flags, args=scratch_args), tokenizer_path, report)
+            self.text = tokenize_text(recipe, scratch, tokenizer_path, report)
         self.settings |= self.text.contents
         if self.text.validation is None:
             raise UserError("Tuning compares settings on a validation text: pass --validation_file.")
@@ -115,45 +104,39 @@ class Experiment:
         return trainer
 
 
-def run_experiment(
-    study: Callable[[Experiment, Path], str],
-    model: ModelArguments,
-    data: DataArguments,
-    args: VanillaTransformerTrainingArguments,
-    report: Callable[[str], None],
-) -> None:
-    """Print the table that `study` returns to stdout; it writes its results into the folder `args.output_dir`.
+def run_experiment(study: Callable[[Experiment, Path], str], recipe: Recipe, report: Callable[[str], None]) -> None:
+    """Print the table that `study` returns to stdout; it writes its results into the output folder.
 
     Raises:
         ValueError: if the settings cannot be tuned.
     """
-    _check(model, data, args)
-    folder = Path(str(args.output_dir))
-    config, data = resolve_config(model, data)
+    _check(recipe)
+    folder = Path(recipe.folder)
     with one_run(folder), explain_failures():
-        experiment = Experiment(ResolvedFlags(model, data, args, config), report)
+        experiment = Experiment(recipe, report)
         with writing(folder):
             table = study(experiment, folder)
     print(table)
 
 
-def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerTrainingArguments) -> None:
+def _check(recipe: Recipe) -> None:
     """Check that the settings can be tuned.
 
     Raises:
         ValueError: if they cannot, with the reason.
     """
+    args = recipe.args
     check_reporters(args)
     if args.world_size > 1:
         raise UserError("Tuning runs in a single process: start it without a distributed launcher.")
-    if model.model_name_or_path:
+    if recipe.model.model_name_or_path:
         raise UserError("Tuning trains from scratch: remove --model_name_or_path.")
     if args.lr_scheduler_type != NOAM:
         raise UserError("Tuning supports only the noam schedule: remove --lr_scheduler_type.")
     if args.resume_from_checkpoint:
         raise UserError("Tuning trains from scratch: remove --resume_from_checkpoint.")
     # a prepared stream has batches of one size
-    if data.streaming:
+    if recipe.data.streaming:
         raise UserError("Tuning tries several batch sizes, so it cannot stream the text: remove --streaming.")
     # trials of equal length can be compared
     if args.max_steps < 1:

@@ -14,7 +14,7 @@ from ...data.batching import by_name, check_fits
 from ...errors import UserError
 from ...files import JsonObject, import_extra, write_failure, write_whole
 from ...flags import Settings
-from ...training.settings import FACTS, differences, write_settings
+from ...training.run_folder import FACTS, differences, write_settings
 from .experiment import Experiment, TuneArguments, TuningTrainer
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def hyperparameter_search(experiment: Experiment, folder: Path, tuning: TuneArgu
     if len(done) < tuning.trials:
         trainer = experiment.trainer(_SearchTrainer)
         # of several texts, the first one's
-        metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
+        metric = trainer.args.metric_for_best_model
         try:
             trainer.hyperparameter_search(
                 hp_space=_search_space(experiment),
@@ -176,7 +176,7 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     settings = {**study.user_attrs["settings"], **best.params, **length, **found}
     # the recipe works with any number of processes and any text
     settings = {name: value for name, value in settings.items() if name not in FACTS}
-    measure = f"validation {str(experiment.args.metric_for_best_model).removeprefix('eval_')}"
+    measure = f"validation {experiment.args.metric_for_best_model}"
     write_settings(settings, str(folder), f"Trial {best.number}: {measure} {best.value:.4f}", "best.yaml")
     importances: dict[str, float] = {}
     # PED-ANOVA compares the best trials with the others, so it needs a few that differ

@@ -15,5 +15,5 @@ def run(argv: Sequence[str]) -> None:
     from .hyperparameter_search import hyperparameter_search
 
     description = "Search for better hyperparameters with Optuna."
-    model, data, args, tuning = parse_arguments(argv, "vanilla-transformer tune", description, TuneArguments)
-    run_experiment(partial(hyperparameter_search, tuning=tuning), model, data, args, say)
+    recipe, tuning = parse_arguments(argv, "vanilla-transformer tune", description, TuneArguments)
+    run_experiment(partial(hyperparameter_search, tuning=tuning), recipe, say)

@@ -51,8 +51,10 @@ def test_prepared_text_and_early_stopping_are_supported_but_not_streaming(tune, 
         (["--report_to", "nobody"], "--report_to nobody: "),
     ],
 )
-def test_unsupported_settings_are_reported(more, message, tune, flags, tmp_path, capsys):
+def test_unsupported_settings_are_reported(more, message, tune, flags, small_model, tmp_path, monkeypatch, capsys):
     if "--model_name_or_path" in more:
+        monkeypatch.chdir(tmp_path)
+        small_model().save_pretrained("x")
         size = {"--vocab_size", "--d_model", "--d_ff", "--num_heads", "--num_encoder_layers", "--num_decoder_layers"}
         flags = [word for i, word in enumerate(flags) if word not in size and (i == 0 or flags[i - 1] not in size)]
     assert tune(flags, tmp_path / "study", *more) == 1
@@ -63,5 +65,5 @@ def test_tune_fits_the_preset_as_train_does(tmp_path):
     lines = [f"line {number}" for number in range(40)]
     text = write_moses(tmp_path / "text", en=lines, de=lines)
     flags = ["--train_file", str(text), "--output_dir", str(tmp_path / "study"), "--use_cpu"]
-    model, _, args, _ = parse_arguments(flags, "tune", "", TuneArguments)
-    assert (model.preset, args.max_steps) == ("tiny", 2000)
+    recipe, _ = parse_arguments(flags, "tune", "", TuneArguments)
+    assert (recipe.model.preset, recipe.args.max_steps) == ("tiny", 2000)

@@ -7,8 +7,7 @@ from transformers.utils import find_labels
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.loss_vanilla_transformer import projected_cross_entropy, smoothed_cross_entropy
-from hf_vanilla_transformer.training import loss as loss_module
-from hf_vanilla_transformer.training.loss import r_drop_loss, symmetric_divergence
+from hf_vanilla_transformer.training.r_drop import r_drop_loss, symmetric_divergence
 
 PAD, VOCAB_SIZE = 3, 11
 
@@ -66,8 +65,7 @@ def test_the_divergence_matches_torch():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_r_drop_in_chunks_has_the_loss_and_gradient_of_its_equation(monkeypatch, dtype):
-    monkeypatch.setattr(loss_module, "CHUNK_ROWS", 3)
+def test_r_drop_has_the_loss_and_gradient_of_its_equation(dtype):
     (first, labels), (second, _) = example(), example()
     logits = torch.cat((first, second.flip(0))).detach().to(dtype).requires_grad_()
     loss, _ = r_drop_loss(logits, labels, 5.0, 0.1, PAD)
@@ -247,7 +245,6 @@ def test_no_more_logits_than_one_chunk_are_in_memory(monkeypatch):
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
 def test_the_plain_cross_entropy_comes_with_the_loss_and_without_a_gradient(monkeypatch, smoothing):
-    monkeypatch.setattr(loss_module, "CHUNK_ROWS", 3)
     states, projection, labels = decoder_output(bias=True)
     logits = projection(states)
     plain = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")

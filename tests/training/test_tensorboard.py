@@ -7,7 +7,7 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from hf_vanilla_transformer import VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.training.events import RunEvents
+from hf_vanilla_transformer.training.progress import RunCurve
 
 event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -57,7 +57,7 @@ def test_a_resumed_run_is_one_curve(train, flags, tmp_path):
 
 @pytest.mark.parametrize(("search", "purged"), [(False, 5), (True, None)])
 def test_only_a_run_takes_back_its_own_events_and_no_trial_of_a_search(tmp_path, search, purged):
-    events = RunEvents()
+    events = RunCurve()
     events._SummaryWriter = MagicMock()
     args = VanillaTransformerTrainingArguments(str(tmp_path), use_cpu=True)
     events.on_train_begin(args, TrainerState(global_step=4, is_hyper_param_search=search), TrainerControl())

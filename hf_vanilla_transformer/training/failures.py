@@ -1,4 +1,4 @@
-"""Protect long runs: one run per folder, SIGTERM, non-finite losses, lost workers and processes."""
+"""What can go wrong in a long run: SIGTERM, losses that are not finite, lost processes, no memory left."""
 
 import signal
 import sys
@@ -6,17 +6,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from accelerate.accelerator import Accelerator
-from filelock import FileLock, Timeout
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from ..errors import UserError
-from ..files import check_folder
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .sharding import is_sharded
 
@@ -32,32 +29,6 @@ _LOST_PEER = (
 )
 
 
-@contextmanager
-def one_run(folder: str | Path) -> Iterator[None]:
-    """Lock `folder` for a single run; the lock is released even if its process is killed.
-
-    Raises:
-        ValueError: if another run is using the folder, or it is a file.
-    """
-    folder = Path(folder)
-    check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "run.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(f"Another run is using {folder}; wait until it ends or choose another folder.") from None
-    try:
-        yield
-    finally:
-        # Deleted while it is still locked, so that the file of a run that starts now is not the one deleted
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-        # A run that was refused leaves no trace
-        if not any(folder.iterdir()):
-            folder.rmdir()
-
-
 class DivergedError(UserError, FloatingPointError):
     """Training has diverged: the losses of several updates in a row were not finite."""
 
@@ -70,7 +41,7 @@ class _Batch(NamedTuple):
     first_target: torch.Tensor
 
 
-class Safeguards(TrainerCallback):
+class UpdateGuard(TrainerCallback):
     """Stop on SIGTERM and skip updates with a non-finite loss, on all processes at the same update.
 
     After SIGTERM, which clusters send before they reclaim a machine, training finishes the current update (the next
@@ -218,7 +189,9 @@ def reason_for(error: BaseException) -> str | None:
         # Accumulation alone saves nothing, and neither may change in the folder of a run
         training = "--gradient_accumulation_steps N with an N-th of --max_tokens, in another --output_dir"
         return f"Out of memory {place}: use smaller batches (--max_tokens; in training, {training})."
-    if isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
+    # The last two are raised if a worker dies while it sends data
+    is_lost_worker = isinstance(error, (BrokenExecutor, ConnectionResetError, EOFError))
+    if is_lost_worker or any(words in text for words in _LOST_WORKER):
         return "A data-loading process died, possibly out of memory; run the same command again to resume."
     if any(words in text for words in _LOST_PEER):
         return "Another process of this run was lost; run the same command again to resume from the newest checkpoint."
@@ -234,9 +207,7 @@ def explain_failures() -> Iterator[None]:
         # torch's SIGCHLD handler may raise again for the same lost worker, here or while the error is printed
         with suppress(RuntimeError):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # The last two are raised if a worker dies while it sends data
-        lost = isinstance(error, (ConnectionResetError, EOFError))
-        reason = reason_for(RuntimeError(_LOST_WORKER[0]) if lost else error)
+        reason = reason_for(error)
         if reason is None:
             raise
         raise OSError(reason) from error

@@ -8,7 +8,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from hf_vanilla_transformer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import find_fault, newest_checkpoint
-from hf_vanilla_transformer.training.safeguards import Safeguards, explain_failures, one_run
+from hf_vanilla_transformer.training.failures import UpdateGuard, explain_failures
+from hf_vanilla_transformer.training.run_folder import one_run
 
 ROWS = [{"input_ids": [5, 6, 7, 2], "labels": [8, 9, 2]}, {"input_ids": [6, 5, 2], "labels": [9, 8, 7, 2]}] * 4
 
@@ -22,7 +23,7 @@ class WithBadLosses(VanillaTransformerTrainer):
         loss = super().compute_loss(*args, **kwargs)
         if self.state.global_step + 1 in self.bad:
             loss = loss * float("nan")
-            self.safeguards.record_loss(loss.detach(), args[1]["labels"])
+            self.guard.record_loss(loss.detach(), args[1]["labels"])
         return loss
 
 
@@ -174,7 +175,7 @@ class TwoProcesses:
 
 @pytest.mark.parametrize("logging", [True, False])
 def test_with_several_processes_sigterm_stops_one_update_later_even_if_each_is_logged(logging, small_model):
-    guard, state, control = Safeguards(TwoProcesses(), None), TrainerState(), TrainerControl()
+    guard, state, control = UpdateGuard(TwoProcesses(), None), TrainerState(), TrainerControl()
     model = small_model()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     stopped = []
