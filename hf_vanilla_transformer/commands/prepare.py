@@ -61,7 +61,7 @@ def run(args: PrepareArguments) -> None:
     from ..data.language_filter import check_known
     from ..data.source import HubDataset, Source, TextFile
     from ..data.tokenizer import adapt_tokenizer
-    from ..model.loading import load_tokenizer
+    from ..loading import load_tokenizer
 
     runner = args.make_runner()
     languages = (args.source_lang, args.target_lang)

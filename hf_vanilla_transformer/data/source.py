@@ -25,7 +25,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..files import checksum, digest
-from ..model.loading import load_tokenizer
+from ..loading import load_tokenizer
 from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout

@@ -60,7 +60,7 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
             not an empty folder.
     """
     # slow to import
-    from ..model.loading import load_model, load_tokenizer
+    from ..loading import load_model, load_tokenizer
 
     format = find_format(format_name)
     format.check()
@@ -103,7 +103,7 @@ def load_export(folder: str, format_name: str) -> "ExportedModel":
         OSError: if the export or the model cannot be loaded.
         ValueError: if the export has the other format, or the format does not support the model.
     """
-    from ..model.loading import loading_errors  # slow to import
+    from ..loading import loading_errors  # slow to import
 
     format = find_format(format_name)
     found = recognise(folder)

@@ -18,7 +18,7 @@ from ..data.batching import batches_by_length, pad
 from ..data.tags import prefix_ids
 from ..data.tokenizer import check_tokenizer
 from ..errors import UserError, checking_settings
-from ..model.loading import load_model, load_tokenizer
+from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
 from ..plugins import DOCUMENTS, load

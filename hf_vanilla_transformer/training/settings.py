@@ -11,8 +11,8 @@ from transformers import Seq2SeqTrainingArguments
 from ..errors import UserError
 from ..files import SETTINGS, read_yaml, write_whole
 from ..flags import Decides, Part, Settings
+from ..loading import load_config
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions, parse_language_pair
 from .arguments import RUN_FLAGS, TEXT, VALIDATION, DataArguments, ModelArguments, ResolvedFlags, decided_by, meaning
 from .presets import paper_config

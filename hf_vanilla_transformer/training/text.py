@@ -27,7 +27,7 @@ from ..data.tokenizer import adapt_tokenizer, save_tokenizer, train_tokenizer
 from ..errors import UserError
 from ..files import JsonObject, digest
 from ..flags import Settings
-from ..model.loading import load_tokenizer
+from ..loading import load_tokenizer
 from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
 from .arguments import TEXT, VALIDATION, DataArguments, ResolvedFlags
 

@@ -21,8 +21,8 @@ from ..files import STATE, replacing, replacing_files, write_failure
 from ..flags import Refuser
 from ..inference.metrics import perplexity
 from ..inference.precision import avoid_cudnn_attention, has_native_bfloat16
+from ..loading import loading_errors
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
-from ..model.loading import loading_errors
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent

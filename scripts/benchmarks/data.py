@@ -26,7 +26,7 @@ from hf_vanilla_transformer.data.cleaning import available_cores
 from hf_vanilla_transformer.data.mixture import MixedRows
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.shards import ShardStream, load_shards, read_manifest
-from hf_vanilla_transformer.model.loading import load_tokenizer
+from hf_vanilla_transformer.loading import load_tokenizer
 
 MAX_TOKENS = 25_000
 MEASURED_PAIRS = 500_000  # with BPE dropout

@@ -11,10 +11,10 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from ...errors import UserError
 from ...files import import_extra
 from ...inference.runtime import Format
+from ...loading import check_config, load_generation_config, load_tokenizer
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
 from ...model.layers_vanilla_transformer import sinusoids
-from ...model.loading import check_config, load_generation_config, load_tokenizer
 from ...model.text_rules_vanilla_transformer import num_positions
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model

@@ -20,8 +20,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from ...errors import MissingExtraError, UserError
 from ...files import import_extra
 from ...inference.runtime import Format
+from ...loading import load_config, load_generation_config, load_tokenizer
 from ...model.cache_vanilla_transformer import CACHE, accept_past_key_values
-from ...model.loading import load_config, load_generation_config, load_tokenizer
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...model.text_rules_vanilla_transformer import num_positions
 from .onnx_graphs import Graph

@@ -20,13 +20,13 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file, find_adapter_config_file
 
-from ..errors import MissingExtraError, UserError
-from ..files import check_nesting, read_json
-from .configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
-from .text_rules_vanilla_transformer import Directions
+from .errors import MissingExtraError, UserError
+from .files import check_nesting, read_json
+from .model.configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
+from .model.text_rules_vanilla_transformer import Directions
 
 if TYPE_CHECKING:
-    from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+    from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 # What a saved model may say about decoding; the other settings of `generate` may fail anywhere in it, or load code
 _TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")

@@ -17,11 +17,10 @@ from small import write_moses
 from transformers import MarianConfig, MarianMTModel
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer import loading, train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.inference.ensemble import Ensemble
-from hf_vanilla_transformer.model import loading
-from hf_vanilla_transformer.model.loading import load_model
+from hf_vanilla_transformer.loading import load_model
 
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
 FOREIGN = """
