@@ -7,7 +7,7 @@ import torch
 from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
-from ..inference.precision import OPERATIONS, has_native_bfloat16, is_faster_in_bfloat16, model_size
+from ..inference.precision import OPERATIONS, has_native_bfloat16, is_faster_in_bfloat16
 from .arguments import AUTO, VanillaTransformerTrainingArguments
 
 _LENGTH = 32  # tokens of each source and target in a measured batch
@@ -63,5 +63,4 @@ def _is_faster(model: PreTrainedModel, max_tokens: int) -> bool:
 
     # Dropout in these steps must not change the numbers that the run draws
     with torch.random.fork_rng():
-        workload = f"training with {shape[0]} x {shape[1]} tokens, {model_size(model)}"
-        return is_faster_in_bfloat16(workload, model.device, step_in)
+        return is_faster_in_bfloat16(model.device, step_in)
