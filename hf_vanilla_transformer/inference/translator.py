@@ -325,8 +325,8 @@ class Translator:
             ValueError: for a language or tag that the model does not have, or if `nbest` exceeds the beam size.
         """
         if split_sentences:
-            search |= {"nbest": nbest, "progress": progress}
-            return self.translate_documents(sentences, Document, source_lang, target_lang, tag, **search)
+            direction = (source_lang, target_lang, tag)
+            return self.translate_documents(sentences, Document, *direction, nbest, progress=progress, **search)
 
         encoded = self.encode(sentences, source_lang, target_lang, tag)
         # A blank text has no tokens, not the `</s>` that a tokenizer makes of it: the model would invent a translation
@@ -338,14 +338,7 @@ class Translator:
             translations.append(Translation(list(hypotheses), output.problem))
         return translations
 
-    def translate_html(
-        self,
-        texts: Sequence[str],
-        source_lang: str | None = None,
-        target_lang: str | None = None,
-        tag: str | None = None,
-        **settings: Any,
-    ) -> list[Translation]:
+    def translate_html(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
         """Return the translation of each text in HTML, sentence by sentence, as `translate_documents`.
 
         All tags are copied, and inline ones go to the translations of the words in them. Comments, code, and elements
@@ -353,13 +346,12 @@ class Translator:
 
         Args:
             texts: pages or parts of pages.
-            source_lang, target_lang, tag, settings: as for `translate`.
+            settings: as for `translate`.
 
         Raises:
             ValueError: as `translate`, or if the plugin for documents is not installed.
         """
-        document = load(DOCUMENTS, "html").document
-        return self.translate_documents(texts, document, source_lang, target_lang, tag, **settings)
+        return self.translate_documents(texts, load(DOCUMENTS, "html").document, **settings)
 
     def translate_documents(
         self,
@@ -368,18 +360,26 @@ class Translator:
         source_lang: str | None = None,
         target_lang: str | None = None,
         tag: str | None = None,
+        nbest: int = 1,
         **settings: Any,
     ) -> list[Translation]:
-        """Return the translation of each text, sentence by sentence.
+        """Return the translation of each text, sentence by sentence; the score of a text is the sum of theirs.
 
         Args:
             texts: the texts.
             document: cuts each of them into sentences, and joins their translations.
-            source_lang, target_lang, tag, settings: as for `translate`.
+            source_lang, target_lang, tag, nbest, settings: as for `translate`.
         """
+        direction = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
         language, _ = self.directions.resolve(source_lang, target_lang)
         documents = [document(text, language) for text in texts]
-        return self._translate_documents(documents, (source_lang, target_lang, tag), **settings)
+        # The sentences of all documents at once, because those of one alone seldom fill a batch
+        sentences = [sentence for each in documents for sentence in each.sentences]
+        remaining = iter(self.translate(sentences, nbest=nbest, **direction, **settings))
+        translated = [(each, [next(remaining) for _ in each.sentences]) for each in documents]
+        pairs = [pair for each, translations in translated for pair in each.pairs(_texts(translations))]
+        links = iter(self.align(pairs, **direction))
+        return [_join(each, translations, links, nbest) for each, translations in translated]
 
     def align(
         self,
@@ -400,31 +400,6 @@ class Translator:
         prefix = prefix_ids(self.model.config, self.tokenizer, source_lang, target_lang, tag)
         with _evaluating(self.model):
             return align(self.model, self.tokenizer, prefix, pairs, self.max_source_tokens, MAX_TOKENS)
-
-    def _translate_documents(
-        self,
-        documents: Sequence[Document],
-        languages: tuple[str | None, str | None, str | None],
-        nbest: int = 1,
-        **settings: Any,
-    ) -> list[Translation]:
-        """Return the translation of each document, in a direction and with a tag."""
-        source_lang, target_lang, tag = languages
-        # The sentences of all documents at once, because those of one alone seldom fill a batch
-        sentences = [sentence for document in documents for sentence in document.sentences]
-        found = self.translate(
-            sentences, source_lang=source_lang, target_lang=target_lang, tag=tag, nbest=nbest, **settings
-        )
-        remaining = iter(found)
-        chosen = [(document, [next(remaining) for _ in document.sentences]) for document in documents]
-        aligned = [
-            (document.sentences[i], hypothesis.text)
-            for document, translations in chosen
-            for i in document.aligned
-            for hypothesis in translations[i].hypotheses
-        ]
-        links = iter(self.align(aligned, *languages))
-        return [_join(document, translations, links, nbest) for document, translations in chosen]
 
 
 def _load_in_torch(
@@ -475,28 +450,23 @@ def check_same_directions(directions: Mapping[str, Directions]) -> None:
         raise UserError(f"The models have different directions: {found}.")
 
 
+def _texts(translations: Iterable[Translation]) -> list[list[str]]:
+    """Return the texts of the hypotheses of each sentence."""
+    return [[hypothesis.text for hypothesis in translation.hypotheses] for translation in translations]
+
+
 def _join(
     document: Document, translations: Sequence[Translation], links: Iterator[Links | None], nbest: int
 ) -> Translation:
-    """Return the translation of a text from those of its sentences; a sentence that has none stays as it is.
-
-    Args:
-        links: the next ones are the alignments of all hypotheses of those sentences that need one.
-    """
-    its_links = {i: [next(links) for _ in translations[i].hypotheses] for i in document.aligned}
-    hypotheses = []
-    for rank in range(nbest):
-        # Hypotheses of equal rank are joined: the best text of all is that of the best sentences, and searching for
-        # the next best combinations would be another search
-        chosen = [each.hypotheses[rank] if each.hypotheses else None for each in translations]
-        texts = [each.text if each else None for each in chosen]
-        text = document.join(texts, {i: each[rank] for i, each in its_links.items() if each})
-        if not document.sentences and is_blank(text):
-            # As `translate` returns nothing for white space
-            text = ""
-        hypotheses.append(Hypothesis(text, sum(each.score for each in chosen if each)))
+    """Return the translation of a document from those of its sentences, as `Document.join_hypotheses`."""
+    texts = document.join_hypotheses(_texts(translations), links, nbest)
+    if not document.sentences:
+        # as `translate` returns nothing for white space
+        texts = ["" if is_blank(text) else text for text in texts]
+    ranks = zip(*(translation.hypotheses for translation in translations if translation.hypotheses), strict=True)
+    scores = [sum(hypothesis.score for hypothesis in rank) for rank in ranks] or [0.0] * nbest
     problems = [f"sentence {i}: {each.problem}" for i, each in enumerate(translations, 1) if each.problem]
-    return Translation(hypotheses, "; ".join(problems) or None)
+    return Translation(list(map(Hypothesis, texts, scores)), "; ".join(problems) or None)
 
 
 # A type checker learns from these that a string gives a string
