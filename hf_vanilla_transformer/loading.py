@@ -274,10 +274,8 @@ def check_search(settings: Mapping[str, object], config: VanillaTransformerConfi
     Raises:
         ValueError: If one is not of those that a saved model may have, or out of range.
     """
-    longest = 2 * config.max_position_embeddings
-    if config.position_embedding == "sinusoidal":
-        # the table grows
-        longest = max(longest, _MAX_LENGTH)
+    # twice the positions seen in training: an export has as many
+    longest = max(2 * config.max_position_embeddings, _MAX_LENGTH)
     limits: dict[str, tuple[float, float]] = {
         **dict.fromkeys(_BEAMS, (1, _MAX_BEAMS)),
         **dict.fromkeys(_LENGTHS, (0, longest)),
