@@ -168,10 +168,8 @@ def load_complete(auto_class: Any, name: str, exact: bool = False, **kwargs) -> 
         problems["unexpected_keys"] = "contain {} tensors that the model of its config.json does not have"
     for kind, problem in problems.items():
         if tensors := sorted(report[kind]):
-            problem = problem.format(len(tensors))
-            raise OSError(
-                f"Cannot load {name}: its weights {problem}, for example {tensors[0]}. Download or save the model again."
-            )
+            details = f"{problem.format(len(tensors))}, for example {tensors[0]}"
+            raise OSError(f"Cannot load {name}: its weights {details}. Download or save the model again.")
     return model
 
 

@@ -6,7 +6,7 @@ scores. Its callers add only their own input and output.
 
 import copy
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
@@ -142,7 +142,7 @@ class Translator:
             exported = load_export(name, backend)
             return cls(exported, exported.tokenizer, name)
 
-        models, tokenizers = zip(*(_load_in_torch(each, dtype or "float32") for each in names), strict=True)
+        models, tokenizers = zip(*(_load_in_torch(name, dtype or "float32") for name in names), strict=True)
         model = models[0] if len(models) == 1 else _make_ensemble(names, models, tokenizers)
         if dtype == "auto":
             model.to(choose_dtype(model, batch_size, num_beams, do_sample))  # type: ignore[arg-type]
@@ -222,9 +222,9 @@ class Translator:
             ValueError: if `nbest` exceeds the beam size.
         """
         blank = Output([[]] * nbest, [0.0] * nbest)
+        # Those that are too long keep an output with their problem: training never reached their last positions, so a
+        # translation would be wrong without anyone noticing
         results = [Output([], [], self.problem(len(source))) if len(source) else blank for source in sources]
-        # The others keep an output with their problem: training never reached their last positions, so a translation
-        # would be wrong without anyone noticing
         places = [i for i, source in enumerate(sources) if len(source) and results[i].problem is None]
         if progress is not None and len(places) < len(sources):
             progress(len(sources) - len(places))
@@ -241,13 +241,13 @@ class Translator:
         def search(batch: list[int]) -> list[Output]:
             return self._search([sources[i] for i in batch], nbest, scores, generate_kwargs)
 
-        def search_all() -> Generator[list[Output], None, None]:
-            is_parallel = len(batches) > 1 and self._can_search_in_parallel(generate_kwargs)
-            yield from (run_in_parallel if is_parallel else map)(search, batches)
-
+        if len(batches) > 1 and self._can_search_in_parallel(generate_kwargs):
+            searches = run_in_parallel(search, batches)
+        else:
+            searches = (search(batch) for batch in batches)
         # Closed even if `progress` raises, so that no further search begins
-        with _evaluating(self.model), closing(search_all()) as found:
-            for batch, outputs in zip(batches, found, strict=True):
+        with _evaluating(self.model), closing(searches):
+            for batch, outputs in zip(batches, searches, strict=True):
                 for i, output in zip(batch, outputs, strict=True):
                     results[i] = output
                 if progress is not None:
@@ -290,14 +290,16 @@ class Translator:
             # search, and does not store the (steps, batch * beams, vocabulary) logits of the whole search
             settings["output_sequence_scores"] = True
         with checking_settings():
-            found = self.model.generate(**inputs, **settings)
+            generated = self.model.generate(**inputs, **settings)
         # `return_dict_in_generate` may be among the settings, or in the generation config of the model
-        sequences = found if isinstance(found, torch.Tensor) else found.sequences
+        sequences = getattr(generated, "sequences", generated)
 
         # generate() returns the hypotheses of a sentence in consecutive rows: (batch * nbest, longest output)
         hypotheses = sequences.unflatten(0, (-1, nbest)).tolist()
-        values = found.sequences_scores.unflatten(0, (-1, nbest)).tolist() if has_scores else [[]] * len(sources)
-        return [Output(*each) for each in zip(hypotheses, values, strict=True)]
+        values = [[]] * len(sources)
+        if has_scores:
+            values = generated.sequences_scores.unflatten(0, (-1, nbest)).tolist()
+        return list(map(Output, hypotheses, values))
 
     def translate(
         self,
@@ -435,7 +437,7 @@ def _make_ensemble(
     for other, tokenizer in zip(names, tokenizers, strict=True):
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():
             raise UserError(f"{names[0]} and {other} have different vocabularies: an ensemble must share one.")
-    check_same_directions({each: Directions(model.config) for each, model in zip(names, models, strict=True)})
+    check_same_directions({name: Directions(model.config) for name, model in zip(names, models, strict=True)})
     return Ensemble(models)
 
 
@@ -446,8 +448,8 @@ def check_same_directions(directions: Mapping[str, Directions]) -> None:
         ValueError: if they do not.
     """
     if len(set(map(str, directions.values()))) > 1:
-        found = "; ".join(f"{name}: {each}" for name, each in directions.items())
-        raise UserError(f"The models have different directions: {found}.")
+        listed = "; ".join(f"{name}: {of_model}" for name, of_model in directions.items())
+        raise UserError(f"The models have different directions: {listed}.")
 
 
 def _texts(translations: Iterable[Translation]) -> list[list[str]]:
