@@ -9,15 +9,9 @@ from collections.abc import Iterable
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from ..model.text_rules_vanilla_transformer import Directions
+from ..model.text_rules_vanilla_transformer import LANGUAGE_TAG, Directions
 
-LANGUAGE_TAG = "<2"  # start of the tags of target languages
 _TAG = re.compile(r"<[^\s<>]+>")
-
-
-def language_tag(target_lang: str) -> str:
-    """Return the tag for a target language, as `Directions.tag` does."""
-    return f"<2{target_lang}>"
 
 
 def add_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str]) -> list[str]:

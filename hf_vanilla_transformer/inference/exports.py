@@ -106,12 +106,13 @@ def load_export(folder: str, format_name: str) -> "ExportedModel":
     from ..loading import loading_errors  # slow to import
 
     format = find_format(format_name)
-    found = recognise(folder)
-    if found == format:
+    recognised = recognise(folder)
+    if recognised == format:
         with loading_errors(folder):
             return format.load(folder)
-    if found:
-        raise UserError(f"{folder} is an export for {found.name}, not for {format.name}; use --backend {found.name}.")
+    if recognised:
+        name = recognised.name
+        raise UserError(f"{folder} is an export for {name}, not for {format.name}; use --backend {name}.")
     # a saved model: the runtime has read the temporary export before it is removed
     with tempfile.TemporaryDirectory() as temporary:
         exported = str(Path(temporary, "export"))

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -372,16 +373,16 @@ class Translator:
             document: cuts each of them into sentences, and joins their translations.
             source_lang, target_lang, tag, nbest, settings: as for `translate`.
         """
-        direction = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
+        direction: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
         language, _ = self.directions.resolve(source_lang, target_lang)
         documents = [document(text, language) for text in texts]
         # The sentences of all documents at once, because those of one alone seldom fill a batch
-        sentences = [sentence for each in documents for sentence in each.sentences]
+        sentences = list(chain.from_iterable(text.sentences for text in documents))
         remaining = iter(self.translate(sentences, nbest=nbest, **direction, **settings))
-        translated = [(each, [next(remaining) for _ in each.sentences]) for each in documents]
-        pairs = [pair for each, translations in translated for pair in each.pairs(_texts(translations))]
+        translated = [(text, [next(remaining) for _ in text.sentences]) for text in documents]
+        pairs = list(chain.from_iterable(text.pairs(_texts(translations)) for text, translations in translated))
         links = iter(self.align(pairs, **direction))
-        return [_join(each, translations, links, nbest) for each, translations in translated]
+        return [_join(text, translations, links, nbest) for text, translations in translated]
 
     def align(
         self,
@@ -467,7 +468,7 @@ def _join(
         texts = ["" if is_blank(text) else text for text in texts]
     ranks = zip(*(translation.hypotheses for translation in translations if translation.hypotheses), strict=True)
     scores = [sum(hypothesis.score for hypothesis in rank) for rank in ranks] or [0.0] * nbest
-    problems = [f"sentence {i}: {each.problem}" for i, each in enumerate(translations, 1) if each.problem]
+    problems = [f"sentence {i}: {result.problem}" for i, result in enumerate(translations, 1) if result.problem]
     return Translation(list(map(Hypothesis, texts, scores)), "; ".join(problems) or None)
 
 
@@ -532,7 +533,7 @@ def translate(
         progress=progress,
         **generate_kwargs,
     )
-    problems = [f"{i} ({each.problem})" for i, each in enumerate(translations) if each.problem]
+    problems = [f"{i} ({result.problem})" for i, result in enumerate(translations) if result.problem]
     if problems:
         advice = "" if split_sentences else " split_sentences=True cuts texts into sentences."
         # One warning for all sentences, at the line of the caller

@@ -49,7 +49,7 @@ OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its sourc
 _current_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
 
 # receives the scores (N,) that the fast beam search has found, during `generate(output_sequence_scores=True)`
-_found_scores: ContextVar[list[torch.Tensor] | None] = ContextVar("vanilla_transformer_scores", default=None)
+_search_scores: ContextVar[list[torch.Tensor] | None] = ContextVar("vanilla_transformer_scores", default=None)
 
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 # Unlike `head_mask`, which the encoder has applied by then, these change the decoder, or expect each token at once
@@ -204,17 +204,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _generate_with_scores(self, inputs, generation_config, *args, **kwargs) -> GenerateBeamEncoderDecoderOutput:
         """Return the sequences and the scores that the fast beam search finds, or those of one more pass."""
-        found: list[torch.Tensor] = []
-        token = _found_scores.set(found)
+        scores: list[torch.Tensor] = []
+        token = _search_scores.set(scores)
         try:
             sequences: Any = self.generate(inputs, generation_config, *args, **kwargs)
         finally:
-            _found_scores.reset(token)
+            _search_scores.reset(token)
         # a model output with `return_dict_in_generate`
         sequences = getattr(sequences, "sequences", sequences)
-        if not found:
-            found = [self._score_sequences(sequences, self._given_settings(inputs, generation_config, kwargs))]
-        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=found[0])
+        if not scores:
+            scores = [self._score_sequences(sequences, self._given_settings(inputs, generation_config, kwargs))]
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores[0])
 
     def _expand_inputs_for_generation(self, *args, **model_kwargs):
         """Repeat the inputs for every beam as transformers does, but not the head masks, which have no batch."""
@@ -377,8 +377,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         input_ids = input_ids[:: generation_config.num_beams]
         limits = self._length_limits(stopping_criteria, input_ids)
         sequences, scores = fast(self, input_ids, limits, rules, generation_config, model_kwargs)
-        if scores is not None and (found := _found_scores.get()) is not None:
-            found.append(scores)
+        if scores is not None and (requested := _search_scores.get()) is not None:
+            requested.append(scores)
         return sequences
 
     def _length_limits(self, stopping_criteria, input_ids: torch.Tensor) -> torch.Tensor:

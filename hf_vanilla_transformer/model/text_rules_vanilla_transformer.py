@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 Pair = tuple[str, str]  # source and target language
 
+LANGUAGE_TAG = "<2"  # start of the tags of target languages
 _DEFAULT_MAX_TOKENS = 1024  # for models of other classes that do not name a limit
 _WRITTEN_TAG = re.compile(r"\s*>>\S+<<")  # how users of OPUS-MT's models choose a target language
 _NO_LIMIT = 10**9  # transformers' tokenizers without a limit have a `model_max_length` of 10^30
@@ -42,6 +43,11 @@ def parse_language_pair(pair: str) -> Pair:
     if not source or not target or "-" in target or source == target:
         raise UserError(f"{pair!r} is not a language pair: give two different languages, such as en-de.")
     return source, target
+
+
+def language_tag(target_lang: str | None) -> str:
+    """Return the tag with which a source starts that is translated into a language."""
+    return f"{LANGUAGE_TAG}{target_lang}>"
 
 
 def is_blank(text: str) -> bool:
@@ -152,7 +158,7 @@ class Directions:
             ValueError: as `resolve`.
         """
         _, target_lang = self.resolve(source_lang, target_lang)
-        return f"<2{target_lang}>" if self.has_tags else None
+        return language_tag(target_lang) if self.has_tags else None
 
     def check_tags(self, texts: Iterable[str]) -> None:
         """Warn of tags that are written in texts, where they are ordinary characters, for models with tags."""
