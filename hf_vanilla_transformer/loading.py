@@ -277,7 +277,7 @@ def check_search(settings: Mapping[str, object], config: VanillaTransformerConfi
             raise UserError(f"{field} is not supported; remove it")
 
 
-def _check_range(field: str, value: object, least: int, most: float) -> None:
+def _check_range(field: str, value: Any, least: int, most: float) -> None:
     is_number = isinstance(value, (int, type(most))) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:
         kind = "a number" if isinstance(most, float) else "an integer"

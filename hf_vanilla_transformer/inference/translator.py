@@ -297,7 +297,7 @@ class Translator:
 
         # generate() returns the hypotheses of a sentence in consecutive rows: (batch * nbest, longest output)
         hypotheses = sequences.unflatten(0, (-1, nbest)).tolist()
-        values = [[]] * len(sources)
+        values: list[list[float]] = [[]] * len(sources)
         if has_scores:
             values = generated.sequences_scores.unflatten(0, (-1, nbest)).tolist()
         return list(map(Output, hypotheses, values))
