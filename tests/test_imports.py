@@ -25,6 +25,7 @@ ORDER = [
     "sharing",
     "inference",
     "data",
+    "loading",
     "model",
     "flags",
     "files",
@@ -99,7 +100,7 @@ def test_only_hub_and_loading_name_modules_in_strings():
         for node in ast.walk(tree_of(name))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and f"{PACKAGE.name}." in node.value
     }
-    assert named <= {"sharing.hub", "model.loading"}
+    assert named <= {"sharing.hub", "loading"}
 
 
 def test_modules_log_as_transformers_does():

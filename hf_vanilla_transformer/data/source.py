@@ -24,7 +24,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..files import checksum, digest
-from ..model.loading import load_tokenizer
+from ..loading import load_tokenizer
+from ..model.text_rules_vanilla_transformer import num_positions
 from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
@@ -80,8 +81,7 @@ class Tokenization:
     @property
     def longest(self) -> int:
         """Return the maximum number of tokens on either side of a pair, tags included."""
-        learned = self.config.position_embedding == "learned"
-        return min(self.max_tokens, self.config.max_position_embeddings) if learned else self.max_tokens
+        return min(self.max_tokens, num_positions(self.config))
 
 
 class Source:

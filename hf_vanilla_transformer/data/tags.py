@@ -10,7 +10,6 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..model.text_rules_vanilla_transformer import LANGUAGE_TAG, Directions
-from ..model.text_rules_vanilla_transformer import language_tag as language_tag
 
 _TAG = re.compile(r"<[^\s<>]+>")
 

@@ -139,7 +139,7 @@ class Explorer:
         ).result()
         end = self.model.config.eos_token_id
         # Without padding: up to the first `</s>` after the start token, which may be the same token.
-        ids = [each[: each.index(end, 1) + 1] if end in each[1:] else each for each in output.hypotheses]
+        ids = [row[: row.index(end, 1) + 1] if end in row[1:] else row for row in output.hypotheses]
         return list(map(Candidate, output.scores, self.translator.decode(output.hypotheses), ids))
 
     def attention(

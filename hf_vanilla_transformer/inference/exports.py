@@ -60,7 +60,7 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
             not an empty folder.
     """
     # slow to import
-    from ..model.loading import load_model, load_tokenizer
+    from ..loading import load_model, load_tokenizer
 
     format = find_format(format_name)
     format.check()
@@ -102,15 +102,16 @@ def load_export(folder: str, format_name: str) -> "ExportedModel":
         OSError: if the export or the model cannot be loaded.
         ValueError: if the export has the other format, or the format does not support the model.
     """
-    from ..model.loading import loading_errors  # slow to import
+    from ..loading import loading_errors  # slow to import
 
     format = find_format(format_name)
-    found = recognise(folder)
-    if found == format:
+    recognised = recognise(folder)
+    if recognised == format:
         with loading_errors(folder):
             return format.load(folder)
-    if found:
-        raise UserError(f"{folder} is an export for {found.name}, not for {format.name}; use --backend {found.name}.")
+    if recognised:
+        name = recognised.name
+        raise UserError(f"{folder} is an export for {name}, not for {format.name}; use --backend {name}.")
     # a saved model: the runtime has read the temporary export before it is removed
     with tempfile.TemporaryDirectory() as temporary:
         exported = str(Path(temporary, "export"))

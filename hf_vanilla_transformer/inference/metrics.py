@@ -141,7 +141,8 @@ def error_rates(
 
     wrong = errors = length = 0
     for source, prediction in dict(zip(sources, predictions, strict=True)).items():
-        distances = [(_edit_distance(split(prediction), each), len(each)) for each in alternatives[source]]
+        symbols_of = split(prediction)
+        distances = [(_edit_distance(symbols_of, right), len(right)) for right in alternatives[source]]
         fewest, length_of_closest = min(distances)
         wrong += fewest > 0
         errors += fewest

@@ -6,7 +6,7 @@ its own, which has not been measured, so there a search uses all of them.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -47,7 +47,7 @@ def is_faster_in_parallel(model: Any) -> bool:
     return is_thread_safe and not model.generation_config.do_sample
 
 
-def run_in_parallel(search: Callable[[_Item], _Result], batches: Sequence[_Item]) -> Iterator[_Result]:
+def run_in_parallel(search: Callable[[_Item], _Result], batches: Sequence[_Item]) -> Generator[_Result, None, None]:
     """Yield the result of `search` for each batch, in order; close the generator to end the rest."""
 
     def search_in_thread(batch: _Item) -> _Result:

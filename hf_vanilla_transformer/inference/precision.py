@@ -1,21 +1,17 @@
 """Choose the device, the number format and the attention kernels with which a model runs."""
 
 import copy
-import json
 import math
 import platform
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import constants
 
 from ..errors import UserError
-from ..files import read_json, write_whole
 from .parallel import AT_ONCE, default_max_tokens, is_faster_in_parallel, run_in_parallel
 
 DTYPES = ("float32", "bfloat16", "float16", "auto")
@@ -80,6 +76,8 @@ def choose_dtype(
 ) -> torch.dtype:
     """Return the dtype, float32 or bfloat16, in which a model translates faster on its device.
 
+    It is measured, which takes about a second.
+
     Args:
         model: a model or an ensemble in evaluation mode; it stays as it is.
         batch_size: how many sentences are translated together; None for a text of several batches.
@@ -111,49 +109,19 @@ def choose_dtype(
 
         return lambda: list((run_in_parallel if searches > 1 else map)(search, [source] * searches))
 
-    workload = f"{searches} x translation of {sentences} sentences with {beams} beams, {model_size(model)}"
-    return torch.bfloat16 if is_faster_in_bfloat16(workload, model.device, step_in) else torch.float32
+    return torch.bfloat16 if is_faster_in_bfloat16(model.device, step_in) else torch.float32
 
 
-def model_size(model: Any) -> str:
-    """Return what decides how long a step of a model takes."""
-    layers = f"{model.config.num_encoder_layers} + {model.config.num_decoder_layers} layers"
-    return f"{layers} of width {model.config.d_model}, {model.num_parameters():,} parameters"
-
-
-def is_faster_in_bfloat16(
-    workload: str, device: torch.device, step_in: Callable[[torch.dtype], Callable[[], object]]
-) -> bool:
+def is_faster_in_bfloat16(device: torch.device, step_in: Callable[[torch.dtype], Callable[[], object]]) -> bool:
     """Return whether a workload is faster in bfloat16 than in float32, by running a few steps in both.
 
-    This is measured once per machine: the result is kept in the cache folder of Hugging Face, HF_HOME.
-
     Args:
-        workload: names everything that decides how long a step takes.
         step_in: returns the step in a dtype.
     """
     # Where products are emulated, a step could take minutes
     if not has_native_bfloat16(device):
         return False
-    file = Path(constants.HF_HOME, "vanilla_transformer", "bfloat16.json")
-    key = f"{workload}; {hardware(device)}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
-    known = _read_ratios(file)
-    if key not in known:
-        known[key] = round(_time_ratio(step_in(torch.float32), step_in(torch.bfloat16), device), 3)
-        # Where nothing can be written, it is measured again next time
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, json.dumps(known, indent=2))
-    return known[key] < 1 - _GAIN
-
-
-def _read_ratios(file: Path) -> dict[str, float]:
-    """Return the time in bfloat16 divided by that in float32, by workload and machine."""
-    with suppress(OSError, ValueError):
-        known = read_json(file)
-        if isinstance(known, dict) and all(isinstance(ratio, (int, float)) for ratio in known.values()):
-            return known
-    return {}
+    return _time_ratio(step_in(torch.float32), step_in(torch.bfloat16), device) < 1 - _GAIN
 
 
 def _time_ratio(first: Callable[[], object], second: Callable[[], object], device: torch.device) -> float:

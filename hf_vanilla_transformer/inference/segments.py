@@ -2,15 +2,16 @@
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple
 
 import sentencex
 
-from .alignment import Links, Mark, insert, splice
+from .alignment import Links, Range, words
 
 # White space at the start, everything up to the last other character, white space at the end
 _PARTS = re.compile(r"^\s+|\S(?:.*\S)?|\s+$", re.DOTALL)
@@ -37,7 +38,111 @@ PLACEHOLDER = re.compile(
 )
 
 
-class _Piece(NamedTuple):
+@dataclass(frozen=True)
+class Mark:
+    """Something in a text that is not translated, such as a placeholder with the space beside it.
+
+    Args:
+        place: the number of characters before it in the text, which does not contain it.
+        source: what to write.
+        ends_word: whether it stands right behind a word.
+    """
+
+    place: int
+    source: str
+    ends_word: bool = False
+
+    @property
+    def is_tag(self) -> bool:
+        """Return whether it is around text, so that it neither takes a space from it nor becomes one with others."""
+        return False
+
+    @property
+    def follows(self) -> bool:
+        """Return whether it belongs to the word before it, not to the next one."""
+        return self.ends_word or self.source[:1].isspace()
+
+
+def splice(text: str, marks: Iterable[Mark], escape: Callable[[str], str]) -> str:
+    """Return an escaped text with marks at their places; a place before that of the last mark is moved to it."""
+    written = []
+    last = 0
+    for mark in marks:
+        place = max(mark.place, last)
+        written += [escape(text[last:place]), mark.source]
+        last = place
+    return "".join([*written, escape(text[last:])])
+
+
+class WordOrder:
+    """The words of a sentence and of its translation, and where the marks of the sentence go among the latter.
+
+    A place among words is the number of words before it.
+
+    Args:
+        source, translation: the sentence and its translation.
+        links: their alignment; without it, words are taken to be in the same order.
+
+    Attributes:
+        whole_source, whole: the ranges of all words of either.
+        links: the source words of each word of the translation.
+        translations: the words of the translation that come from each source word, none for those that are not in it.
+    """
+
+    def __init__(self, source: str, translation: str, links: Links | None):
+        self._source_words = words(source)
+        self._words = words(translation)
+        self.whole_source = (0, len(self._source_words))
+        self.whole = (0, len(self._words))
+        if links is None:
+            links = [[i * len(self._source_words) // len(self._words)] for i in range(len(self._words))]
+        self.links = links
+        self.translations: defaultdict[int, list[int]] = defaultdict(list)
+        for i, sources in enumerate(links):
+            for source_word in sources:
+                self.translations[source_word].append(i)
+
+    def places(self, marks: Sequence[Mark]) -> list[int]:
+        """Return the place of each mark among the source words; one inside a word moves to the border of the word."""
+        starts = [start for start, _ in self._source_words]
+        ends = [end for _, end in self._source_words]
+        return [bisect_left(starts, mark.place) if mark.follows else bisect_right(ends, mark.place) for mark in marks]
+
+    def translated_place(self, place: int, follows: bool, around: Range, among: Range) -> int:
+        """Return the place of a mark in the translation: beside the translation of its nearest source word.
+
+        Args:
+            place: its place among the source words.
+            follows: whether it stands after the word, as `Mark.follows`.
+            around, among: the range of source words that it must stay in, and that of their translation.
+        """
+        if place in around:
+            return among[around.index(place)]
+        neighbours = reversed(range(place)) if follows else range(place, len(self._source_words))
+        if among[0] < among[1]:
+            for source_word in neighbours:
+                inside = [i for i in self.translations[source_word] if among[0] <= i < among[1]]
+                if inside:
+                    return max(inside) + 1 if follows else min(inside)
+        return among[1]
+
+    def move(self, mark: Mark, place: int, follows: bool) -> Mark:
+        """Return a mark at a place in the translation: behind the word before it if it follows, or before the next."""
+        if follows:
+            return replace(mark, place=self._words[place - 1][1] if place else 0)
+        return replace(mark, place=self._words[place][0])
+
+    def move_all(self, marks: Sequence[Mark]) -> Iterator[Mark]:
+        """Yield all marks at their places in the translation, in order."""
+        moved = [
+            (self.translated_place(place, mark.follows, self.whole_source, self.whole), mark)
+            for place, mark in zip(self.places(marks), marks, strict=True)
+        ]
+        for place, mark in sorted(moved, key=itemgetter(0)):
+            yield self.move(mark, place, mark.follows or place == self.whole[1])
+
+
+class _Segment(NamedTuple):
     """A sentence or what lies between two, with the marks in it, counted from its start."""
 
     text: str
@@ -57,7 +162,7 @@ class Passage:
         escape: applied to all text in the result.
 
     Attributes:
-        pieces: the sentences, and what lies between them.
+        segments: the sentences, and what lies between them.
     """
 
     def __init__(self, text: str, marks: Sequence[Mark], language: str | None, escape: Callable[[str], str] = str):
@@ -65,8 +170,8 @@ class Passage:
         text, marks = _take_out_placeholders(text, marks, escape)
         # sentencex uses general rules, those of English, for languages that it does not know
         parts = list(_cut(text, language or "en"))
-        self.pieces = []
-        # Between two pieces, a mark belongs to the first one if it follows its word, or else to the second; in order
+        self.segments = []
+        # Between two segments, a mark belongs to the first one if it follows its word, or else to the second; in order
         places = list(accumulate((mark.place - mark.follows / 2 for mark in marks), max))
         start = 0
         low = -1.0
@@ -74,24 +179,31 @@ class Passage:
             end = start + len(part)
             high = end if i < len(parts) else end + 1
             own = marks[bisect_left(places, low) : bisect_left(places, high)]
-            self.pieces.append(_Piece(part, is_sentence, [replace(mark, place=mark.place - start) for mark in own]))
+            self.segments.append(
+                _Segment(part, is_sentence, [replace(mark, place=mark.place - start) for mark in own])
+            )
             start = end
             low = high
 
     @property
     def has_sentences(self) -> bool:
-        return any(piece.is_sentence for piece in self.pieces)
+        return any(segment.is_sentence for segment in self.segments)
 
     def join(self, translations: Iterator[tuple[str | None, Links | None]]) -> str:
         """Return the text with the next translations in place of its sentences; None keeps a sentence."""
         written = []
-        for text, is_sentence, marks in self.pieces:
+        for text, is_sentence, marks in self.segments:
             translation, links = next(translations) if is_sentence else (None, None)
             if translation is None:
                 written.append(splice(text, marks, self._escape))
             else:
-                written.append(insert(translation, text, marks, links, self._escape))
+                moved = self._move(marks, WordOrder(text, translation, links))
+                written.append(splice(translation, moved, self._escape))
         return "".join(written)
+
+    def _move(self, marks: Sequence[Mark], order: WordOrder) -> Iterator[Mark]:
+        """Yield the marks of a sentence at their places in its translation; subclasses know other kinds of marks."""
+        return order.move_all(marks)
 
 
 class Document:
@@ -112,10 +224,10 @@ class Document:
 
     def _set(self, passages: list[Passage]) -> None:
         self._passages = passages
-        pieces = [piece for passage in passages for piece in passage.pieces if piece.is_sentence]
-        self.sentences = [" ".join(piece.text.split()) for piece in pieces]
+        segments = [segment for passage in passages for segment in passage.segments if segment.is_sentence]
+        self.sentences = [" ".join(segment.text.split()) for segment in segments]
         self.aligned = [
-            i for i, (text, _, marks) in enumerate(pieces) if any(0 < mark.place < len(text) for mark in marks)
+            i for i, (text, _, marks) in enumerate(segments) if any(0 < mark.place < len(text) for mark in marks)
         ]
 
     def join(self, translations: Sequence[str | None], links: Mapping[int, Links | None] | None = None) -> str:
@@ -125,12 +237,39 @@ class Document:
             translations: those of the sentences; None keeps a sentence.
             links: the alignment of each sentence in `aligned`; without it, words are taken to be in the same order.
         """
-        return "".join(self._join(translations, links or {}))
-
-    def _join(self, translations: Sequence[str | None], links: Mapping[int, Links | None]) -> list[str]:
         assert len(translations) == len(self.sentences)
-        found = iter([(each, links.get(i)) for i, each in enumerate(translations)])
-        return [passage.join(found) for passage in self._passages]
+        links = links or {}
+        remaining = iter([(translation, links.get(i)) for i, translation in enumerate(translations)])
+        return self._assemble([passage.join(remaining) for passage in self._passages])
+
+    def _assemble(self, passages: list[str]) -> str:
+        """Return the text, given that of its passages."""
+        return "".join(passages)
+
+    def pairs(self, hypotheses: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+        """Return what to align before `join_hypotheses`: each hypothesis that needs it, behind its sentence."""
+        return [(self.sentences[i], hypothesis) for i in self.aligned for hypothesis in hypotheses[i]]
+
+    def join_hypotheses(
+        self, hypotheses: Sequence[Sequence[str]], links: Iterator[Links | None], count: int
+    ) -> list[str]:
+        """Return `count` translations of the text, the best first, each joined from hypotheses of equal rank.
+
+        The best text of all is that of the best sentences. Searching for the next best combinations would be another
+        search.
+
+        Args:
+            hypotheses: those of each sentence, best first, of which the last one stands in for lower ranks; without
+                any, a sentence stays as it is.
+            links: the next ones are the alignments of `pairs`.
+        """
+        aligned = {i: [next(links) for _ in hypotheses[i]] for i in self.aligned}
+        texts = []
+        for rank in range(count):
+            chosen = [ranked[min(rank, len(ranked) - 1)] if ranked else None for ranked in hypotheses]
+            chosen_links = {i: ranked[min(rank, len(ranked) - 1)] for i, ranked in aligned.items() if ranked}
+            texts.append(self.join(chosen, chosen_links))
+        return texts
 
 
 class DocumentFormat(NamedTuple):
@@ -173,7 +312,7 @@ def _take_out_placeholders(text: str, marks: Sequence[Mark], escape: Callable[[s
             items.append((start, end, Mark(start, escape(match[0]))))
 
     plain = ""
-    found = []
+    placed = []
     # the end of what is in `plain`
     done = 0
     for start, end, mark in _join_neighbours(items):
@@ -192,9 +331,9 @@ def _take_out_placeholders(text: str, marks: Sequence[Mark], escape: Callable[[s
                 # as in "item{s}" and "#{number}"
                 ends_word = bool(before.strip()) and not behind.isalnum()
         plain += text[done:start]
-        found.append(replace(mark, place=len(plain), source=source, ends_word=ends_word))
+        placed.append(replace(mark, place=len(plain), source=source, ends_word=ends_word))
         done = max(done, end)
-    return plain + text[done:], found
+    return plain + text[done:], placed
 
 
 def _join_neighbours(items: Iterable[tuple[int, int, Mark]]) -> list[tuple[int, int, Mark]]:

@@ -6,9 +6,10 @@ scores. Its callers add only their own input and output.
 
 import copy
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -18,7 +19,7 @@ from ..data.batching import batches_by_length, pad
 from ..data.tags import prefix_ids
 from ..data.tokenizer import check_tokenizer
 from ..errors import UserError, checking_settings
-from ..model.loading import load_model, load_tokenizer
+from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
 from ..plugins import DOCUMENTS, load
@@ -142,7 +143,7 @@ class Translator:
             exported = load_export(name, backend)
             return cls(exported, exported.tokenizer, name)
 
-        models, tokenizers = zip(*(_load_in_torch(each, dtype or "float32") for each in names), strict=True)
+        models, tokenizers = zip(*(_load_in_torch(name, dtype or "float32") for name in names), strict=True)
         model = models[0] if len(models) == 1 else _make_ensemble(names, models, tokenizers)
         if dtype == "auto":
             model.to(choose_dtype(model, batch_size, num_beams, do_sample))  # type: ignore[arg-type]
@@ -222,9 +223,9 @@ class Translator:
             ValueError: if `nbest` exceeds the beam size.
         """
         blank = Output([[]] * nbest, [0.0] * nbest)
+        # Those that are too long keep an output with their problem: training never reached their last positions, so a
+        # translation would be wrong without anyone noticing
         results = [Output([], [], self.problem(len(source))) if len(source) else blank for source in sources]
-        # The others keep an output with their problem: training never reached their last positions, so a translation
-        # would be wrong without anyone noticing
         places = [i for i, source in enumerate(sources) if len(source) and results[i].problem is None]
         if progress is not None and len(places) < len(sources):
             progress(len(sources) - len(places))
@@ -241,13 +242,13 @@ class Translator:
         def search(batch: list[int]) -> list[Output]:
             return self._search([sources[i] for i in batch], nbest, scores, generate_kwargs)
 
-        def search_all() -> Generator[list[Output], None, None]:
-            is_parallel = len(batches) > 1 and self._can_search_in_parallel(generate_kwargs)
-            yield from (run_in_parallel if is_parallel else map)(search, batches)
-
+        if len(batches) > 1 and self._can_search_in_parallel(generate_kwargs):
+            searches = run_in_parallel(search, batches)
+        else:
+            searches = (search(batch) for batch in batches)
         # Closed even if `progress` raises, so that no further search begins
-        with _evaluating(self.model), closing(search_all()) as found:
-            for batch, outputs in zip(batches, found, strict=True):
+        with _evaluating(self.model), closing(searches):
+            for batch, outputs in zip(batches, searches, strict=True):
                 for i, output in zip(batch, outputs, strict=True):
                     results[i] = output
                 if progress is not None:
@@ -290,14 +291,16 @@ class Translator:
             # search, and does not store the (steps, batch * beams, vocabulary) logits of the whole search
             settings["output_sequence_scores"] = True
         with checking_settings():
-            found = self.model.generate(**inputs, **settings)
+            generated = self.model.generate(**inputs, **settings)
         # `return_dict_in_generate` may be among the settings, or in the generation config of the model
-        sequences = found if isinstance(found, torch.Tensor) else found.sequences
+        sequences = getattr(generated, "sequences", generated)
 
         # generate() returns the hypotheses of a sentence in consecutive rows: (batch * nbest, longest output)
         hypotheses = sequences.unflatten(0, (-1, nbest)).tolist()
-        values = found.sequences_scores.unflatten(0, (-1, nbest)).tolist() if has_scores else [[]] * len(sources)
-        return [Output(*each) for each in zip(hypotheses, values, strict=True)]
+        values: list[list[float]] = [[]] * len(sources)
+        if has_scores:
+            values = generated.sequences_scores.unflatten(0, (-1, nbest)).tolist()
+        return list(map(Output, hypotheses, values))
 
     def translate(
         self,
@@ -325,8 +328,8 @@ class Translator:
             ValueError: for a language or tag that the model does not have, or if `nbest` exceeds the beam size.
         """
         if split_sentences:
-            search |= {"nbest": nbest, "progress": progress}
-            return self.translate_documents(sentences, Document, source_lang, target_lang, tag, **search)
+            direction = (source_lang, target_lang, tag)
+            return self.translate_documents(sentences, Document, *direction, nbest, progress=progress, **search)
 
         encoded = self.encode(sentences, source_lang, target_lang, tag)
         # A blank text has no tokens, not the `</s>` that a tokenizer makes of it: the model would invent a translation
@@ -338,14 +341,7 @@ class Translator:
             translations.append(Translation(list(hypotheses), output.problem))
         return translations
 
-    def translate_html(
-        self,
-        texts: Sequence[str],
-        source_lang: str | None = None,
-        target_lang: str | None = None,
-        tag: str | None = None,
-        **settings: Any,
-    ) -> list[Translation]:
+    def translate_html(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
         """Return the translation of each text in HTML, sentence by sentence, as `translate_documents`.
 
         All tags are copied, and inline ones go to the translations of the words in them. Comments, code, and elements
@@ -353,13 +349,12 @@ class Translator:
 
         Args:
             texts: pages or parts of pages.
-            source_lang, target_lang, tag, settings: as for `translate`.
+            settings: as for `translate`.
 
         Raises:
             ValueError: as `translate`, or if the plugin for documents is not installed.
         """
-        document = load(DOCUMENTS, "html").document
-        return self.translate_documents(texts, document, source_lang, target_lang, tag, **settings)
+        return self.translate_documents(texts, load(DOCUMENTS, "html").document, **settings)
 
     def translate_documents(
         self,
@@ -368,18 +363,26 @@ class Translator:
         source_lang: str | None = None,
         target_lang: str | None = None,
         tag: str | None = None,
+        nbest: int = 1,
         **settings: Any,
     ) -> list[Translation]:
-        """Return the translation of each text, sentence by sentence.
+        """Return the translation of each text, sentence by sentence; the score of a text is the sum of theirs.
 
         Args:
             texts: the texts.
             document: cuts each of them into sentences, and joins their translations.
-            source_lang, target_lang, tag, settings: as for `translate`.
+            source_lang, target_lang, tag, nbest, settings: as for `translate`.
         """
+        direction: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
         language, _ = self.directions.resolve(source_lang, target_lang)
         documents = [document(text, language) for text in texts]
-        return self._translate_documents(documents, (source_lang, target_lang, tag), **settings)
+        # The sentences of all documents at once, because those of one alone seldom fill a batch
+        sentences = list(chain.from_iterable(text.sentences for text in documents))
+        remaining = iter(self.translate(sentences, nbest=nbest, **direction, **settings))
+        translated = [(text, [next(remaining) for _ in text.sentences]) for text in documents]
+        pairs = list(chain.from_iterable(text.pairs(_texts(translations)) for text, translations in translated))
+        links = iter(self.align(pairs, **direction))
+        return [_join(text, translations, links, nbest) for text, translations in translated]
 
     def align(
         self,
@@ -400,31 +403,6 @@ class Translator:
         prefix = prefix_ids(self.model.config, self.tokenizer, source_lang, target_lang, tag)
         with _evaluating(self.model):
             return align(self.model, self.tokenizer, prefix, pairs, self.max_source_tokens, MAX_TOKENS)
-
-    def _translate_documents(
-        self,
-        documents: Sequence[Document],
-        languages: tuple[str | None, str | None, str | None],
-        nbest: int = 1,
-        **settings: Any,
-    ) -> list[Translation]:
-        """Return the translation of each document, in a direction and with a tag."""
-        source_lang, target_lang, tag = languages
-        # The sentences of all documents at once, because those of one alone seldom fill a batch
-        sentences = [sentence for document in documents for sentence in document.sentences]
-        found = self.translate(
-            sentences, source_lang=source_lang, target_lang=target_lang, tag=tag, nbest=nbest, **settings
-        )
-        remaining = iter(found)
-        chosen = [(document, [next(remaining) for _ in document.sentences]) for document in documents]
-        aligned = [
-            (document.sentences[i], hypothesis.text)
-            for document, translations in chosen
-            for i in document.aligned
-            for hypothesis in translations[i].hypotheses
-        ]
-        links = iter(self.align(aligned, *languages))
-        return [_join(document, translations, links, nbest) for document, translations in chosen]
 
 
 def _load_in_torch(
@@ -460,7 +438,7 @@ def _make_ensemble(
     for other, tokenizer in zip(names, tokenizers, strict=True):
         if tokenizer.get_vocab() != tokenizers[0].get_vocab():
             raise UserError(f"{names[0]} and {other} have different vocabularies: an ensemble must share one.")
-    check_same_directions({each: Directions(model.config) for each, model in zip(names, models, strict=True)})
+    check_same_directions({name: Directions(model.config) for name, model in zip(names, models, strict=True)})
     return Ensemble(models)
 
 
@@ -471,32 +449,27 @@ def check_same_directions(directions: Mapping[str, Directions]) -> None:
         ValueError: if they do not.
     """
     if len(set(map(str, directions.values()))) > 1:
-        found = "; ".join(f"{name}: {each}" for name, each in directions.items())
-        raise UserError(f"The models have different directions: {found}.")
+        listed = "; ".join(f"{name}: {of_model}" for name, of_model in directions.items())
+        raise UserError(f"The models have different directions: {listed}.")
+
+
+def _texts(translations: Iterable[Translation]) -> list[list[str]]:
+    """Return the texts of the hypotheses of each sentence."""
+    return [[hypothesis.text for hypothesis in translation.hypotheses] for translation in translations]
 
 
 def _join(
     document: Document, translations: Sequence[Translation], links: Iterator[Links | None], nbest: int
 ) -> Translation:
-    """Return the translation of a text from those of its sentences; a sentence that has none stays as it is.
-
-    Args:
-        links: the next ones are the alignments of all hypotheses of those sentences that need one.
-    """
-    its_links = {i: [next(links) for _ in translations[i].hypotheses] for i in document.aligned}
-    hypotheses = []
-    for rank in range(nbest):
-        # Hypotheses of equal rank are joined: the best text of all is that of the best sentences, and searching for
-        # the next best combinations would be another search
-        chosen = [each.hypotheses[rank] if each.hypotheses else None for each in translations]
-        texts = [each.text if each else None for each in chosen]
-        text = document.join(texts, {i: each[rank] for i, each in its_links.items() if each})
-        if not document.sentences and is_blank(text):
-            # As `translate` returns nothing for white space
-            text = ""
-        hypotheses.append(Hypothesis(text, sum(each.score for each in chosen if each)))
-    problems = [f"sentence {i}: {each.problem}" for i, each in enumerate(translations, 1) if each.problem]
-    return Translation(hypotheses, "; ".join(problems) or None)
+    """Return the translation of a document from those of its sentences, as `Document.join_hypotheses`."""
+    texts = document.join_hypotheses(_texts(translations), links, nbest)
+    if not document.sentences:
+        # as `translate` returns nothing for white space
+        texts = ["" if is_blank(text) else text for text in texts]
+    ranks = zip(*(translation.hypotheses for translation in translations if translation.hypotheses), strict=True)
+    scores = [sum(hypothesis.score for hypothesis in rank) for rank in ranks] or [0.0] * nbest
+    problems = [f"sentence {i}: {result.problem}" for i, result in enumerate(translations, 1) if result.problem]
+    return Translation(list(map(Hypothesis, texts, scores)), "; ".join(problems) or None)
 
 
 # A type checker learns from these that a string gives a string
@@ -560,7 +533,7 @@ def translate(
         progress=progress,
         **generate_kwargs,
     )
-    problems = [f"{i} ({each.problem})" for i, each in enumerate(translations) if each.problem]
+    problems = [f"{i} ({result.problem})" for i, result in enumerate(translations) if result.problem]
     if problems:
         advice = "" if split_sentences else " split_sentences=True cuts texts into sentences."
         # One warning for all sentences, at the line of the caller

@@ -9,5 +9,4 @@ attention (equation 1), positions and the layers; `generation_vanilla_transforme
 `text_rules_vanilla_transformer.py` which text can be translated. These files,
 `configuration_vanilla_transformer.py` and `pipeline_vanilla_transformer.py` are copied into every saved model,
 so they import each other only as siblings.
-`loading.py` is not: it loads models and tokenizers safely for the other folders.
 """

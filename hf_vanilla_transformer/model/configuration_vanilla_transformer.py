@@ -9,7 +9,9 @@ from transformers.configuration_utils import PreTrainedConfig
 from .errors_vanilla_transformer import UserError
 
 IGNORED_LABEL = -100  # label of positions that the loss ignores, as in torch and transformers
-MAX_POSITIONS = 1_000_000  # more, which only a damaged file asks for, would fill the memory with sinusoids
+# More, which only a damaged file asks for, would fill the memory with sinusoids, or take hours to build
+MAX_POSITIONS = 1_000_000
+MAX_LAYERS = 1000
 
 # Where transformers finds the code of a saved model if this package is not installed. Saving a model copies these
 # files next to its weights, because `_auto_class` is set on the classes here and in the modeling file.
@@ -149,10 +151,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in (*sizes, "max_position_embeddings"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.max_position_embeddings > MAX_POSITIONS:
-            raise UserError(
-                f"max_position_embeddings must be at most {MAX_POSITIONS:,}, got {self.max_position_embeddings:,}."
-            )
+        limits = {"max_position_embeddings": MAX_POSITIONS}
+        limits |= {"num_encoder_layers": MAX_LAYERS, "num_decoder_layers": MAX_LAYERS}
+        for name, most in limits.items():
+            if getattr(self, name) > most:
+                raise UserError(f"{name} must be at most {most:,}, got {getattr(self, name):,}.")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(f"{name} must be in [0, 1), got {getattr(self, name)}.")

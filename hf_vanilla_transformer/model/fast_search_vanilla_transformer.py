@@ -97,16 +97,16 @@ class OutputRules(NamedTuple):
     @classmethod
     def read(cls, processors: Sequence[Any]) -> "OutputRules | None":
         """Return the rules that transformers' processors follow, or None if there are others among them."""
-        found = {type(processor): processor for processor in processors}
-        if [*map(type, processors)] != [kind for kind in _KNOWN_PROCESSORS if kind in found]:
+        by_kind = {type(processor): processor for processor in processors}
+        if [*map(type, processors)] != [kind for kind in _KNOWN_PROCESSORS if kind in by_kind]:
             return None
-        bad_words = found.get(NoBadWordsLogitsProcessor)
+        bad_words = by_kind.get(NoBadWordsLogitsProcessor)
         banned = [] if bad_words is None else list(bad_words.sequence_bias)
         if any(len(word) > 1 for word in banned):
             return None
-        last = found.get(ForcedEOSTokenLogitsProcessor)
+        last = by_kind.get(ForcedEOSTokenLogitsProcessor)
         final = None if last is None else (last.max_length - 1, last.eos_token_id)
-        return cls([token for (token,) in banned], final, LogitNormalization in found)
+        return cls([token for (token,) in banned], final, LogitNormalization in by_kind)
 
     def apply(self, scores: torch.Tensor, length: int) -> torch.Tensor:
         """Return the scores (N, V) of the tokens at position `length`, -inf for those that are not allowed there.

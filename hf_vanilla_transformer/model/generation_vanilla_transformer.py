@@ -40,6 +40,7 @@ from .layers_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerDecoderLayer,
 )
+from .text_rules_vanilla_transformer import num_positions
 
 DEFAULT_LENGTH_PENALTY = 1.0  # transformers' default, if neither sets one
 OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its source
@@ -47,9 +48,8 @@ OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its sourc
 # (B, 1) length limits of the sentences that generate() is decoding in this thread, which bound the reachable scores
 _current_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
 
-
 # receives the scores (N,) that the fast beam search has found, during `generate(output_sequence_scores=True)`
-_found_scores: ContextVar[list[torch.Tensor] | None] = ContextVar("vanilla_transformer_scores", default=None)
+_search_scores: ContextVar[list[torch.Tensor] | None] = ContextVar("vanilla_transformer_scores", default=None)
 
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 # Unlike `head_mask`, which the encoder has applied by then, these change the decoder, or expect each token at once
@@ -105,6 +105,16 @@ def gnmt_length_penalty(length: int | torch.Tensor, alpha: float) -> float | tor
         alpha: the generation config's `length_penalty`.
     """
     return ((5 + length) / 6) ** alpha
+
+
+def has_gnmt_penalty(config: Any) -> bool:
+    """Return whether the scores of a model are divided by `gnmt_length_penalty`, not by |Y|^alpha."""
+    return config.length_normalization == "gnmt"
+
+
+def output_limits(source_lengths: torch.Tensor, num_positions: int) -> torch.Tensor:
+    """Return the largest |Y| of each sentence (section 6.1). *Shape:* (B,) to (B,)."""
+    return (source_lengths + OUTPUT_MARGIN).clamp(max=num_positions)
 
 
 class SentenceLimits(StoppingCriteria):
@@ -194,17 +204,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _generate_with_scores(self, inputs, generation_config, *args, **kwargs) -> GenerateBeamEncoderDecoderOutput:
         """Return the sequences and the scores that the fast beam search finds, or those of one more pass."""
-        found: list[torch.Tensor] = []
-        token = _found_scores.set(found)
+        scores: list[torch.Tensor] = []
+        token = _search_scores.set(scores)
         try:
             sequences: Any = self.generate(inputs, generation_config, *args, **kwargs)
         finally:
-            _found_scores.reset(token)
+            _search_scores.reset(token)
         # a model output with `return_dict_in_generate`
         sequences = getattr(sequences, "sequences", sequences)
-        if not found:
-            found = [self._score_sequences(sequences, self._given_settings(inputs, generation_config, kwargs))]
-        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=found[0])
+        if not scores:
+            scores = [self._score_sequences(sequences, self._given_settings(inputs, generation_config, kwargs))]
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores[0])
 
     def _expand_inputs_for_generation(self, *args, **model_kwargs):
         """Repeat the inputs for every beam as transformers does, but not the head masks, which have no batch."""
@@ -216,14 +226,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """Return the maximum number of tokens after the start token (B,), or None if the settings limit the output."""
         if "max_length" in settings or "max_new_tokens" in settings:
             return None
-        # section 6.1
-        return (self._source_lengths(settings) + OUTPUT_MARGIN).clamp(max=self._max_output_tokens())
+        return output_limits(self._source_lengths(settings), self._max_output_tokens())
 
     def _max_output_tokens(self) -> int:
         """Return the number of tokens that the model has positions for; ensembles and exports override it."""
-        learned = self.config.position_embedding == "learned"
-        # the table of sinusoids grows, that of learned positions does not
-        return self.config.max_position_embeddings if learned else torch.iinfo(torch.long).max
+        return num_positions(self.config)
 
     @torch.no_grad()
     def _score_sequences(self, sequences: torch.Tensor, settings: dict) -> torch.Tensor:
@@ -231,31 +238,33 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         prefix = settings.get("decoder_input_ids", sequences[:, :1])
         # transformers puts a start token before a prefix that has none
         prefix_length = prefix.shape[1] + int(prefix[0, 0] != sequences[0, 0])
+        generated = sequences[:, prefix_length:]
         arguments = self._scoring_arguments(sequences, prefix_length, settings)
-        # (N, T - 1, V): position i predicts token i + 1
-        logits = self(**arguments, decoder_input_ids=sequences[:, :-1]).logits  # type: ignore[operator]
-        generated = slice(prefix_length - 1, None)
-        labels = sequences[:, 1:][:, generated]
+        # position i predicts token i + 1: (N, T - prefix_length, V)
+        logits = self(**arguments, decoder_input_ids=sequences[:, :-1]).logits[:, prefix_length - 1 :]  # type: ignore[operator]
+        log_probs = logits.float().log_softmax(-1).gather(-1, generated[..., None])[..., 0]
 
-        is_end = torch.isin(labels, torch.tensor(settings.get("eos_token_id", []), device=labels.device))
-        # the padding after the last other token; padding in between was generated
-        fill = (labels == self.config.pad_token_id).long().flip(1).cumprod(1).flip(1).bool()
-        # tokens up to the first end, itself included
-        counts = (is_end.cumsum(1) - is_end.long() == 0) & ~fill
-        if (limits := self._default_limits(settings)) is not None:
-            # beyond its limit, a sequence is only filled up
-            limits = limits.repeat_interleave(len(sequences) // len(limits))
-            positions = torch.arange(prefix_length - 1, sequences.shape[1] - 1, device=labels.device)
-            counts &= positions < limits[:, None]
-
-        log_probs = logits[:, generated].float().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+        counts = self._count_generated(generated, prefix_length, settings)
         log_prob = (log_probs * counts).sum(1)
         length = counts.sum(1)
-        alpha = settings.get("length_penalty", DEFAULT_LENGTH_PENALTY)
-        if self.config.length_normalization == "gnmt":
+        if has_gnmt_penalty(self.config):
             # |Y| includes a given prefix (see `_update_finished_beams`)
-            return log_prob / gnmt_length_penalty(prefix_length - 1 + length, alpha)
-        return log_prob / length**alpha
+            length = length + prefix_length - 1
+        return log_prob / self._length_penalty(length, settings.get("length_penalty", DEFAULT_LENGTH_PENALTY))
+
+    def _count_generated(self, generated: torch.Tensor, prefix_length: int, settings: dict) -> torch.Tensor:
+        """Return which generated tokens (N, T) belong to a hypothesis: up to its first end and its limit."""
+        is_end = torch.isin(generated, torch.tensor(settings.get("eos_token_id", []), device=generated.device))
+        # up to the first end, itself included
+        counts = is_end.cumsum(1) - is_end.long() == 0
+        # not the padding after the last other token; padding in between was generated
+        counts &= ~(generated == self.config.pad_token_id).long().flip(1).cumprod(1).flip(1).bool()
+        if (limits := self._default_limits(settings)) is not None:
+            # beyond its limit, a sequence is only filled up
+            limits = limits.repeat_interleave(len(generated) // len(limits))
+            positions = prefix_length - 1 + torch.arange(generated.shape[1], device=generated.device)
+            counts &= positions < limits[:, None]
+        return counts
 
     def _scoring_arguments(self, sequences: torch.Tensor, prefix_length: int, settings: dict) -> dict:
         """Return the arguments of `forward` for the sources and masks that `generate` got, repeated per sequence."""
@@ -302,11 +311,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _length_penalty(self, length: int | torch.Tensor, alpha: float) -> float | torch.Tensor:
         """Return the number by which to divide the log-probability of `length` tokens after the start token."""
-        return gnmt_length_penalty(length, alpha) if self.config.length_normalization == "gnmt" else length**alpha
+        return gnmt_length_penalty(length, alpha) if has_gnmt_penalty(self.config) else length**alpha
 
     def _update_finished_beams(self, **search):  # type: ignore[override]
         """Score finished hypotheses with the GNMT penalty; a length penalty of 0 disables transformers' own."""
-        if self.config.length_normalization == "gnmt":
+        if has_gnmt_penalty(self.config):
             # cur_len counts the start token but not the token that has just ended a hypothesis, so it equals |Y|
             penalty = gnmt_length_penalty(search["cur_len"], search["length_penalty"])
             search |= {"topk_log_probs": search["topk_log_probs"] / penalty, "length_penalty": 0.0}
@@ -320,7 +329,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         else:
             longest = limits
             search["max_length"] = limits + search["decoder_prompt_len"]
-        if self.config.length_normalization == "gnmt":
+        if has_gnmt_penalty(self.config):
             alpha = search["length_penalty"]
             length = best_reachable_length(search["cur_len"] - 1, longest, search["early_stopping"], alpha)
             penalty = gnmt_length_penalty(length, alpha)
@@ -368,8 +377,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         input_ids = input_ids[:: generation_config.num_beams]
         limits = self._length_limits(stopping_criteria, input_ids)
         sequences, scores = fast(self, input_ids, limits, rules, generation_config, model_kwargs)
-        if scores is not None and (found := _found_scores.get()) is not None:
-            found.append(scores)
+        if scores is not None and (requested := _search_scores.get()) is not None:
+            requested.append(scores)
         return sequences
 
     def _length_limits(self, stopping_criteria, input_ids: torch.Tensor) -> torch.Tensor:

@@ -16,24 +16,64 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def cross_entropies(
+    logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the cross-entropy against smoothed and against plain labels, in nats.
+
+    Both are sums over the positions that are not padded. Only the first has a gradient.
+
+    The target distribution is 1 - smoothing on the label plus smoothing spread evenly over the vocabulary. Padding,
+    which is never a correct token, gets no share of it.
+
+    Args:
+        logits: (..., V), of any float dtype; the computation is in float32 or higher precision.
+        labels: (...), -100 at padded positions.
+        smoothing: epsilon_ls, 0.1 in the paper; 0.0 for the plain cross-entropy.
+    """
+    padded = labels == IGNORED_LABEL
+    log_probs = logits.log_softmax(-1, dtype=_wide(logits.dtype))
+    # any token will do at padded positions
+    plain = -log_probs.gather(-1, labels.masked_fill(padded, 0)[..., None])[..., 0]
+    losses = plain
+    if smoothing:
+        others = log_probs.sum(-1) - log_probs[..., pad_token_id]
+        losses = (1 - smoothing) * plain - smoothing / (logits.shape[-1] - 1) * others
+    loss, cross_entropy = (values.masked_fill(padded, 0.0).sum() for values in (losses, plain))
+    return loss, cross_entropy.detach()
+
+
+def smoothed_cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
+) -> torch.Tensor:
+    """Return the first of `cross_entropies`."""
+    return cross_entropies(logits, labels, smoothing, pad_token_id)[0]
+
+
+# With the projection, the loss of a row with the logits z, the label y and the padding token 0 is, because the target
+# distribution q sums to 1,
+#
+#     -sum_k q_k log p_k  =  log sum_k exp(z_k)  -  (1 - smoothing) z_y  -  uniform * sum_(k > 0) z_k
+#
+# where uniform = smoothing / (V - 1), and its gradient by z is p - q. The uniform part of q is the same in every row
+# and for every token but padding. So `_losses_and_gradient` leaves it out of the gradient of a chunk, and
+# `_subtract_uniform_part` subtracts it from the sums over all chunks, without another pass over a tensor of (N, V).
+
+
 def _losses_and_gradient(
     logits: torch.Tensor,
     uniform_logits: torch.Tensor | float,
-    buffer: torch.Tensor | None,
     labels: torch.Tensor,
     smoothing: float,
+    buffer: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the sum over rows of -sum_k q(k) log p(k), the same without smoothing, and part of the first's gradient.
-
-    The gradient is p - q. Here, only the 1 - smoothing of each label is subtracted from p. The caller subtracts the
-    rest of q, which is the same for every token except padding, and sets the gradient of padded positions to 0. With
-    the projection, neither takes another pass over a tensor of this size.
+    """Return the losses of a chunk with and without smoothing, summed, and p minus the label's part of q (rows, V).
 
     Args:
-        logits: (N, V).
-        uniform_logits: (N,), the rest of q times the logits, summed over the vocabulary.
-        buffer: (N, V), float32 or wider, for the gradient: the logits themselves, or other memory; new memory if None.
-        labels: (N,).
+        logits: (rows, V).
+        uniform_logits: (rows,), the last term of the loss.
+        labels: (rows,).
+        buffer: (rows, V), float32 or wider, memory for the gradient, which may be that of the logits; None for new.
     """
     padded = labels == IGNORED_LABEL
     # any token will do at padded positions
@@ -47,7 +87,7 @@ def _losses_and_gradient(
     probabilities = torch.softmax(logits, -1, dtype=wide, out=buffer)
     # the highest probability is at least 1 / V, so its logarithm is exact
     log_partition = highest - probabilities.amax(-1).log()
-    # -sum_k q(k) log p(k) = log sum_k exp(logit_k) - sum_k q(k) logit_k, because q sums to 1
+
     losses = log_partition - (1 - smoothing) * label_logits - uniform_logits
     loss = losses.masked_fill(padded, 0.0).sum()
     cross_entropy = (log_partition - label_logits).masked_fill(padded, 0.0).sum()
@@ -55,35 +95,9 @@ def _losses_and_gradient(
     return loss, cross_entropy, gradient
 
 
-class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Compute the loss and its gradient in one pass; autograd would allocate and fill several more (N, V) tensors."""
-
-    @staticmethod
-    def forward(ctx, logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int):
-        # added to the target probability of every token except padding
-        uniform = smoothing / (logits.shape[-1] - 1)
-        uniform_logits: torch.Tensor | float = 0.0
-        if smoothing:
-            uniform_logits = uniform * (logits.sum(-1, dtype=_wide(logits.dtype)) - logits[:, pad_token_id])
-        buffer = torch.empty_like(logits, dtype=_wide(logits.dtype)) if logits.device.type == "cpu" else None
-        loss, cross_entropy, gradient = _losses_and_gradient(logits, uniform_logits, buffer, labels, smoothing)
-        if smoothing:
-            gradient -= uniform
-            gradient[:, pad_token_id] += uniform
-        gradient.masked_fill_((labels == IGNORED_LABEL)[:, None], 0.0)
-        ctx.save_for_backward(gradient.to(logits.dtype))
-        ctx.mark_non_differentiable(cross_entropy)
-        return loss, cross_entropy
-
-    @staticmethod
-    def backward(ctx, grad_output: torch.Tensor, _):
-        (gradient,) = ctx.saved_tensors
-        return (gradient.to(grad_output.dtype) * grad_output).to(gradient.dtype), None, None, None
-
-
-def _subtract_share_of_smoothing(
+def _subtract_uniform_part(
     gradients: list[torch.Tensor | None],
-    inputs: torch.Tensor,
+    states: torch.Tensor,
     real: torch.Tensor,
     others: torch.Tensor,
     uniform: float,
@@ -92,17 +106,17 @@ def _subtract_share_of_smoothing(
     """Subtract from the gradients of the states, the weight and the bias what is due to the uniform part of q.
 
     Args:
-        inputs: (N, d_model), the states.
+        states: (N, d_model).
         real: (N, 1), 0 at padded positions, at which the gradient of the states is set to 0.
         others: (d_model,), the sum of the rows of the weight except that of padding.
-        uniform: the target probability that smoothing adds to every token except padding.
     """
-    if (states := gradients[0]) is not None:
-        states -= uniform * others
-        states *= real
-    for gradient, rows in ((gradients[1], inputs * real), (gradients[2], real[:, 0])):
+    of_states, of_weight, of_bias = gradients
+    if of_states is not None:
+        of_states -= uniform * others
+        of_states *= real
+    for gradient, factors in ((of_weight, states * real), (of_bias, real[:, 0])):
         if gradient is not None:
-            share = uniform * rows.sum(0, dtype=gradient.dtype)
+            share = uniform * factors.sum(0, dtype=gradient.dtype)
             gradient -= share
             gradient[pad_token_id] += share
 
@@ -111,8 +125,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     """Compute the loss of the projected states and its gradients in chunks of rows.
 
     Logits never exist for more than one chunk, because the backward pass only scales gradients that the forward pass
-    has computed, with the same three matrix products as otherwise. Smoothing adds the same share to the target
-    probability of every token but padding, so its part of the gradients needs only sums over the rows of the factors.
+    has computed, with the same three matrix products as otherwise.
     """
 
     @staticmethod
@@ -157,7 +170,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             uniform_logits = uniform * ((part * others).sum(-1) + other_offsets) if smoothing else 0.0
             buffer = None if wide_buffer is None else wide_buffer[: len(part)]
             chunk_loss, chunk_entropy, gradient = _losses_and_gradient(
-                logits, uniform_logits, buffer, labels[chunk], smoothing
+                logits, uniform_logits, labels[chunk], smoothing, buffer
             )
             loss += chunk_loss
             cross_entropy += chunk_entropy
@@ -169,7 +182,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 gradients[1] += gradient.t() @ (part * real[chunk])
             if gradients[2] is not None:
                 gradients[2] += (gradient.t() @ real[chunk])[:, 0]
-        _subtract_share_of_smoothing(gradients, inputs, real, others, uniform, pad_token_id)
+        _subtract_uniform_part(gradients, inputs, real, others, uniform, pad_token_id)
         # not save_for_backward(), since nothing else can change them before backward() scales them
         ctx.gradients = gradients
         ctx.dtypes = [None if value is None else value.dtype for value in (states, weight, bias)]
@@ -183,31 +196,6 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
         return *scaled, None, None, None
-
-
-def smoothed_cross_entropy(
-    logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
-) -> torch.Tensor:
-    """Return the first of `cross_entropies`."""
-    return cross_entropies(logits, labels, smoothing, pad_token_id)[0]
-
-
-def cross_entropies(
-    logits: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cross-entropy against smoothed and against plain labels, in nats.
-
-    Both are sums over the positions that are not padded. Only the first has a gradient.
-
-    The target distribution is 1 - smoothing on the label plus smoothing spread evenly over the vocabulary. Padding,
-    which is never a correct token, gets no share of it.
-
-    Args:
-        logits: (..., V), of any float dtype; the computation is in float32 or higher precision.
-        labels: (...), -100 at padded positions.
-        smoothing: epsilon_ls, 0.1 in the paper; 0.0 for the plain cross-entropy.
-    """
-    return _SmoothedCrossEntropy.apply(logits.flatten(0, -2), labels.flatten(), smoothing, pad_token_id)
 
 
 @torch.compiler.disable  # the number of chunks changes with the batch, which would be compiled again each time

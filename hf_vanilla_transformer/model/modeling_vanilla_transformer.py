@@ -281,8 +281,6 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     """
 
     _auto_class = "AutoModel"
-    # an unused matrix in older untied models
-    _keys_to_ignore_on_load_unexpected = [r"^(model\.)?shared\.weight$"]
     _tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")}
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -377,7 +375,6 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     _auto_class = "AutoModelForSeq2SeqLM"
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
-    _keys_to_ignore_on_load_unexpected = VanillaTransformerModel._keys_to_ignore_on_load_unexpected
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)

@@ -7,6 +7,7 @@ cannot import the package.
 import logging
 import math
 import re
+import sys
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -85,12 +86,14 @@ def max_source_tokens(config: Any, tokenizer: Any) -> int:
     return limit or _DEFAULT_MAX_TOKENS
 
 
-def num_positions(config: Any) -> int:
-    """Return for how many positions an export has encodings.
+def num_positions(config: Any, is_export: bool = False) -> int:
+    """Return for how many positions a model has encodings.
 
-    It is `max_position_embeddings`, doubled for sinusoids, which can be computed beyond the length seen in training.
+    Sinusoids can be computed for any position. An export has a table of them: twice as many as were seen in training.
     """
-    return config.max_position_embeddings * (2 if config.position_embedding == "sinusoidal" else 1)
+    if config.position_embedding == "learned":
+        return config.max_position_embeddings
+    return 2 * config.max_position_embeddings if is_export else sys.maxsize
 
 
 class Directions:

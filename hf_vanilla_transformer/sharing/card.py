@@ -28,8 +28,8 @@ from ..files import (
     weight_files,
     write_whole,
 )
+from ..loading import load_config
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions
 from ..version import install_command
 

@@ -19,8 +19,8 @@ from yaml import YAMLError
 from ..data.tokenizer import check_tokenizer
 from ..errors import UserError
 from ..files import CARD, MODEL_TYPES, JsonObject, import_extra, new_folder, write_whole
+from ..loading import find_weights, load, load_complete, load_model, loading_errors, read_model_type
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.loading import find_weights, load, load_complete, load_model, loading_errors, read_model_type
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .card import CardDetails, model_card, write_card, write_record
 from .marian_tokenizer import adopt_languages, for_marian, save_for_all_releases

@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..data.languages import short_name
-from ..data.tags import language_tag
 from ..errors import UserError
 from ..files import JsonObject, read_json
+from ..model.text_rules_vanilla_transformer import language_tag
 
 _TARGET = re.compile(r">>(\S+)<<")  # tags of OPUS-MT, such as >>fra<<
 # of a model of OPUS-MT, such as opus-mt-en-de or opus-mt-tc-big-en-fr

@@ -13,8 +13,8 @@ from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..errors import UserError, checking_settings
 from ..files import MODEL_TYPES
 from ..flags import Decides, Meaning, Part, Settings, check_values, finite, number, numpy_seed, option, positive
+from ..loading import check_search
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.loading import check_search
 
 NOAM = "noam"
 AUTO = "auto"

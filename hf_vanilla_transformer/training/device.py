@@ -14,7 +14,6 @@ from ..inference.precision import (
     avoid_cudnn_attention,
     has_native_bfloat16,
     is_faster_in_bfloat16,
-    model_size,
 )
 from .arguments import AUTO, VanillaTransformerTrainingArguments
 
@@ -90,5 +89,4 @@ def _is_faster(model: PreTrainedModel, max_tokens: int) -> bool:
 
     # Dropout in these steps must not change the numbers that the run draws
     with torch.random.fork_rng():
-        workload = f"training with {shape[0]} x {shape[1]} tokens, {model_size(model)}"
-        return is_faster_in_bfloat16(workload, model.device, step_in)
+        return is_faster_in_bfloat16(model.device, step_in)

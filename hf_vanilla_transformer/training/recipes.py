@@ -19,8 +19,8 @@ from transformers import Seq2SeqTrainingArguments
 from ..errors import UserError
 from ..files import compose_yaml
 from ..flags import Decides, FlagParser, Flags, Part, Settings
+from ..loading import load_config
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.loading import load_config
 from ..model.text_rules_vanilla_transformer import Directions, parse_language_pair
 from .arguments import (
     NO_EFFECT,

@@ -14,7 +14,7 @@ from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, sav
 from ..errors import UserError
 from ..files import STATE, read_json
 from ..flags import Decides, Part
-from ..model.loading import load_config, load_model, load_tokenizer
+from ..loading import load_config, load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record

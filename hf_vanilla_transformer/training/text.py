@@ -22,13 +22,18 @@ from ..data.source import (
     TextFile,
     Tokenization,
 )
-from ..data.tags import LANGUAGE_TAG, add_tags, language_tag
+from ..data.tags import add_tags
 from ..data.tokenizer import adapt_tokenizer, save_tokenizer, train_tokenizer
 from ..errors import UserError
 from ..files import JsonObject, digest
 from ..flags import Settings
-from ..model.loading import load_tokenizer
-from ..model.text_rules_vanilla_transformer import max_source_tokens, parse_language_pair
+from ..loading import load_tokenizer
+from ..model.text_rules_vanilla_transformer import (
+    LANGUAGE_TAG,
+    language_tag,
+    max_source_tokens,
+    parse_language_pair,
+)
 from .arguments import TEXT, VALIDATION, DataArguments, Recipe
 
 _Value = TypeVar("_Value")

@@ -16,8 +16,8 @@ from transformers.trainer_utils import sort_checkpoints
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, by_name
 from ..errors import UserError, checking_settings
 from ..files import STATE, replacing, replacing_files, write_failure
+from ..loading import loading_errors
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
-from ..model.loading import loading_errors
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent

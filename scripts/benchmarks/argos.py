@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hf_vanilla_transformer.data.subword_codes import END
 from hf_vanilla_transformer.inference.exports import export_model
-from hf_vanilla_transformer.model.loading import load_config, load_tokenizer
+from hf_vanilla_transformer.loading import load_config, load_tokenizer
 from hf_vanilla_transformer.plugins.ctranslate2.ctranslate2_runtime import FORMAT
 
 VOCABULARY = "shared_vocabulary.json"  # in a model of CTranslate2

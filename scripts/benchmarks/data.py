@@ -23,7 +23,7 @@ from hf_vanilla_transformer.data.batching import Seq2SeqCollator, TokenRows
 from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.shards import ShardStream, load_shards, read_manifest
-from hf_vanilla_transformer.model.loading import load_tokenizer
+from hf_vanilla_transformer.loading import load_tokenizer
 
 MAX_TOKENS = 25_000
 MEASURED_PAIRS = 500_000  # with BPE dropout

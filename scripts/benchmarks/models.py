@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.data.formats import read_lines
-from hf_vanilla_transformer.model.loading import load_model, load_tokenizer
+from hf_vanilla_transformer.loading import load_model, load_tokenizer
 
 
 def load(name: str, folder: str) -> dict[str, Translator]:

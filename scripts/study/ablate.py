@@ -19,7 +19,7 @@ from published import TABLE_3
 
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.files import read_json, write_whole
-from hf_vanilla_transformer.model.loading import load_model, load_tokenizer
+from hf_vanilla_transformer.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.training.arguments import DataArguments, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.presets import preset
 from hf_vanilla_transformer.training.recipes import parse_arguments

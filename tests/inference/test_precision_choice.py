@@ -1,12 +1,11 @@
 """The number format of a model that translates: which one is chosen, and that translations use it."""
 
 import io
-import json
 
 import pytest
 import torch
 
-from hf_vanilla_transformer import train_tokenizer, translate
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.commands.models import load_translator
 from hf_vanilla_transformer.inference import precision
@@ -28,19 +27,36 @@ def saved(small_model, tmp_path):
 
 
 @pytest.fixture
-def native(monkeypatch, tmp_path):
-    """A processor that multiplies bfloat16 natively, and an empty cache folder."""
+def native(monkeypatch):
+    """A processor that multiplies bfloat16 natively."""
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
-    return tmp_path / "home" / "vanilla_transformer" / "bfloat16.json"
 
 
 @pytest.fixture
 def ratios(native, monkeypatch):
-    """A list of ratios of times: the next one is what the next measurement finds."""
-    found: list[float] = []
-    monkeypatch.setattr(precision, "_time_ratio", lambda *steps: found.pop(0))
-    return found
+    """A list of ratios of times: the next one is the result of the next measurement."""
+    results: list[float] = []
+    monkeypatch.setattr(precision, "_time_ratio", lambda *steps: results.pop(0))
+    return results
+
+
+@pytest.fixture
+def workloads(native, monkeypatch):
+    """The searches of each workload that is measured: the number of sentences and of beams of each."""
+    recorded: list[list[tuple[int, int]]] = []
+
+    def generate(model, batch, num_beams, **settings):
+        recorded[-1].append((len(batch), num_beams))
+
+    def run_first(first, second, device) -> float:
+        recorded.append([])
+        first()
+        return 1.0
+
+    for kind in (VanillaTransformerForConditionalGeneration, Ensemble):
+        monkeypatch.setattr(kind, "generate", generate)
+    monkeypatch.setattr(precision, "_time_ratio", run_first)
+    return recorded
 
 
 class Clock:
@@ -93,41 +109,19 @@ def test_devices_that_multiply_bfloat16_natively(device, avx512, amx, gpu, expec
         ([0.1, 0.07, 0.07, 0.07], [0.1, 0.069, 0.069, 0.069], 4, False),  # too little is gained
     ],
 )
-def test_the_faster_format_is_measured_once(native, monkeypatch, float32, bfloat16, steps, expected):
+def test_the_faster_format_is_measured(native, monkeypatch, float32, bfloat16, steps, expected):
     clock = Clock(monkeypatch)
     step_in = clock.step_in(float32=float32, bfloat16=bfloat16)
-    for _ in range(2):
-        assert precision.is_faster_in_bfloat16("work", torch.device("cpu"), step_in) == expected
-        assert clock.steps == [torch.float32, torch.bfloat16] * steps
-    other = clock.step_in(float32=[0.1] * 2, bfloat16=[0.01] * 2)
-    assert precision.is_faster_in_bfloat16("other work", torch.device("cpu"), other)
-    assert len(json.loads(native.read_text())) == 2
+    assert precision.is_faster_in_bfloat16(torch.device("cpu"), step_in) == expected
+    assert clock.steps == [torch.float32, torch.bfloat16] * steps
 
 
 def test_nothing_is_run_where_bfloat16_is_emulated(native, monkeypatch):
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: False)
     clock = Clock(monkeypatch)
-    assert not precision.is_faster_in_bfloat16("work", torch.device("cpu"), clock.step_in())
+    assert not precision.is_faster_in_bfloat16(torch.device("cpu"), clock.step_in())
     assert clock.steps == []
-    assert not native.exists()
-
-
-@pytest.mark.parametrize("content", ['{"a": "b"}', "[1]", "{", "\xff"])
-def test_a_damaged_cache_is_measured_again_and_replaced(native, ratios, content):
-    native.parent.mkdir(parents=True)
-    native.write_text(content, encoding="latin-1")
-    ratios.append(0.5)
-    assert precision.is_faster_in_bfloat16("work", torch.device("cpu"), lambda dtype: print)
-    assert precision.is_faster_in_bfloat16("work", torch.device("cpu"), lambda dtype: print)
-    assert list(json.loads(native.read_text()).values()) == [0.5]
-
-
-def test_a_cache_that_cannot_be_written_does_no_harm(native, ratios):
-    native.parent.parent.write_text("a file where the folder would be")
-    ratios += [0.5, 2.0]
-    assert precision.is_faster_in_bfloat16("work", torch.device("cpu"), lambda dtype: print)
-    assert not precision.is_faster_in_bfloat16("work", torch.device("cpu"), lambda dtype: print)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -138,13 +132,16 @@ def test_choosing_really_translates_and_changes_neither_the_model_nor_random_num
     assert torch.equal(torch.get_rng_state(), state)
     assert not model.training
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    (workload,) = json.loads(native.read_text())
-    assert workload.startswith(f"1 x translation of 4 sentences with {beams} beams, 2 + 3 layers of width 32, ")
+
+
+def test_the_search_that_was_asked_for_is_measured(workloads, small_model):
+    precision.choose_dtype(small_model(), 4, 3)
+    assert workloads == [[(4, 3)]]
 
 
 @pytest.mark.parametrize(("beams", "sentences"), [(1, 97), (2, 48)])
 def test_a_text_of_several_batches_is_measured_with_two_searches_at_a_time(
-    beams, sentences, native, small_model, monkeypatch
+    beams, sentences, workloads, small_model, monkeypatch
 ):
     together: list[int] = []
 
@@ -155,12 +152,11 @@ def test_a_text_of_several_batches_is_measured_with_two_searches_at_a_time(
     monkeypatch.setattr(precision, "run_in_parallel", record)
     with use_threads(2):
         precision.choose_dtype(small_model(), None, beams)
-        assert set(together) == {2}
-        assert f"2 x translation of {sentences} sentences" in native.read_text()
+    assert together == [2]
+    assert workloads == [[(sentences, beams)] * 2]
 
 
-def test_one_search_at_a_time_is_measured_where_translating_runs_one(native, ratios, small_model):
-    ratios += [0.5] * 6
+def test_one_search_at_a_time_is_measured_where_translating_runs_one(workloads, small_model):
     sampling = small_model()
     sampling.generation_config.do_sample = True
     with use_threads(2):
@@ -171,8 +167,7 @@ def test_one_search_at_a_time_is_measured_where_translating_runs_one(native, rat
         precision.choose_dtype(small_model(), None, 4, do_sample=True)
         precision.choose_dtype(Ensemble([small_model(), small_model()]), 1000)
         precision.choose_dtype(sampling, 1000, 2)
-    assert ratios == []
-    assert all(workload.startswith("1 x translation") for workload in json.loads(native.read_text()))
+    assert [len(searches) for searches in workloads] == [1] * 6
 
 
 def test_translating_with_auto_asks_a_copy_in_evaluation_mode(ratios, small_model, monkeypatch):
@@ -212,11 +207,10 @@ def test_translating_with_auto_measures_its_own_search(settings, expected, small
     assert asked == [expected]
 
 
-def test_fewer_sentences_are_measured_for_larger_models(ratios, native, small_model, monkeypatch):
+def test_fewer_sentences_are_measured_for_larger_models(workloads, small_model, monkeypatch):
     monkeypatch.setattr(precision, "OPERATIONS", 3 * 2 * small_model().num_parameters() * (14 + 10))
-    ratios += [1.0]
     precision.choose_dtype(small_model(), 32, 1)
-    assert "translation of 3 sentences" in native.read_text()
+    assert workloads == [[(3, 1)]]
 
 
 def test_an_unknown_dtype_is_rejected_with_the_known_ones(small_model):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.inference.segments import Document
+from hf_vanilla_transformer.inference.segments import Document, Mark, Passage
 
 _TEXTS = st.lists(
     st.sampled_from(
@@ -139,3 +139,20 @@ def test_texts_made_to_slow_down_the_search_for_placeholders_are_cut(text):
     # in seconds, not minutes: the time limit of every test
     document = Document(text, "en")
     assert document.join([None] * len(document.sentences)) == text
+
+
+@pytest.mark.parametrize("place", range(22))
+def test_a_mark_belongs_to_one_segment_and_stays_at_its_place(place):
+    text = "A dog runs. It stops! "
+    passage = Passage(text, [Mark(place, "<br>")], "en")
+    assert sum(len(segment.marks) for segment in passage.segments) == 1
+    sentences = sum(segment.is_sentence for segment in passage.segments)
+    assert passage.join(iter([(None, None)] * sentences)) == f"{text[:place]}<br>{text[place:]}"
+
+
+def test_hypotheses_of_equal_rank_are_joined_and_the_last_one_stands_in():
+    document = Document("One `x` dog. Two. Three.", "en")
+    hypotheses = [["A b", "C d"], ["E"], []]
+    assert document.pairs(hypotheses) == [("One dog.", "A b"), ("One dog.", "C d")]
+    texts = document.join_hypotheses(hypotheses, iter([[[1], [0]], None]), 2)
+    assert texts == ["A b `x` E Three.", "C `x` d E Three."]

@@ -340,7 +340,7 @@ def test_push_with_space_uploads_the_demo_page(saved, tmp_path):
         result = run_command(["push", folder, "model", "--space"], tmp_path / "home", **hub_environment(server))
         assert result.stdout.splitlines()[-1] == f"{server.address}/spaces/somebody/model"
         files = server.repositories["spaces"]["somebody/model"]
-    assert {"app.py", "requirements.txt", "README.md", "hf_vanilla_transformer/model/loading.py"} <= set(files)
+    assert {"app.py", "requirements.txt", "README.md", "hf_vanilla_transformer/loading.py"} <= set(files)
     assert not any("__pycache__" in name for name in files)
     # nothing that pip would look for on an index under the name of this package, which has no release
     names = {re.split("[<>=!~]", line)[0] for line in files["requirements.txt"].decode().splitlines()}

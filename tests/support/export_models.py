@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.inference.exports import load_export
-from hf_vanilla_transformer.model.loading import load_model
+from hf_vanilla_transformer.loading import load_model
 
 PHRASES = [phrase.en for phrase in splits()["test"][:60]]
 VARIANTS = {

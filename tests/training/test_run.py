@@ -1,7 +1,6 @@
 import json
 import os
 import pickle
-import shutil
 from pathlib import Path
 
 import pytest
@@ -64,7 +63,6 @@ def test_the_same_command_resumes_from_the_newest_intact_checkpoint(train, run_f
 
 def test_a_run_that_resumes_keeps_its_choice_of_precision(train, run_flags, text_flags, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path / "home"))
     ratios = [0.5]
     monkeypatch.setattr("hf_vanilla_transformer.inference.precision._time_ratio", lambda *steps: ratios.pop())
     flags = run_flags(tmp_path / "run", *text_flags, "--bf16", "auto")
@@ -72,7 +70,6 @@ def test_a_run_that_resumes_keeps_its_choice_of_precision(train, run_flags, text
     assert yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["bf16"] is True
     assert "--bf16 auto: training in bfloat16" in capfd.readouterr().err
     # Elsewhere, float32 may be faster
-    shutil.rmtree(tmp_path / "home")
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
     run = train(*flags, "--max_steps", "4")
     assert run.args.bf16 is True

@@ -21,7 +21,7 @@ from ...data.formats import identify as identify_text
 from ...files import CORPUS_MANIFEST, JsonObject, read_json, replacing
 from ...inference.exports import identify
 from ...inference.translator import Hypothesis, Translation, Translator
-from ...model.loading import load_config
+from ...loading import load_config
 from ...version import __version__
 from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
 from .spans import Span, check_language, cut, read_span

@@ -18,7 +18,7 @@ from ...data.cleaning import DROP_REASONS, Cleaning, clean_batch
 from ...data.formats import DataError
 from ...data.source import Source, text_to_exclude
 from ...files import checksum, replacing
-from ...model.loading import load_tokenizer
+from ...loading import load_tokenizer
 from .deduplication import digest, duplicates_of, find_duplicates, write_digests
 from .runner import damaged, read_note, write_json
 

@@ -59,7 +59,7 @@ def run(args: PrepareArguments) -> None:
     from ...data.languages import check_known
     from ...data.source import HubDataset, Source, TextFile
     from ...data.tokenizer import adapt_tokenizer
-    from ...model.loading import load_tokenizer
+    from ...loading import load_tokenizer
     from .pieces import Preparation
     from .preparation import prepare
 

@@ -11,10 +11,15 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from ...errors import UserError
 from ...files import import_extra
 from ...inference.runtime import Format
+from ...loading import check_config, load_generation_config, load_tokenizer
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, OUTPUT_MARGIN, gnmt_length_penalty
+from ...model.generation_vanilla_transformer import (
+    DEFAULT_LENGTH_PENALTY,
+    gnmt_length_penalty,
+    has_gnmt_penalty,
+    output_limits,
+)
 from ...model.layers_vanilla_transformer import sinusoids
-from ...model.loading import check_config, load_generation_config, load_tokenizer
 from ...model.text_rules_vanilla_transformer import num_positions
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
@@ -96,14 +101,15 @@ class CTranslate2Model:
         beams = num_beams or self.generation_config.num_beams or 1
         alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
         alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
-        max_positions = num_positions(self.config)
         own = self.generation_config
         limit = max_new_tokens or own.max_new_tokens or (own.max_length and own.max_length - 1)
-        limits = [limit or min(len(source) + OUTPUT_MARGIN, max_positions) for source in sources]
+        lengths = torch.tensor([len(source) for source in sources])
+        of_sources = output_limits(lengths, num_positions(self.config, is_export=True))
+        limits = [limit] * len(sources) if limit else of_sources.tolist()
         if num_return_sequences > beams:
             raise UserError(f"num_return_sequences ({num_return_sequences}) exceeds the beam size ({beams}).")
         # With transformers' penalty, CTranslate2 itself ranks the hypotheses, and only as many as are returned matter
-        count = beams if self.config.length_normalization == "gnmt" else num_return_sequences
+        count = beams if has_gnmt_penalty(self.config) else num_return_sequences
         outputs = self._search(sources, beams, count, alpha, max(limits))
         for i, hypotheses in enumerate(outputs):
             if max(len(ids) for ids, _ in hypotheses) > limits[i]:
@@ -125,7 +131,7 @@ class CTranslate2Model:
         self, sources: list[list[int]], beams: int, count: int, alpha: float, limit: int
     ) -> list[list[tuple[list[int], float]]]:
         """Return, for each source, the ids and scores of `count` hypotheses, best first."""
-        gnmt = self.config.length_normalization == "gnmt"
+        gnmt = has_gnmt_penalty(self.config)
         try:
             results = self.translator.translate_batch(
                 [self.tokenizer.convert_ids_to_tokens(source) for source in sources],
@@ -176,7 +182,7 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: P
                 )
             if config.activation_function not in _SUPPORTED_ACTIVATIONS:
                 raise UserError(f"CTranslate2 does not support the activation {config.activation_function!r}.")
-            self.positions = num_positions(config)
+            self.positions = num_positions(config, is_export=True)
             spec = TransformerSpec.from_config(
                 (config.num_encoder_layers, config.num_decoder_layers),
                 config.num_heads,

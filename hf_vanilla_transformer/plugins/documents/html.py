@@ -6,14 +6,14 @@ written. The parsers that build a tree write tags, entities and missing elements
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape, unescape
 from html.parser import HTMLParser
 from io import StringIO
 
-from ...inference.alignment import MAX_DEPTH, Links, Mark, Nesting, splice
-from ...inference.segments import PLACEHOLDER, Document, Passage
+from ...inference.segments import PLACEHOLDER, Document, Mark, Passage, splice
+from .tags import MAX_DEPTH, Nesting, Tag, TaggedPassage
 
 # Elements inside sentences, of which WebVTT has `c` and `lang`; every other tag ends a sentence
 _INLINE = re.compile(
@@ -58,7 +58,7 @@ class HtmlDocument(Document):
 
     def __init__(self, text: str, language: str | None):
         self._language = language
-        self._passages = []
+        self._passages: list[Passage] = []
         # The HTML with references to passages: numbers between signs that are random, so that no text contains them
         self._template: list[str] = []
         self._sign = f"\ue000{secrets.token_hex(8)}"
@@ -72,17 +72,15 @@ class HtmlDocument(Document):
             elif token.kind == "start" and token.is_kept:
                 self._add(token.name, Mark(place, token.source + _rest(token, tokens)))
             elif token.kind == "start":
-                self._add(token.name, Mark(place, self._with_references(token), opens=token.opens))
+                self._add(token.name, Tag(place, self._with_references(token), opens=token.opens))
             elif token.kind == "end":
-                self._add(token.name, Mark(place, token.source, closes=token.name))
+                self._add(token.name, Tag(place, token.source, closes=token.name))
             else:
                 self._add("", Mark(place, token.source))
         self._end_block()
         self._set(self._passages)
 
-    def join(self, translations: Sequence[str | None], links: Mapping[int, Links | None] | None = None) -> str:
-        """Return the HTML with a translation in place of each sentence, as `Document.join`."""
-        passages = self._join(translations, links or {})
+    def _assemble(self, passages: list[str]) -> str:
         reference = re.compile(f"{self._sign}([0-9]+){self._sign}")
 
         def write(match: re.Match[str]) -> str:
@@ -100,7 +98,7 @@ class HtmlDocument(Document):
 
     def _end_block(self) -> None:
         """Write the text since the last block, as it is if it has no sentence."""
-        passage = Passage(self._text.getvalue(), self._marks, self._language, escape_text)
+        passage = TaggedPassage(self._text.getvalue(), self._marks, self._language, escape_text)
         self._template += [self._refer(passage)] if passage.has_sentences else self._raw
         self._start_block()
 
@@ -115,16 +113,18 @@ class HtmlDocument(Document):
             self._template.append(mark.source)
             return
         self._raw.append(mark.source)
-        if mark.opens:
+        first = None
+        if isinstance(mark, Tag) and mark.opens:
             self._nesting.open(mark.opens, len(self._marks))
-        first = self._nesting.close(mark.closes) if mark.closes else None
+        elif isinstance(mark, Tag):
+            first = self._nesting.close(mark.closes)
         if first is not None and self._nesting.depth < MAX_DEPTH:
             start = self._marks[first].place
             self._text.seek(start)
             inside = self._text.read()
             if not inside or PLACEHOLDER.fullmatch(inside):
                 # An empty element, or one around a placeholder alone, is itself a placeholder
-                marks = [replace(each, place=each.place - start) for each in [*self._marks[first:], mark]]
+                marks = [replace(inner, place=inner.place - start) for inner in [*self._marks[first:], mark]]
                 mark = Mark(start, splice(inside, marks, escape_text))
                 del self._marks[first:]
                 self._text.seek(start)

@@ -20,8 +20,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from ...errors import MissingExtraError, UserError
 from ...files import import_extra
 from ...inference.runtime import Format
+from ...loading import load_config, load_generation_config, load_tokenizer
 from ...model.cache_vanilla_transformer import CACHE, accept_past_key_values
-from ...model.loading import load_config, load_generation_config, load_tokenizer
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...model.text_rules_vanilla_transformer import num_positions
 from .onnx_graphs import Graph
@@ -88,7 +88,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         return False
 
     def _max_output_tokens(self) -> int:
-        return num_positions(self.config)
+        return num_positions(self.config, is_export=True)
 
     def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> None:
         """Return nothing: the graphs have no outputs for attention weights."""
@@ -138,10 +138,9 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         return Seq2SeqLMOutput(logits=graph(tensors, cache), **caches)
 
     def _check_length(self, length: int) -> None:
-        if length > num_positions(self.config):
-            raise UserError(
-                f"The export has {num_positions(self.config)} positions, but the text needs {length}. Shorten it."
-            )
+        limit = self._max_output_tokens()
+        if length > limit:
+            raise UserError(f"The export has {limit} positions, but the text needs {length}. Shorten it.")
 
 
 def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Path, quantization: str | None) -> None:
@@ -151,7 +150,7 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: P
 
     for stack in (model.get_encoder(), model.get_decoder()):
         # extends a table of sinusoids to this length
-        stack.embed_positions(0, num_positions(stack.config))
+        stack.embed_positions(0, num_positions(stack.config, is_export=True))
     exporter = OnnxExporter()
     config = OnnxConfig(dynamic=True)
     # two sentences of different length, so that neither the batch nor the padding is traced as a constant

@@ -30,7 +30,7 @@ from .batcher import QueueFullError, RequestTooLargeError
 from .guard import Guard, JsonCors
 from .monitoring import Metrics
 from .page import page_response
-from .service import AUTO, Detection, Translation, TranslationService, UnsupportedError
+from .service import AUTO, Answer, Detection, TranslationService, UnsupportedError
 
 logger = logging.get_logger(__name__)
 
@@ -308,7 +308,7 @@ class Server:
         if size > limit:
             raise HTTPException(400, f"Invalid request: the text has {size:,} characters, more than {limit:,}")
 
-    async def _wait(self, request: Request, work: Awaitable[list[Translation]], deadline: float) -> list[Translation]:
+    async def _wait(self, request: Request, work: Awaitable[list[Answer]], deadline: float) -> list[Answer]:
         """Return the result of `work`, which is dropped if its client disconnects or it takes too long."""
         task = asyncio.ensure_future(work)
         disconnect = asyncio.ensure_future(_disconnected(request))

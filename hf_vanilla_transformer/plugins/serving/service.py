@@ -43,7 +43,7 @@ class Language:
 
 
 @dataclass(frozen=True)
-class Translation:
+class Answer:
     """The translation of a text, other translations of it, and what could not be translated."""
 
     text: str
@@ -107,23 +107,16 @@ class _Job:
     warnings: list[str] = field(default_factory=list)
     detected: Detection | None = None
 
-    def join(self, hypotheses: Sequence[Sequence[str]]) -> Translation:
+    def join(self, hypotheses: Sequence[Sequence[str]]) -> Answer:
         """Put the hypotheses of the queued sentences into the text, whose other sentences stay as they are."""
-        found = dict(zip(self.queued, hypotheses, strict=True))
-        aligned = [place for place in self.document.aligned if place in found]
-        texts = []
+        queued = dict(zip(self.queued, hypotheses, strict=True))
+        of_sentences = [queued.get(place, ()) for place in range(len(self.document.sentences))]
+        links = self.align(self.document.pairs(of_sentences)) if self.align else []
         # With no sentence there is still the text itself, of white space or already in the target language.
-        for rank in range(max(map(len, hypotheses), default=1)):
-            # A sentence may have fewer hypotheses than others: its worst one stands in for the rest.
-            chosen = {place: each[min(rank, len(each) - 1)] for place, each in found.items()}
-            pairs = [(self.document.sentences[place], chosen[place]) for place in aligned]
-            links = self.align(pairs) if self.align else []
-            sentences = [chosen.get(place) for place in range(len(self.document.sentences))]
-            texts.append(self.document.join(sentences, dict(zip(aligned, links, strict=True))))
-
+        count = max(map(len, hypotheses), default=1)
         # Without duplicates, which arise where hypotheses differ only in special tokens or white space.
-        best, *others = dict.fromkeys(texts)
-        return Translation(best, others, self.warnings, self.detected)
+        best, *others = dict.fromkeys(self.document.join_hypotheses(of_sentences, iter(links), count))
+        return Answer(best, others, self.warnings, self.detected)
 
 
 class TranslationService:
@@ -176,7 +169,7 @@ class TranslationService:
         target: str,
         alternatives: int = 0,
         document: type[Document] = Document,
-    ) -> list[Translation]:
+    ) -> list[Answer]:
         """Return the translation of each text; one that is already in `target` is returned as it is.
 
         Args:
@@ -216,7 +209,7 @@ class TranslationService:
 
     async def translate_parts(
         self, texts: Sequence[str], source: str, target: str, document: type[Document]
-    ) -> list[Translation]:
+    ) -> list[Answer]:
         """Translate the texts of one file, which are in one language, as `translate` does."""
         target = self._code(target)
         if source == AUTO:

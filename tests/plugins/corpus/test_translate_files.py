@@ -6,6 +6,7 @@ import os
 import shutil
 
 import pytest
+import torch
 from search_models import nbest_lists
 from tokenizers.normalizers import NFKC
 
@@ -74,21 +75,30 @@ def test_a_job_that_resumes_keeps_the_number_format_that_auto_chose(saved, corpu
 
 
 @pytest.mark.parametrize(
-    ("flags", "workload"),
+    ("flags", "searches"),
     [
         # a worker with one thread searches one batch at a time, wherever the choice is made
-        ([], "1 x translation of 48 sentences with 2 beams"),
-        (["--threads", "2"], "2 x translation of 48 sentences with 2 beams"),
-        (["--threads", "2", "--do_sample"], "1 x translation of 48 sentences with 2 beams"),
+        ([], 1),
+        (["--threads", "2"], 2),
+        (["--threads", "2", "--do_sample"], 1),
     ],
 )
-def test_auto_measures_the_search_that_the_workers_run(flags, workload, corpus, monkeypatch):
-    measured: list[str] = []
-    module = "hf_vanilla_transformer.inference.precision"
-    monkeypatch.setattr(f"{module}.is_faster_in_bfloat16", lambda work, *steps: measured.append(work) or False)
+def test_auto_measures_the_search_that_the_workers_run(flags, searches, corpus, monkeypatch):
+    measured: list[tuple[int, int]] = []
+
+    def generate(model, batch, num_beams, **settings):
+        measured.append((len(batch), num_beams))
+
+    def measure(device, step_in) -> bool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(VanillaTransformerForConditionalGeneration, "generate", generate)
+            step_in(torch.float32)()
+        return False
+
+    monkeypatch.setattr("hf_vanilla_transformer.inference.precision.is_faster_in_bfloat16", measure)
     with use_threads(2):
         assert corpus("--dtype", "auto", *flags) == 0
-    assert [work.partition(", ")[0] for work in measured] == [workload]
+    assert measured == [(48, 2)] * searches
 
 
 def test_text_output_has_one_translation_per_line(saved, corpus, capsys):

@@ -1,7 +1,6 @@
 """Load models and tokenizers from untrusted sources without running their code, with one clear error on failure."""
 
 import pickle
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +8,6 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -20,13 +18,13 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file, find_adapter_config_file
 
-from ..errors import MissingExtraError, UserError
-from ..files import check_nesting, read_json
-from .configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
-from .text_rules_vanilla_transformer import Directions
+from .errors import MissingExtraError, UserError
+from .files import check_nesting, read_json
+from .model.configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
+from .model.text_rules_vanilla_transformer import Directions
 
 if TYPE_CHECKING:
-    from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+    from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 # What a saved model may say about decoding; the other settings of `generate` may fail anywhere in it, or load code
 _TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
@@ -35,20 +33,21 @@ _TOKEN_LISTS = (
     *("suppress_tokens", "begin_suppress_tokens"),
 )
 _LENGTHS = ("max_length", "max_new_tokens", "min_length", "min_new_tokens")
-_COUNTS = ("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
-_BEAMS = ("num_beams", "num_return_sequences")
-_NUMBERS = (
-    *("length_penalty", "temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
-    *("repetition_penalty", "encoder_repetition_penalty", "max_time"),
-)
+# the least and the most, whose type is that of the setting; penalties may be exponents
+_RANGES: dict[str, tuple[int, float]] = {
+    **dict.fromkeys(("num_beams", "num_return_sequences"), (1, 1000)),
+    **dict.fromkeys(("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0, MAX_POSITIONS)),
+    **dict.fromkeys(("length_penalty", "repetition_penalty", "encoder_repetition_penalty"), (-1000, 1000.0)),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"), (-1000, 1000.0)),
+    "max_time": (-1000, 1000.0),
+}
 _SWITCHES = (
-    *("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "early_stopping", "disable_compile"),
+    *("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "disable_compile"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
 )
-_MAX_BEAMS = 1000
-_MAX_LENGTH = 10_000  # tokens, of a model with sinusoidal positions
+_CHECKED_BY_TRANSFORMERS = ("early_stopping", "transformers_version")
+_MAX_LENGTH = 10_000  # tokens
 _MAX_LABELS = 1000  # a translation model has none
-_MAX_NUMBER = 1000.0  # of a penalty, which may be an exponent
 
 
 def load(auto_class: Any, name: str, **kwargs) -> Any:
@@ -149,25 +148,28 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
     # fail early, before memory is allocated for the weights
     config = load_config(base)
     with loading_errors(base):
-        _check_layers(config, base)
-    model = load_complete(AutoModelForSeq2SeqLM, name, **{"config": config, **kwargs})
+        # before transformers would take others
+        find_weights(base)
+    model = load_complete(AutoModelForSeq2SeqLM, name, exact=True, **{"config": config, **kwargs})
     _check_model_type(model.config.model_type, name)
     check_decoding(model.generation_config, config, name)
     return model
 
 
-def load_complete(auto_class: Any, name: str, **kwargs) -> Any:
-    """Return the model `name`, after checking that its weights are complete.
+def load_complete(auto_class: Any, name: str, exact: bool = False, **kwargs) -> Any:
+    """Return the model `name`, after checking that its weights are complete, and if `exact`, that there are no others.
 
     Raises:
         OSError: If it cannot be loaded, or they are not.
     """
     model, report = load(auto_class, name, output_loading_info=True, use_safetensors=True, **kwargs)
-    if missing := sorted(report["missing_keys"]):
-        raise OSError(
-            f"Cannot load {name}: its weights do not contain {len(missing)} of the model's tensors, for example "
-            f"{missing[0]}. Download or save the model again."
-        )
+    problems = {"missing_keys": "do not contain {} of the model's tensors"}
+    if exact:
+        problems["unexpected_keys"] = "contain {} tensors that the model of its config.json does not have"
+    for kind, problem in problems.items():
+        if tensors := sorted(report[kind]):
+            details = f"{problem.format(len(tensors))}, for example {tensors[0]}"
+            raise OSError(f"Cannot load {name}: its weights {details}. Download or save the model again.")
     return model
 
 
@@ -199,25 +201,6 @@ def _readable(files: list[str]) -> list[str]:
         with open(file, "rb"):
             pass
     return files
-
-
-def _check_layers(config: VanillaTransformerConfig, name: str) -> None:
-    """Check that a model has as many layers as its weights, of which only the names are read, from its own folder.
-
-    transformers compares the shapes before it allocates memory, but builds all layers first.
-
-    Raises:
-        ValueError: If it has not, or as `find_weights`.
-    """
-    layers: set[tuple[str, ...]] = set()
-    for file in find_weights(name):
-        with safe_open(file, "pt") as weights:
-            found = (re.search(r"(encoder|decoder)\.layers\.(\d+)\.", tensor) for tensor in weights.keys())  # noqa: SIM118
-            layers.update(match.groups() for match in found if match)
-    for stack, expected in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-        count = sum(each == stack for each, _ in layers)
-        if count != expected:
-            raise UserError(f"num_{stack}_layers in its config.json is {expected:,}, but its weights have {count:,}")
 
 
 def check_config(config: VanillaTransformerConfig, name: str) -> None:
@@ -274,24 +257,13 @@ def check_search(settings: Mapping[str, object], config: VanillaTransformerConfi
     Raises:
         ValueError: If one is not of those that a saved model may have, or out of range.
     """
-    longest = 2 * config.max_position_embeddings
-    if config.position_embedding == "sinusoidal":
-        # the table grows
-        longest = max(longest, _MAX_LENGTH)
-    limits: dict[str, tuple[float, float]] = {
-        **dict.fromkeys(_BEAMS, (1, _MAX_BEAMS)),
-        **dict.fromkeys(_LENGTHS, (0, longest)),
-        **dict.fromkeys(_COUNTS, (0, MAX_POSITIONS)),
-        **dict.fromkeys(_NUMBERS, (-_MAX_NUMBER, _MAX_NUMBER)),
-    }
+    # twice the positions seen in training: an export has as many
+    longest = max(2 * config.max_position_embeddings, _MAX_LENGTH)
+    ranges = {**_RANGES, **dict.fromkeys(_LENGTHS, (0, longest))}
     known = vars(GenerationConfig())
     for field, value in settings.items():
-        if field in limits:
-            least, most = limits[field]
-            kind = float if field in _NUMBERS else int
-            if isinstance(value, bool) or not isinstance(value, (int, kind)) or not least <= value <= most:
-                expected = f"{'a number' if kind is float else 'an integer'} from {least:,} to {most:,}"
-                raise UserError(f"{field} must be {expected}, but is {shortened(value)}")
+        if field in ranges:
+            _check_range(field, value, *ranges[field])
         elif field in (*_TOKENS, *_TOKEN_LISTS):
             _check_tokens(field, value, config.vocab_size)
         elif field == "bad_words_ids":
@@ -299,8 +271,14 @@ def check_search(settings: Mapping[str, object], config: VanillaTransformerConfi
                 raise UserError(f"{field} must be a list of lists of tokens, but is {shortened(value)}")
             _check_tokens(field, [token for word in value for token in word], config.vocab_size)
         elif field in _SWITCHES:
-            # generate() may also be told to "never" stop early
-            if not isinstance(value, bool) and (field, value) != ("early_stopping", "never"):
+            if not isinstance(value, bool):
                 raise UserError(f"{field} must be true or false, but is {shortened(value)}")
-        elif field in known and not field.startswith("_") and field != "transformers_version":
+        elif field in known and not field.startswith("_") and field not in _CHECKED_BY_TRANSFORMERS:
             raise UserError(f"{field} is not supported; remove it")
+
+
+def _check_range(field: str, value: Any, least: int, most: float) -> None:
+    is_number = isinstance(value, (int, type(most))) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
+        kind = "a number" if isinstance(most, float) else "an integer"
+        raise UserError(f"{field} must be {kind} from {least:,} to {most:,}, but is {shortened(value)}")

@@ -17,11 +17,10 @@ from small import write_moses
 from transformers import MarianConfig, MarianMTModel
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer import loading, train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.inference.ensemble import Ensemble
-from hf_vanilla_transformer.model import loading
-from hf_vanilla_transformer.model.loading import load_model
+from hf_vanilla_transformer.loading import load_model
 
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
 FOREIGN = """
@@ -257,10 +256,24 @@ def sharded(small_model, tmp_path):
     return tmp_path / "sharded"
 
 
-def test_layers_are_counted_in_all_shards(sharded):
+def test_a_model_in_several_files_loads(sharded):
     assert load_model(str(sharded)).config.num_decoder_layers == 3
-    change_config(num_decoder_layers=10**6)(sharded)
-    with pytest.raises(OSError, match=r"num_decoder_layers in its config.json is 1,000,000, but its weights have 3$"):
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (
+            2,
+            r"contain \d+ tensors that the model of its config.json does not have, for example model.decoder.layers.2",
+        ),
+        (4, r"do not contain \d+ of the model's tensors, for example model.decoder.layers.3"),
+        (10**6, "num_decoder_layers must be at most 1,000, got 1,000,000"),
+    ],
+)
+def test_other_layers_than_those_of_the_weights_are_an_error(layers, message, sharded):
+    change_config(num_decoder_layers=layers)(sharded)
+    with pytest.raises(OSError, match=message):
         load_model(str(sharded))
 
 
