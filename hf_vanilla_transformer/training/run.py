@@ -13,13 +13,12 @@ from transformers import IntervalStrategy, PreTrainedTokenizerBase, TrainerCallb
 from ..data.languages import not_languages
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..errors import UserError
-from ..files import STATE, read_json, replacing_files
+from ..files import STATE, model_files, read_json, replacing_files
 from ..flags import Decides, Part
 from ..model.loading import load_config, load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record
-from ..sharing.hub import model_files
 from .arguments import (
     AUTO,
     TEXT,
