@@ -20,8 +20,8 @@ from import_files import WRITERS, write_csv, write_eaf, write_po, write_tmx, wri
 
 from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.source import TextFile
-from hf_vanilla_transformer.plugins.importing.exchange import matches
 from hf_vanilla_transformer.plugins.importing.importing import Import, Pair, split
+from hf_vanilla_transformer.plugins.importing.translation_files import matches
 
 PAIRS = [Pair(f"the dog number {i} runs", f"der Hund Nummer {i} läuft") for i in range(12)]
 
@@ -84,7 +84,7 @@ def test_a_truncated_file_is_an_error_or_pairs_in_the_process_of_its_reader_too(
 
 def test_a_reader_that_waits_indefinitely_is_ended_by_the_clock():
     """A spreadsheet of a million empty rows made calamine wait for a lock, in limited memory."""
-    code = "import signal, sys; from hf_vanilla_transformer.plugins.importing.exchange import _limit_memory;"
+    code = "import signal, sys; from hf_vanilla_transformer.plugins.importing.reader_process import _limit_memory;"
     code += "_limit_memory(0);"
     code += "print(signal.getitimer(signal.ITIMER_REAL)[0]); sys.stdout.flush(); signal.raise_signal(signal.SIGALRM)"
     reader = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
