@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, WithJsonSchema
 from starlette.datastructures import Headers, UploadFile
@@ -27,7 +28,7 @@ from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
 from .. import DOCUMENTS, find, load
 from .batcher import QueueFullError, RequestTooLargeError
-from .guard import Guard, JsonCors
+from .guard import Guard
 from .monitoring import Metrics
 from .page import page_response
 from .service import AUTO, Detection, Translation, TranslationService, UnsupportedError
@@ -161,7 +162,7 @@ class Server:
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
         app.exception_handler(HTTPException)(_error_response)
-        app.add_middleware(JsonCors, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
+        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
         app.add_middleware(Guard, hosts=allowed_hosts, origins=cors_origins)
         # Added last, so outermost: it also sees what the others answer.
         max_bytes = BYTES_PER_CHARACTER * self.max_characters + 10_000
