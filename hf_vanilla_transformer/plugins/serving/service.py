@@ -109,13 +109,13 @@ class _Job:
 
     def join(self, hypotheses: Sequence[Sequence[str]]) -> Translation:
         """Put the hypotheses of the queued sentences into the text, whose other sentences stay as they are."""
-        found = dict(zip(self.queued, hypotheses, strict=True))
-        aligned = [place for place in self.document.aligned if place in found]
+        translated = dict(zip(self.queued, hypotheses, strict=True))
+        aligned = [place for place in self.document.aligned if place in translated]
         texts = []
         # With no sentence there is still the text itself, of white space or already in the target language.
         for rank in range(max(map(len, hypotheses), default=1)):
             # A sentence may have fewer hypotheses than others: its worst one stands in for the rest.
-            chosen = {place: each[min(rank, len(each) - 1)] for place, each in found.items()}
+            chosen = {place: nbest[min(rank, len(nbest) - 1)] for place, nbest in translated.items()}
             pairs = [(self.document.sentences[place], chosen[place]) for place in aligned]
             links = self.align(pairs) if self.align else []
             sentences = [chosen.get(place) for place in range(len(self.document.sentences))]
@@ -166,8 +166,8 @@ class TranslationService:
 
     def detect(self, text: str) -> list[Detection]:
         """Return the languages of the models, with the certainty that a text is in each, the most certain first."""
-        found = probabilities(text, self._codes())
-        return [_detection(found, each) for each in sorted(found, key=found.__getitem__, reverse=True)]
+        certainty = probabilities(text, self._codes())
+        return [_detection(certainty, code) for code in sorted(certainty, key=certainty.__getitem__, reverse=True)]
 
     async def translate(
         self,
@@ -257,13 +257,13 @@ class TranslationService:
             known = ", ".join(dict.fromkeys(into for _, into in self.directions))
             raise UnsupportedError(f"The target language {target} is not supported. Supported languages: {known}.")
         # Among all languages of the models, so that the answer is that of `detect`; but only these are of use here.
-        found = probabilities(text, self._codes())
-        best = max((*sources, target), key=found.__getitem__)
+        certainty = probabilities(text, self._codes())
+        best = max((*sources, target), key=certainty.__getitem__)
         # A single source language needs no detection, whatever the probabilities are.
-        if not found[best] and len(sources) > 1:
+        if not certainty[best] and len(sources) > 1:
             raise UnsupportedError("The language of the text cannot be detected; set source to its code.")
-        return _detection(found, best)
+        return _detection(certainty, best)
 
 
-def _detection(found: dict[str, float], language: str) -> Detection:
-    return Detection(round(100 * found[language], 1), language)
+def _detection(certainty: dict[str, float], language: str) -> Detection:
+    return Detection(round(100 * certainty[language], 1), language)
