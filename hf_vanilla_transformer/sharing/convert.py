@@ -326,17 +326,17 @@ def _reorder_vocabulary(marian: MarianMTModel, order: list[int]) -> None:
     marian.load_state_dict(weights)
 
     new_ids = {old: new for new, old in enumerate(order)}
+
+    def renumber(value: Any) -> Any:
+        return [renumber(item) for item in value] if isinstance(value, list) else new_ids[value]
+
+    names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")]
+    names += ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"]
     for config in (marian.config, marian.generation_config):
-        for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos"):
-            field = f"{name}_token_id"
-            value = getattr(config, field, None)
+        for name in names:
+            value = getattr(config, name, None)
             if value is not None:
-                setattr(config, field, [new_ids[i] for i in value] if isinstance(value, list) else new_ids[value])
-    for name in ("suppress_tokens", "begin_suppress_tokens"):
-        if tokens := getattr(marian.generation_config, name):
-            setattr(marian.generation_config, name, [new_ids[i] for i in tokens])
-    if words := marian.generation_config.bad_words_ids:
-        marian.generation_config.bad_words_ids = [[new_ids[i] for i in word] for word in words]
+                setattr(config, name, renumber(value))
 
 
 def _origin(name: str) -> JsonObject:

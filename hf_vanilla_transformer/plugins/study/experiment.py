@@ -144,16 +144,17 @@ def _check(model: ModelArguments, data: DataArguments, args: VanillaTransformerT
         ValueError: if they cannot, with the reason.
     """
     check_reporters(args)
-    refusals = {
-        "runs in a single process: start it without a distributed launcher": args.world_size > 1,
-        "trains from scratch: remove --model_name_or_path": model.model_name_or_path,
-        "supports only the noam schedule: remove --lr_scheduler_type": args.lr_scheduler_type != NOAM,
-        "trains from scratch: remove --resume_from_checkpoint": args.resume_from_checkpoint,
-        # a prepared stream has batches of one size
-        "tries several batch sizes, so it cannot stream the text: remove --streaming": data.streaming,
-        # trials of equal length can be compared
-        "needs a fixed number of updates per training run: pass --max_steps": args.max_steps < 1,
-    }
-    for reason, applies in refusals.items():
-        if applies:
-            raise UserError(f"Tuning {reason}.")
+    if args.world_size > 1:
+        raise UserError("Tuning runs in a single process: start it without a distributed launcher.")
+    if model.model_name_or_path:
+        raise UserError("Tuning trains from scratch: remove --model_name_or_path.")
+    if args.lr_scheduler_type != NOAM:
+        raise UserError("Tuning supports only the noam schedule: remove --lr_scheduler_type.")
+    if args.resume_from_checkpoint:
+        raise UserError("Tuning trains from scratch: remove --resume_from_checkpoint.")
+    # a prepared stream has batches of one size
+    if data.streaming:
+        raise UserError("Tuning tries several batch sizes, so it cannot stream the text: remove --streaming.")
+    # trials of equal length can be compared
+    if args.max_steps < 1:
+        raise UserError("Tuning needs a fixed number of updates per training run: pass --max_steps.")
