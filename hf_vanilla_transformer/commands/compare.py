@@ -1,6 +1,7 @@
 """`vanilla-transformer compare`: compare two models on a test text: confidence intervals, significance, examples."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def run(args: CompareArguments) -> None:
 
     # With the side in its key, because a system can be compared with itself
     sides = list(zip("AB", systems, strict=True))
-    compared = {f"{side}: {name}": outputs[name] for side, name in sides}
+    compared: dict[str, Sequence[str]] = {f"{side}: {name}": outputs[name] for side, name in sides}
     result = compare_translations(text.sources, text.references, compared, args.bleu_tokenize, args.paper_bleu)
     if any(problems.values()):
         result["untranslated"] = {side: problems[name] for side, name in sides if problems.get(name)}

@@ -113,8 +113,8 @@ def run(args: EvaluateArguments) -> None:
         if untranslated := report_problems(translations, text.name):
             result["untranslated"] = untranslated
         if text.unseen:
-            unseen = ([lines[i] for i in text.unseen] for lines in (outputs, text.references))
-            result["unseen_combinations"] = _score(*unseen, args)
+            unseen = [outputs[i] for i in text.unseen]
+            result["unseen_combinations"] = _score(unseen, [text.references[i] for i in text.unseen], args)
         # Before the scores are printed, because whoever reads them may leave, as `head` does
         if args.output:
             rows += _rows(text, outputs)

@@ -139,6 +139,7 @@ def _find_header(rows: Iterable[list[str]], sides: Sequence[Side]) -> tuple[list
 
 def json_pairs(text: str, is_lines: bool, sides: Sequence[Side]) -> Iterator[Line]:
     """Yield the pairs in the objects of JSON lines, of a list, or of the only list in an object."""
+    entries: Any
     # many programs write JSON lines to a file called .json
     if is_lines or re.match(r"\s*\{.*\}\s*\n\s*\{", text):
         # only a newline ends a line: JSON may hold other line breaks, such as U+2028
