@@ -162,10 +162,11 @@ def json_pairs(text: str, is_lines: bool, sides: Sequence[Side]) -> Iterator[Lin
             # programs leave empty fields out, but then an earlier object names them
             if names is None:
                 raise ExchangeError(f"entry {number}: {error}") from None
-        pair = [texts.get(name) for name in names]
-        if not all(isinstance(text, str) or text is None for text in pair):
-            raise ExchangeError(f"entry {number}: not a text for each language")
-        yield ["pair", *(text or "" for text in pair)]
+        pair = ["" if texts.get(name) is None else texts[name] for name in names]
+        for name, text in zip(names, pair, strict=True):
+            if not isinstance(text, str):
+                raise ExchangeError(f"entry {number}: the value of {name[:100]!r} is not a text")
+        yield ["pair", *pair]
 
 
 def _load_json(content: str, where: str) -> Any:

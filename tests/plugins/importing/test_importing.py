@@ -313,6 +313,12 @@ def test_a_text_that_an_object_leaves_out_is_untranslated(tmp_path):
         read(tmp_path / "b.json")
 
 
+def test_a_value_that_is_no_text_is_named_with_its_entry(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"en": "a", "de": "b"}, {"en": "c", "de": 3}]))
+    with pytest.raises(DataError, match=r"a\.json: entry 2: the value of 'de' is not a text\.$"):
+        read(tmp_path / "a.json")
+
+
 def test_json_lines_are_recognised_and_named(tmp_path):
     (tmp_path / "a.json").write_text('{"en": "a\u2028b", "de": "c"}\n{"en": "d", "de": "e"}\n', "utf-8")
     assert read(tmp_path / "a.json")[0] == [Pair("a b", "c"), Pair("d", "e")]
