@@ -238,7 +238,7 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: P
 FORMAT = Format(
     name="ctranslate2",
     title="CTranslate2",
-    files=("model.bin", f"{CONFIG_FOLDER}/*config.json"),
+    files=("model.bin", "*vocabulary*", f"{CONFIG_FOLDER}/*config.json"),
     usage=_USAGE,
     quantizations=QUANTIZATIONS,
     uses_gpus=True,
