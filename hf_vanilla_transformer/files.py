@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
@@ -31,6 +31,12 @@ STATE = "trainer_state.json"  # in the folders of the run and of each checkpoint
 WEIGHTS = "model.safetensors"
 WEIGHT_FILES = "model*.safetensors*"  # large models are saved in several shards
 MODEL = (WEIGHTS, "config.json")  # of which a folder with a model has at least one
+# What transformers and tokenizers save beside the weights. Not patterns, which would also match `aws_config.json`
+CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+VOCABULARIES = (
+    *("tokenizer.json", "tokenizer.model", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model"),
+)
 MODEL_TYPES = ("vanilla_transformer", "marian")  # in which a model can be saved and shared: this package's, MarianMT
 CORPUS_MANIFEST = "translation.json"  # in a folder of translations
 UNFINISHED = ".unfinished"  # ending of what is being written
@@ -54,6 +60,32 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a saved model, one or several shards, without others of similar names."""
     name = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
     return sorted(file for file in folder.iterdir() if name.fullmatch(file.name))
+
+
+def model_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a saved model besides its weights by name; its code is that of the installed package.
+
+    Raises:
+        ValueError: as `own_files`.
+    """
+    saved = own_files(folder / name for name in (*CONFIGS, *VOCABULARIES))
+    code = (Path(__file__).parent / "model").glob("*_vanilla_transformer.py")
+    return {file.name: file for file in (*saved, *code)}
+
+
+def own_files(files: Iterable[Path]) -> list[Path]:
+    """Return those of the files that exist, after checking that none is a link to a file outside its folder.
+
+    Raises:
+        ValueError: if one is, unless it leads to the Hub's cache, whose files are links.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE  # slow to import
+
+    existing = [file for file in files if file.is_file()]
+    for file in existing:
+        if not any(file.resolve().is_relative_to(Path(place).resolve()) for place in (file.parent, HF_HUB_CACHE)):
+            raise UserError(f"{file} is a link to a file elsewhere, which may not be meant to be shared; copy it.")
+    return existing
 
 
 def write_failure(error: BaseException) -> str | None:

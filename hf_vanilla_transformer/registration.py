@@ -29,8 +29,8 @@ def _upload(*args, **kwargs) -> str:
 
 def _imported(module: str, name: str) -> ModuleType | None:
     """Return a module if it has been imported as far as the definition of `name`."""
-    found = sys.modules.get(module)
-    return found if hasattr(found, name) else None
+    imported = sys.modules.get(module)
+    return imported if hasattr(imported, name) else None
 
 
 def _register() -> None:

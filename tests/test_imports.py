@@ -93,14 +93,14 @@ def test_the_files_of_a_folder_have_no_circular_imports(folder):
     TopologicalSorter({name: below & inside.keys() for name, below in inside.items()}).prepare()
 
 
-def test_only_hub_and_loading_name_modules_in_strings():
+def test_only_the_space_and_loading_name_modules_in_strings():
     named = {
         name
         for name in MODULES
         for node in ast.walk(tree_of(name))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and f"{PACKAGE.name}." in node.value
     }
-    assert named <= {"sharing.hub", "loading"}
+    assert named <= {"plugins.demo.space", "loading"}
 
 
 def test_modules_log_as_transformers_does():

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..flags import option
+from .evaluation_text import read_text
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
-from .reference_text import read_text
 from .shared_flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
 
 PRINTS_RESULTS = True
@@ -30,16 +30,13 @@ def run(args: CompareArguments) -> None:
 
     systems = (args.a, args.b)
     outputs = {name: list(read_lines(name)) for name in systems if Path(name).is_file()}
-    translators = {
-        name: load_translator([name], dtype=args.dtype, num_beams=args.num_beams)
-        for name in systems
-        if name not in outputs
-    }
+    models = dict.fromkeys(name for name in systems if name not in outputs)
+    translators = {name: load_translator([name], dtype=args.dtype, num_beams=args.num_beams) for name in models}
 
     languages: tuple[str | None, str | None] = (args.source_lang, args.target_lang)
     # If both are given, a model of one direction can be compared with one of several
     if not all(languages):
-        check_same_directions({name: each.directions for name, each in translators.items()})
+        check_same_directions({name: translator.directions for name, translator in translators.items()})
     for translator in translators.values():
         languages = resolve_languages(translator, args)
     check_bleu(args, languages[1])
@@ -50,16 +47,16 @@ def run(args: CompareArguments) -> None:
         if len(lines) != len(text.sources):
             raise UserError(f"{name} has {len(lines)} translations for {len(text.sources)} lines.")
 
-    # With the side in its key, because a system can be compared with itself
-    translations: dict[str, Sequence[str]] = {}
-    untranslated: dict[str, int] = {}
-    for side, name in zip("AB", systems, strict=True):
-        if name in translators:
-            found = translate_sentences(translators[name], text.sources, args)
-            outputs[name] = [translation.text for translation in found]
-            if number := report_problems(found, name):
-                untranslated[side] = number
-        translations[f"{side}: {name}"] = outputs[name]
+    problems = {}
+    for name, translator in translators.items():
+        translations = translate_sentences(translator, text.sources, args)
+        outputs[name] = [translation.text for translation in translations]
+        problems[name] = report_problems(translations, name)
 
-    result = compare_translations(text.sources, text.references, translations, args.bleu_tokenize, args.paper_bleu)
-    print(json.dumps({**result, "untranslated": untranslated} if untranslated else result, indent=2))
+    # With the side in its key, because a system can be compared with itself
+    sides = list(zip("AB", systems, strict=True))
+    compared: dict[str, Sequence[str]] = {f"{side}: {name}": outputs[name] for side, name in sides}
+    result = compare_translations(text.sources, text.references, compared, args.bleu_tokenize, args.paper_bleu)
+    if any(problems.values()):
+        result["untranslated"] = {side: problems[name] for side, name in sides if problems.get(name)}
+    print(json.dumps(result, indent=2))

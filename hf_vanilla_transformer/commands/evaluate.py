@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ..errors import UserError
 from ..files import JsonObject, replacing
 from ..flags import option
+from .evaluation_text import EvaluationText, read_text
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
-from .reference_text import ReferenceText, read_text
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
 
 PRINTS_RESULTS = True
@@ -99,31 +99,39 @@ def run(args: EvaluateArguments) -> None:
     rows: list[_Row] = []
     for number, text in enumerate(texts, start=1):
         start = time.perf_counter()
-        found = translate_sentences(translator, text.sources, args)
-        seconds = time.perf_counter() - start
+        translations = translate_sentences(translator, text.sources, args)
+        seconds = round(time.perf_counter() - start, 2)
         # A sentence without a translation counts as an empty one, so that leaving out hard sentences raises no score
-        pairs = [(each.text, reference) for each, reference in zip(found, text.references, strict=True)]
+        outputs = [translation.text for translation in translations]
 
-        about = {"text": text.name, "direction": text.direction, "seconds": round(seconds, 2)}
-        result = {**_score(pairs, args), **about}
+        result = _score(outputs, text.references, args)
+        result |= {"text": text.name, "direction": text.direction, "seconds": seconds}
         if args.error_rates:
-            translations = [each.text for each in found]
-            result |= error_rates(text.sources, translations, text.references, args.error_rates)
+            result |= error_rates(text.sources, outputs, text.references, args.error_rates)
         if text.dataset:
             result["dataset"] = text.dataset
-        if untranslated := report_problems(found, text.name):
+        if untranslated := report_problems(translations, text.name):
             result["untranslated"] = untranslated
         if text.unseen:
-            result["unseen_combinations"] = _score([pairs[i] for i in text.unseen], args)
+            unseen = [outputs[i] for i in text.unseen]
+            result["unseen_combinations"] = _score(unseen, [text.references[i] for i in text.unseen], args)
         # Before the scores are printed, because whoever reads them may leave, as `head` does
         if args.output:
-            rows += _rows(text, [each.text for each in found])
+            rows += _rows(text, outputs)
             _write_table(sorted(rows, key=attrgetter("chrf")) if args.worst_first else rows, args.output)
         # Flushed, because the next text may take an hour
         if shows_json:
             print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
         if shows_table:
             print(_scores_table(result, number == 1, number == len(texts)), file=screen, flush=True)
+
+
+def _score(translations: list[str], references: list[str], args: BleuFlags) -> JsonObject:
+    """Return the scores of translations, and their number."""
+    from ..inference.metrics import evaluate_translations
+
+    scores = evaluate_translations(translations, references, args.bleu_tokenize, args.paper_bleu)
+    return {**scores, "sentences": len(translations)}
 
 
 def _scores_table(result: JsonObject, first: bool, last: bool) -> str:
@@ -159,7 +167,7 @@ def _scores_table(result: JsonObject, first: bool, last: bool) -> str:
     return "\n".join(lines)
 
 
-def _rows(text: ReferenceText, translations: list[str]) -> list[_Row]:
+def _rows(text: EvaluationText, translations: list[str]) -> list[_Row]:
     """Return the rows of a test text; its lines count from 1."""
     from ..inference.metrics import sentence_chrf
 
@@ -175,13 +183,3 @@ def _write_table(rows: Sequence[_Row], file: str) -> None:
         writer = csv.writer(table, "excel" if file.endswith(".csv") else "excel-tab")
         writer.writerow(_Row._fields)
         writer.writerows(rows)
-
-
-def _score(pairs: list[tuple[str, str]], args: BleuFlags) -> dict[str, object]:
-    """Return the scores of translations, each with its reference."""
-    from ..inference.metrics import evaluate_translations
-
-    translations = [translation for translation, _ in pairs]
-    references = [reference for _, reference in pairs]
-    scores = evaluate_translations(translations, references, args.bleu_tokenize, args.paper_bleu)
-    return {**scores, "sentences": len(pairs)}

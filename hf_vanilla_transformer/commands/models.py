@@ -106,7 +106,9 @@ def report_problems(translations: Iterable["Translation"], where: str, first: in
         where: what the lines belong to, such as "standard input".
         first: number of the first line.
     """
-    problems = [(number, each.problem) for number, each in enumerate(translations, first) if each.problem]
-    for number, problem in problems:
-        say(f"{where}, line {number}: not translated: {problem}")
-    return len(problems)
+    count = 0
+    for number, translation in enumerate(translations, first):
+        if translation.problem:
+            say(f"{where}, line {number}: not translated: {translation.problem}")
+            count += 1
+    return count

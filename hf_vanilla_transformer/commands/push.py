@@ -37,15 +37,17 @@ class PushArguments:
 def run(args: PushArguments) -> None:
     """Upload the model and print its URL to stdout."""
     from ..files import import_extra
+    from ..plugins import VERBS, load
     from ..sharing.card import CardDetails, read_scores
-    from ..sharing.hub import push, push_space
+    from ..sharing.hub import push
 
-    # The Space names the release of gradio that is installed; if there is none, nothing should be uploaded
+    # The Space has the page of the plugin `demo` and names its release of gradio: without them, nothing is uploaded
     if args.space:
+        demo = load(VERBS, "demo")
         import_extra("gradio", "demo")
     scores = read_scores(args.scores) if args.scores else None
     details = CardDetails(license=args.license, scores=scores, format=args.format)
     # None and not False: an organisation may create private repositories by default
     print(push(args.model, args.repo_id, details, args.private or None))
     if args.space:
-        print(push_space(args.repo_id, args.private or None))
+        print(demo.push_space(args.repo_id, args.private or None))

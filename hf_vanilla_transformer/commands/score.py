@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..flags import values_of
 from .console import print_in_utf8, say
+from .evaluation_text import read_text
 from .models import load_translator, resolve_languages
-from .reference_text import read_text
 from .shared_flags import BatchFlags, DirectionFlags, DtypeFlags, ModelsFlags, TextFlags
 
 PRINTS_RESULTS = True

@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..files import CARD, WEIGHT_FILES, checksum, new_folder, public_name
+from ..files import CARD, CONFIGS, VOCABULARIES, WEIGHT_FILES, checksum, new_folder, public_name
 from ..plugins import RUNTIMES, find, load, load_all
 from ..version import install_command
 
 if TYPE_CHECKING:  # it imports torch, and the command line needs only the names
     from .runtime import ExportedModel, Format
 
-_SHARED_FILES = ("*config.json", "tokenizer*", "*vocab*", "*.spm")  # what decides the translations in every format
-_MODEL_FILES = (WEIGHT_FILES, "adapter_model*")  # and in a saved model
+_MODEL_FILES = (WEIGHT_FILES, "adapter_*")  # what decides the translations of a saved model, with its configuration
 
 _README = """# {title} export of a Transformer
 
@@ -122,6 +121,6 @@ def load_export(folder: str, format_name: str) -> "ExportedModel":
 def identify(folder: Path) -> dict[str, str]:
     """Return the checksums of the files that decide what a saved model or an export translates, by relative path."""
     format = recognise(str(folder))
-    patterns = (*_SHARED_FILES, *(format.files if format else _MODEL_FILES))
+    patterns = (*CONFIGS, *VOCABULARIES, *(format.files if format else _MODEL_FILES))
     files = {file for pattern in patterns for file in folder.glob(pattern)}
     return {str(file.relative_to(folder)): checksum(file) for file in sorted(files)}

@@ -34,8 +34,7 @@ from ..model.text_rules_vanilla_transformer import Directions
 from ..version import install_command
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
-# What every version of `evaluate` prints; older ones lack chrF++.
-_SCORE_KEYS = {"bleu", "chrf", "ter", "signatures", "text", "sentences"}
+_SCORE_KEYS = {"bleu", "chrf", "ter", "signatures", "text", "sentences"}  # which the card needs of a text
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def benchmark_results(folder: str | Path, details: CardDetails | None = None) ->
     """
     entries: list[EvalResultEntry] = []
     with _damage_errors(Path(folder)):
-        for scores in _collect_scores(_read_object(Path(folder) / RECORD), details or CardDetails()):
+        for scores in _scores(_read_object(Path(folder) / RECORD), details or CardDetails()):
             if dataset := scores.get("dataset"):
                 validate_repo_id(dataset["id"])
                 # A result has one value, without a name for the metric
@@ -100,11 +99,9 @@ def _damage_errors(folder: Path) -> Iterator[None]:
         raise UserError(f"Cannot write a model card: {damaged} or the scores are damaged ({error}).") from error
 
 
-def _collect_scores(training: JsonObject, details: CardDetails) -> list[JsonObject]:
+def _scores(training: JsonObject, details: CardDetails) -> list[JsonObject]:
     """Return the scores on each text; what the caller gives wins over what the training recorded."""
-    scores = details.scores or training.get("scores") or []
-    # Earlier versions recorded the scores of one text, not of several.
-    return [scores] if isinstance(scores, dict) else scores
+    return details.scores or training.get("scores") or []
 
 
 def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
@@ -112,9 +109,8 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
     generation = _read_object(folder / "generation_config.json")
     training = _read_object(folder / RECORD)
 
-    # What the caller gives wins over what the training recorded.
     license = details.license or training.get("license")
-    scores = _collect_scores(training, details)
+    scores = _scores(training, details)
     base_model = training.get("base_model")
     seconds = training.get("seconds", 0)
     title = (details.name or folder.resolve().name).split("/")[-1]

@@ -1,13 +1,12 @@
-"""Convert models exactly: from and to MarianMT, and from `torch.nn.Transformer`.
+"""Convert models exactly, from and to MarianMT.
 
 A converted model computes the same logits. Models that have no equivalent raise a `ValueError`.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from huggingface_hub import ModelCard, snapshot_download
@@ -18,48 +17,43 @@ from yaml import YAMLError
 
 from ..data.tokenizer import check_tokenizer
 from ..errors import UserError
-from ..files import CARD, MODEL_TYPES, JsonObject, import_extra, new_folder, write_whole
+from ..files import (
+    CARD,
+    CONFIGS,
+    MODEL_TYPES,
+    RECORD,
+    VOCABULARIES,
+    WEIGHT_FILES,
+    JsonObject,
+    import_extra,
+    new_folder,
+    write_whole,
+)
 from ..loading import find_weights, load, load_complete, load_model, loading_errors, read_model_type
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .card import CardDetails, model_card, write_card, write_record
 from .marian_tokenizer import adopt_languages, for_marian, save_for_all_releases
 
-_T = TypeVar("_T")
-
 MARIAN = "marian"
 VANILLA_TRANSFORMER = VanillaTransformerConfig.model_type
 _LANGUAGES = ("source_lang", "target_lang", "language_pairs")  # fields of a config, which a copy as MarianMT keeps
-_FILES = ("*.json", "*.safetensors", "*.spm", "*.model", "*.md")  # of a model on the Hub
+_DOWNLOADS = [*CONFIGS, *VOCABULARIES, WEIGHT_FILES, CARD, RECORD]  # the card of a copy is made from these
 
 # Why models of other classes have no equivalent, for those that are nearest to the paper's
 _DIFFERENCES = {
-    MARIAN: "it is MarianMT already",
-    VANILLA_TRANSFORMER: "it is a model of this package already",
-    **dict.fromkeys(
-        ("bart", "mvp", "blenderbot-small", "led"), "learned positions and a layer norm after the embeddings"
-    ),
-    **dict.fromkeys(("mbart", "blenderbot", "plbart"), "pre-norm layers or a layer norm after the embeddings"),
-    "pegasus": "pre-norm layers",
-    **dict.fromkeys(("m2m_100", "nllb-moe"), "pre-norm layers and the sinusoids of fairseq"),
-    "fsmt": "separate vocabularies and the sinusoids of fairseq, which start at another position",
-    **dict.fromkeys(("t5", "mt5", "umt5", "longt5"), "pre-norm layers and relative positions"),
+    (MARIAN,): "it is MarianMT already",
+    (VANILLA_TRANSFORMER,): "it is a model of this package already",
+    ("bart", "mvp", "blenderbot-small", "led"): "learned positions and a layer norm after the embeddings",
+    ("mbart", "blenderbot", "plbart"): "pre-norm layers or a layer norm after the embeddings",
+    ("pegasus",): "pre-norm layers",
+    ("m2m_100", "nllb-moe"): "pre-norm layers and the sinusoids of fairseq",
+    ("fsmt",): "separate vocabularies and the sinusoids of fairseq, which start at another position",
+    ("t5", "mt5", "umt5", "longt5"): "pre-norm layers and relative positions",
 }
 
 # Each model computes its own sinusoids, in its own order, so those of the other are never copied.
 _POSITION_TABLE = "embed_positions.weight"
-
-
-def _single_value(description: str, values: Iterable[_T]) -> _T:
-    """Return the value that all `values` have in common.
-
-    Raises:
-        ValueError: if they differ.
-    """
-    distinct = sorted(set(values), key=str)
-    if len(distinct) != 1:
-        raise UserError(f"Cannot convert: {description} differs between parts of the model: {distinct}.")
-    return distinct[0]
 
 
 def _shared_fields(config: VanillaTransformerConfig | MarianConfig) -> dict[str, Any]:
@@ -68,10 +62,6 @@ def _shared_fields(config: VanillaTransformerConfig | MarianConfig) -> dict[str,
     names = VanillaTransformerConfig.__annotations__.keys() & MarianConfig.__annotations__.keys()
     # And the languages, for which Marian has no names of its own
     return {name: getattr(config, name, None) for name in (*names, *_LANGUAGES)}
-
-
-def _layer_norm_epsilon(model: nn.Module) -> float:
-    return _single_value("the layer-norm epsilon", (m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)))
 
 
 def _permute_residual(name: str, tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
@@ -117,16 +107,16 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     # Marian always has these biases. A model that was converted from the paper's, which has none, has zeros in them;
     # leaving them out lets it come back with the configuration that it had.
     attention_biases = [name for name in weights if name.endswith("_proj.bias")]
-    heads = {source.encoder_attention_heads, source.decoder_attention_heads}
     config = VanillaTransformerConfig(
         **_shared_fields(source),
         num_encoder_layers=source.encoder_layers,
         num_decoder_layers=source.decoder_layers,
-        num_heads=_single_value("the number of heads", heads),
-        d_ff=_single_value("d_ff", {source.encoder_ffn_dim, source.decoder_ffn_dim}),
+        num_heads=source.encoder_attention_heads,
+        d_ff=source.encoder_ffn_dim,
         attention_bias=any(weights[name].any() for name in attention_biases),
         lm_head_bias=bool(output_bias.any()),
-        layer_norm_eps=_layer_norm_epsilon(marian),
+        # A constant in saved models, but not in those that `to_marian` returns.
+        layer_norm_eps=marian.model.encoder.layers[0].final_layer_norm.eps,
         length_normalization="length",
     )
     if not config.attention_bias:
@@ -138,7 +128,16 @@ def from_marian(marian: MarianMTModel) -> VanillaTransformerForConditionalGenera
     weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
     if config.lm_head_bias:
         weights["lm_head.bias"] = output_bias
-    return _build_model(config, weights, marian)
+    if not config.tie_word_embeddings:
+        # Marian's state names a shared embedding even where none is shared.
+        del weights["model.shared.weight"]
+
+    # Any, because mypy cannot call transformers' decorated `to`.
+    model: Any = VanillaTransformerForConditionalGeneration(config)
+    model.to(dtype=marian.dtype, device=marian.device)
+    model.load_state_dict(weights)
+    model.generation_config = copy.deepcopy(marian.generation_config)
+    return model.train(marian.training)
 
 
 def _check_marian(config: MarianConfig) -> None:
@@ -152,6 +151,11 @@ def _check_marian(config: MarianConfig) -> None:
         raise UserError("Cannot convert: this Marian model has separate source and target vocabularies.")
     if not config.scale_embedding:
         raise UserError("Cannot convert: this Marian model does not scale its embeddings by sqrt(d_model).")
+    for field in ("attention_heads", "ffn_dim"):
+        sizes = [getattr(config, f"{stack}_{field}") for stack in ("encoder", "decoder")]
+        if sizes[0] != sizes[1]:
+            name = "the number of heads" if field == "attention_heads" else "d_ff"
+            raise UserError(f"Cannot convert: {name} differs between encoder and decoder: {sizes}.")
 
 
 def _check_convertible(model_type: str, expected: str) -> None:
@@ -161,7 +165,8 @@ def _check_convertible(model_type: str, expected: str) -> None:
         ValueError: if it cannot, saying what differs.
     """
     if model_type != expected:
-        difference = _DIFFERENCES.get(model_type, "a different architecture")
+        differences = (difference for types, difference in _DIFFERENCES.items() if model_type in types)
+        difference = next(differences, "a different architecture")
         raise UserError(f"Cannot convert: this is not a {expected} but a {model_type} model ({difference}).")
 
 
@@ -265,7 +270,7 @@ def from_pretrained(
         if not Path(name).is_dir():
             # the card is made from its files
             with loading_errors(name):
-                name = snapshot_download(name, allow_patterns=list(_FILES))
+                name = snapshot_download(name, allow_patterns=_DOWNLOADS)
         model, tokenizer = _load_as_marian(name)
     else:
         model, tokenizer = _load_from_marian(name, source_lang, target_lang)
@@ -321,17 +326,17 @@ def _reorder_vocabulary(marian: MarianMTModel, order: list[int]) -> None:
     marian.load_state_dict(weights)
 
     new_ids = {old: new for new, old in enumerate(order)}
+
+    def renumber(value: Any) -> Any:
+        return [renumber(item) for item in value] if isinstance(value, list) else new_ids[value]
+
+    names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")]
+    names += ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"]
     for config in (marian.config, marian.generation_config):
-        for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos"):
-            field = f"{name}_token_id"
-            value = getattr(config, field, None)
+        for name in names:
+            value = getattr(config, name, None)
             if value is not None:
-                setattr(config, field, [new_ids[i] for i in value] if isinstance(value, list) else new_ids[value])
-    for name in ("suppress_tokens", "begin_suppress_tokens"):
-        if tokens := getattr(marian.generation_config, name):
-            setattr(marian.generation_config, name, [new_ids[i] for i in tokens])
-    if words := marian.generation_config.bad_words_ids:
-        marian.generation_config.bad_words_ids = [[new_ids[i] for i in word] for word in words]
+                setattr(config, name, renumber(value))
 
 
 def _origin(name: str) -> JsonObject:
@@ -348,133 +353,3 @@ def _origin(name: str) -> JsonObject:
     # Not the local path
     public = Path(name).resolve().name if local else name
     return {"base_model": public, "converted": public, "converted_license": license, "license": license}
-
-
-def from_torch(transformer: nn.Transformer, embedding: nn.Embedding) -> VanillaTransformerForConditionalGeneration:
-    """Convert a post-norm `torch.nn.Transformer`, whose inputs and output share `embedding`, to this package's model.
-
-    `torch.nn.Transformer` adds a layer norm after each stack, which the paper's model does not have: set
-    `transformer.encoder.norm = transformer.decoder.norm = None` before training. The converted model has the paper's
-    sinusoidal positions and the default special tokens of `VanillaTransformerConfig`.
-
-    Args:
-        transformer: the model to convert.
-        embedding: (vocab_size, d_model), tied to both inputs and to the output projection (section 3.4).
-
-    Raises:
-        ValueError: if `transformer` has a layer norm after a stack, is pre-norm, contains layers that are not
-            `torch.nn`'s own, or has settings that differ between its layers.
-    """
-    _check_layers(transformer)
-    layers = [*transformer.encoder.layers, *transformer.decoder.layers]
-    attentions = [module for module in transformer.modules() if isinstance(module, nn.MultiheadAttention)]
-    d_model = _single_value("d_model", (embedding.embedding_dim, *(a.embed_dim for a in attentions)))
-    dropouts = [module.p for module in transformer.modules() if isinstance(module, nn.Dropout)]
-    dropout = _single_value("dropout", (*dropouts, *(a.dropout for a in attentions)))
-    config = VanillaTransformerConfig(
-        vocab_size=embedding.num_embeddings,
-        d_model=d_model,
-        num_encoder_layers=len(transformer.encoder.layers),
-        num_decoder_layers=len(transformer.decoder.layers),
-        num_heads=_single_value("the number of heads", (a.num_heads for a in attentions)),
-        d_ff=_single_value("d_ff", (layer.linear1.out_features for layer in layers)),
-        # nn.Transformer has a single rate and applies it in all these places.
-        dropout=dropout,
-        attention_dropout=dropout,
-        activation_dropout=dropout,
-        activation_function=_single_value("the activation", (_activation_name(layer.activation) for layer in layers)),
-        # `bias` is an argument of the whole nn.Transformer, so the first layer speaks for all.
-        attention_bias=attentions[0].in_proj_bias is not None,
-        layer_norm_eps=_layer_norm_epsilon(transformer),
-    )
-    weights = {"model.shared.weight": embedding.weight}
-    for stack in ("encoder", "decoder"):
-        for i, layer in enumerate(getattr(transformer, stack).layers):
-            weights |= {f"model.{stack}.layers.{i}.{name}": tensor for name, tensor in _layer_weights(layer)}
-    return _build_model(config, weights, transformer)
-
-
-def _check_layers(transformer: nn.Transformer) -> None:
-    """Check that every layer of `transformer` has an equivalent in the paper's model.
-
-    Raises:
-        ValueError: if one has none.
-    """
-    stacks = ((transformer.encoder, nn.TransformerEncoderLayer), (transformer.decoder, nn.TransformerDecoderLayer))
-    for stack, layer_class in stacks:
-        if stack.norm is not None:
-            raise UserError(
-                "Cannot convert: a layer norm after each stack; train with encoder.norm = decoder.norm = None."
-            )
-        for layer in stack.layers:
-            # Not `isinstance`: a subclass may compute anything.
-            if type(layer) is not layer_class:
-                raise UserError(f"Cannot convert: {type(layer).__name__} is not a layer of torch.nn.")
-            if layer.norm_first:
-                raise UserError("Cannot convert: a layer is pre-norm (norm_first), but the paper's are post-norm.")
-
-
-def _layer_weights(
-    layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters of an encoder or decoder layer of `torch.nn` under the names of this package."""
-    attentions = {"self_attn": layer.self_attn}
-    if isinstance(layer, nn.TransformerDecoderLayer):
-        # torch's name for attention to the encoder's output
-        attentions["encoder_attn"] = layer.multihead_attn
-
-    # torch numbers the layer norms in the order of the sub-layers.
-    norms = [*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"]
-    modules = {name: getattr(layer, f"norm{n}") for n, name in enumerate(norms, start=1)}
-
-    # Of biases, the paper's model can only do without those of attention; zeros are equivalent to none elsewhere.
-    for name, module in {"fc1": layer.linear1, "fc2": layer.linear2, **modules}.items():
-        yield f"{name}.weight", module.weight
-        yield f"{name}.bias", module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias
-    for name, attention in attentions.items():
-        for projection, tensor in _projections(attention):
-            yield f"{name}.{projection}", tensor
-
-
-def _projections(attention: nn.MultiheadAttention) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the parameters of the query, key, value and output projections under the names of this package."""
-    if attention.in_proj_weight is None or attention.bias_k is not None or attention.add_zero_attn:
-        raise UserError("Cannot convert: an attention layer uses kdim, vdim, add_bias_kv or add_zero_attn.")
-    for kind in ("weight", "bias"):
-        stacked = getattr(attention, f"in_proj_{kind}")
-        if stacked is not None:
-            # torch stacks the three projections: (3 * d_model, d_model), or (3 * d_model,) for their biases
-            for name, tensor in zip("qkv", stacked.chunk(3), strict=True):
-                yield f"{name}_proj.{kind}", tensor
-            yield f"out_proj.{kind}", getattr(attention.out_proj, kind)
-
-
-def _activation_name(function: Callable[[torch.Tensor], torch.Tensor]) -> str:
-    """Return the name in transformers of an activation function or module of torch."""
-    if function is nn.functional.relu or isinstance(function, nn.ReLU):
-        return "relu"
-    if function is nn.functional.gelu or (isinstance(function, nn.GELU) and function.approximate == "none"):
-        return "gelu"
-    raise UserError(f"Cannot convert: the activation {function} is neither relu nor gelu.")
-
-
-def _build_model(
-    config: VanillaTransformerConfig, weights: dict[str, torch.Tensor], source: nn.Module
-) -> VanillaTransformerForConditionalGeneration:
-    """Build the model with `weights`; take dtype, device, training mode and generation config from `source`."""
-    reference = next(source.parameters())
-    model: Any = VanillaTransformerForConditionalGeneration(config)
-    model.to(dtype=reference.dtype, device=reference.device)
-
-    # Tied embeddings are one module in this package, which the state names once for each place where it is used;
-    # untied ones have no shared module at all.
-    weights = {name: tensor.detach() for name, tensor in weights.items()}
-    shared = weights["model.shared.weight"] if config.tie_word_embeddings else weights.pop("model.shared.weight")
-    for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"):
-        weights.setdefault(name, shared)
-    model.load_state_dict(weights)
-
-    # A torch.nn.Transformer has none: the model then keeps the defaults.
-    if isinstance(getattr(source, "generation_config", None), type(model.generation_config)):
-        model.generation_config = copy.deepcopy(source.generation_config)
-    return model.train(source.training)

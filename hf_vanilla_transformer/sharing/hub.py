@@ -9,18 +9,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.metadata import requires
 from pathlib import Path
 
 import torch
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, SpaceCardData
-from huggingface_hub.constants import EVAL_RESULTS_FOLDER, HF_HUB_CACHE
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.constants import EVAL_RESULTS_FOLDER
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-from packaging.requirements import Requirement
 from safetensors.torch import load_file
 
 from ..errors import UserError
-from ..files import CARD, RECORD, WEIGHTS, import_extra, weight_files
+from ..files import CARD, RECORD, WEIGHTS, model_files, own_files, weight_files
 from ..model.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from .card import CardDetails, benchmark_results, model_card
 from .convert import MARIAN, from_pretrained
@@ -42,47 +40,6 @@ _REASONS = {
     404: "the repository does not exist, or the token has no access to it; check both",
 }
 
-_APP = """from hf_vanilla_transformer.inference.attention import Explorer
-from hf_vanilla_transformer.plugins.demo.gradio_page import build_page
-
-build_page(Explorer.load("{repo_id}")).launch()
-"""
-
-
-_PACKAGE = Path(__file__).parent.parent
-_PACKAGE_SUFFIXES = (".py", ".yaml", ".html", ".bz2")
-
-# What transformers and tokenizers save beside the weights. Not patterns, which would also match `aws_config.json`.
-_CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
-_VOCABULARIES = (
-    *("tokenizer.json", "tokenizer.model", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
-    *("source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model"),
-)
-
-
-def model_files(folder: Path) -> dict[str, Path]:
-    """Return the files of a saved model besides its weights by name; its code is that of the installed package.
-
-    Raises:
-        ValueError: if one is a link to a file elsewhere.
-    """
-    found = {name: _check_link(folder / name) for name in (*_CONFIGS, *_VOCABULARIES) if (folder / name).is_file()}
-    return {**found, **{file.name: file for file in (_PACKAGE / "model").glob("*_vanilla_transformer.py")}}
-
-
-def _weights_and_texts(folder: Path) -> dict[str, Path]:
-    """Return the weights of a saved model, its card and its training record by name; raises as `model_files`."""
-    found = [folder / name for name in (f"{WEIGHTS}.index.json", CARD, RECORD) if (folder / name).is_file()]
-    return {file.name: _check_link(file) for file in (*weight_files(folder), *found)}
-
-
-def _check_link(file: Path) -> Path:
-    """Return a file, after checking that it lies in its folder, or in the Hub's cache, whose files are links."""
-    content = file.resolve()
-    if not any(content.is_relative_to(Path(place).resolve()) for place in (file.parent, HF_HUB_CACHE)):
-        raise UserError(f"{file} is a link to a file elsewhere, which may not be meant to be shared; copy it.")
-    return file
-
 
 @contextmanager
 def _shared_files(folder: Path, details: CardDetails) -> Iterator[dict[str, Path | bytes]]:
@@ -91,7 +48,8 @@ def _shared_files(folder: Path, details: CardDetails) -> Iterator[dict[str, Path
     Raises:
         ValueError: if MarianMT has no equivalent of the model, or as `model_files`.
     """
-    files: dict[str, Path | bytes] = {**model_files(folder), **_weights_and_texts(folder)}
+    others = own_files([*weight_files(folder), *(folder / name for name in (f"{WEIGHTS}.index.json", CARD, RECORD))])
+    files: dict[str, Path | bytes] = {**model_files(folder), **{file.name: file for file in others}}
     if details.format != MARIAN:
         if results := benchmark_results(folder, details):
             files[_RESULTS] = results.encode()
@@ -253,50 +211,3 @@ def _has_weights_of(model: torch.nn.Module, folder: Path) -> bool:
             if weight is None or not torch.equal(weight.cpu(), saved.to(weight.dtype)):
                 return False
     return True
-
-
-def _package_files() -> dict[str, bytes]:
-    """Return the files of this package by their paths in a Space, which needs no release of it then."""
-    # Only its own kinds of file: a clone may contain others that are not meant to be shared
-    files = [file for file in _PACKAGE.rglob("*") if file.suffix in _PACKAGE_SUFFIXES]
-    return {file.relative_to(_PACKAGE.parent).as_posix(): file.read_bytes() for file in files}
-
-
-def _requirements(extra: str) -> list[str]:
-    """Return the requirements of this package with an extra."""
-    found = map(Requirement, requires("hf-vanilla-transformer") or ())
-    return [
-        f"{each.name}{each.specifier}" for each in found if not each.marker or each.marker.evaluate({"extra": extra})
-    ]
-
-
-def push_space(repo_id: str, private: bool | None = None, token: str | bool | None = None) -> str:
-    """Create a Space with a translation page for the model `repo_id`, under the same name, and return its URL.
-
-    Raises:
-        ImportError: if Gradio, whose version the Space uses, is not installed.
-        OSError, ValueError: as for `push`.
-    """
-    gradio = import_extra("gradio", "demo").__version__
-    with hub_errors(repo_id):
-        api = HfApi(token=token)
-        # The name comes back with that of the user in front, if it had none.
-        repo_id = api.create_repo(
-            repo_id, private=private, repo_type="space", space_sdk="gradio", exist_ok=True
-        ).repo_id
-        name = repo_id.split("/")[-1]
-        metadata = SpaceCardData(title=name, sdk="gradio", sdk_version=gradio, app_file="app.py", models=[repo_id])
-        link = f"[{repo_id}](https://huggingface.co/{repo_id})"
-        files = {
-            **_package_files(),
-            "app.py": _APP.format(repo_id=repo_id).encode(),
-            "requirements.txt": "".join(f"{each}\n" for each in _requirements("demo")).encode(),
-            CARD: f"---\n{metadata}\n---\n\nTranslate with {link} and explore its attention weights.\n".encode(),
-        }
-        api.create_commit(
-            repo_id=repo_id,
-            repo_type="space",
-            operations=[CommitOperationAdd(name, content) for name, content in files.items()],
-            commit_message="Add a translation page for the model",
-        )
-    return f"{api.endpoint}/spaces/{repo_id}"

@@ -39,8 +39,8 @@ def adopt_languages(
     named = _NAME.fullmatch(Path(name).name)
     sides = [source_lang, target_lang]
     for i, side in enumerate(("source_lang", "target_lang")):
-        found = getattr(tokenizer, side, None) or (named and named[i + 1])
-        sides[i] = sides[i] or (found and short_name(found))
+        own = getattr(tokenizer, side, None) or (named and named[i + 1])
+        sides[i] = sides[i] or (own and short_name(own))
     tags = sorted(token for token in vocabulary if _TARGET.fullmatch(token))
     if not tags:
         return {"source_lang": sides[0], "target_lang": sides[1]}
@@ -84,8 +84,8 @@ def for_marian(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[Pre
         tokenizer.split_special_tokens = False
         return tokenizer, list(range(vocab_size))
     if not tokenizer.is_fast or len(tokenizer) != vocab_size:
-        found = f"a {type(tokenizer).__name__} of {len(tokenizer):,} tokens"
-        raise UserError(f"Cannot convert: the model needs a fast tokenizer of {vocab_size:,} tokens, but has {found}.")
+        own = f"a {type(tokenizer).__name__} of {len(tokenizer):,} tokens"
+        raise UserError(f"Cannot convert: the model needs a fast tokenizer of {vocab_size:,} tokens, but has {own}.")
     padding = tokenizer.pad_token_id
     order = [*(i for i in range(vocab_size) if i != padding), padding]
     content = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments
 
 from ..errors import UserError
-from ..files import MODEL, STATE, WEIGHTS, JsonObject, checksum, new_folder, read_json
-from ..sharing.hub import model_files
+from ..files import MODEL, STATE, WEIGHTS, JsonObject, checksum, model_files, new_folder, read_json
 
 CHECKSUMS = "checksums.json"
 UNFINISHED = "checkpoint-unfinished"  # folder in which a checkpoint is written before it is renamed

@@ -23,7 +23,7 @@ from hf_vanilla_transformer.sharing.card import (
 def test_card_contains_metadata_training_record_and_scores(saved):
     folder, _ = saved
     write_record(folder, RECORD)
-    card = str(model_card(folder, CardDetails("you/tiny-en-de", scores=SCORES)))
+    card = str(model_card(folder, CardDetails("you/tiny-en-de", scores=[SCORES])))
     metadata = front_matter(card)
     assert metadata["language"] == ["en", "de"]
     assert metadata["license"] == "mit"

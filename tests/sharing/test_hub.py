@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,12 @@ import torch
 import yaml
 from card_contents import HUB_SCORES, PHRASES, RECORD, SCORES, front_matter
 from clean_process import run_python
-from hub_endpoint import LocalHub, local_hub
+from hub_endpoint import hub_environment, local_hub, run_command
 from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 from safetensors import safe_open
 from small import model_flags, write_phrases
 from transformers import AutoTokenizer
 
-import hf_vanilla_transformer
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -27,25 +25,11 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.sharing import hub
+from hf_vanilla_transformer.files import model_files
 from hf_vanilla_transformer.sharing.card import CardDetails, model_card, write_record
-from hf_vanilla_transformer.sharing.hub import model_files, push, push_model
+from hf_vanilla_transformer.sharing.hub import push, push_model
 
 CODE = Path(model.__path__[0])
-
-
-def hub_environment(server: LocalHub, token: str | None = "writer") -> dict[str, str]:
-    """Return the environment variables for a process that uses `server` as the Hub."""
-    return {"HF_ENDPOINT": server.address, "HF_HUB_OFFLINE": "0", **({"HF_TOKEN": token} if token else {})}
-
-
-def run_command(
-    arguments: list[str | int | Path], home: Path, status: int = 0, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run `vanilla-transformer` in a new process."""
-    argv = [str(argument) for argument in arguments]
-    code = f"import sys; from hf_vanilla_transformer.cli import main; sys.exit(main({argv!r}))"
-    return run_python(code, home, package=True, status=status, **environment)
 
 
 LOAD_AND_TRANSLATE = """
@@ -320,41 +304,6 @@ def test_training_without_write_permission_fails_before_it_starts(tmp_path):
         result = run_command([*TRAIN, *target], tmp_path / "home", status=1, **hub_environment(server, "reader"))
     assert "Cannot upload to you/phrases: the token does not have write permission" in result.stderr
     assert not list((tmp_path / "run").glob("*.safetensors"))
-
-
-def test_a_space_gets_no_stray_files_of_a_clone(tmp_path, monkeypatch):
-    clone = tmp_path / "hf_vanilla_transformer"
-    shutil.copytree(Path(hf_vanilla_transformer.__file__).parent, clone, ignore=shutil.ignore_patterns("__pycache__"))
-    shipped = {file.relative_to(tmp_path).as_posix() for file in clone.rglob("*") if file.is_file()}
-    for stray in (".env", "notes.txt", "token.json", "data/private.en", "model/weights.safetensors", "page.html~"):
-        (clone / stray).write_text("secret")
-    monkeypatch.setattr(hub, "_PACKAGE", clone)
-    # the marker for type checkers is not needed in a Space
-    assert set(hub._package_files()) == shipped - {"hf_vanilla_transformer/py.typed"}
-
-
-@pytest.mark.slow
-def test_push_with_space_uploads_the_demo_page(saved, tmp_path):
-    folder, _ = saved
-    with local_hub() as server:
-        result = run_command(["push", folder, "model", "--space"], tmp_path / "home", **hub_environment(server))
-        assert result.stdout.splitlines()[-1] == f"{server.address}/spaces/somebody/model"
-        files = server.repositories["spaces"]["somebody/model"]
-    assert {"app.py", "requirements.txt", "README.md", "hf_vanilla_transformer/loading.py"} <= set(files)
-    assert not any("__pycache__" in name for name in files)
-    # nothing that pip would look for on an index under the name of this package, which has no release
-    names = {re.split("[<>=!~]", line)[0] for line in files["requirements.txt"].decode().splitlines()}
-    assert {"torch", "transformers", "gradio", "matplotlib"} <= names
-    assert "hf-vanilla-transformer" not in names
-    for name, content in files.items():
-        (tmp_path / "space" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "space" / name).write_bytes(content)
-    code = "from hf_vanilla_transformer.plugins.demo import gradio_page; print(gradio_page.__file__)"
-    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'space')!r}); {code}"
-    result = run_python(code, tmp_path / "home", package=True)
-    assert result.stdout.strip().startswith(str(tmp_path / "space"))
-    assert "build_page" in compile(files["app.py"], "app.py", "exec").co_names
-    assert front_matter(files["README.md"].decode())["sdk"] == "gradio"
 
 
 def files_that_push_model_uploads(monkeypatch, model) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from import_files import WRITERS
 
 from hf_vanilla_transformer.data.foreign_files import SHEETS
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.plugins.importing import exchange, importing
+from hf_vanilla_transformer.plugins.importing import importing, reader_process
 from hf_vanilla_transformer.plugins.importing.importing import Import
 
 PAIRS = [(f"the dog {i} runs", f"der Hund {i} läuft") for i in range(6)]
@@ -57,7 +57,7 @@ def damaged(content: bytes, edits: Iterable[Edit], member: int = 0) -> bytes:
 def _lines(paths: list[str], job: Import) -> Iterator[list]:
     """Yield what the process that reads a file writes, without starting it."""
     try:
-        for line in exchange.lines(paths, job.languages, job.columns, job.encoding):
+        for line in reader_process.lines(paths, job.languages, job.columns, job.encoding):
             yield json.loads(json.dumps(line))
     except BaseException as error:
         # a panic of Rust ends the process of a reader
@@ -69,7 +69,7 @@ def _lines(paths: list[str], job: Import) -> Iterator[list]:
 @contextlib.contextmanager
 def _in_this_process() -> Iterator[None]:
     """Read files in this process, which is faster, without the limits of a reader's process."""
-    with mock.patch.object(importing, "_lines", _lines), mock.patch.object(exchange, "_limit_memory"):
+    with mock.patch.object(importing, "_lines", _lines), mock.patch.object(reader_process, "_limit_memory"):
         yield
 
 
@@ -80,7 +80,7 @@ def check_import(path: Path, content: bytes) -> None:
     size = 0
     message = str(path)
     # a few damaged bytes make a spreadsheet of gigabytes, for which there are the limits
-    with contextlib.nullcontext() if exchange.format_of(str(path)) in SHEETS else _in_this_process():
+    with contextlib.nullcontext() if reader_process.format_of(str(path)) in SHEETS else _in_this_process():
         try:
             for pair in job.pairs([str(path)]):
                 assert all(len(text.splitlines()) == 1 for text in pair), pair

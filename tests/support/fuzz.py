@@ -15,7 +15,7 @@ with atheris.instrument_imports(include=[*OURS, "pympi", "translate.storage"]):
     from hf_vanilla_transformer.data.foreign_files import SHEETS
     from hf_vanilla_transformer.data.formats import DataError
     from hf_vanilla_transformer.data.source import TextFile
-    from hf_vanilla_transformer.plugins.importing.exchange import format_of
+    from hf_vanilla_transformer.plugins.importing.reader_process import format_of
     from hf_vanilla_transformer.training.recipes import read_recipe
 
     for parser in PARSERS:

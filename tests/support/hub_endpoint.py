@@ -7,11 +7,15 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+from clean_process import run_python
 
 COMMIT = "0" * 40
 
@@ -174,3 +178,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({"error": "unknown path"}, 404)
 
     do_HEAD = do_GET  # noqa: N815
+
+
+def hub_environment(server: LocalHub, token: str | None = "writer") -> dict[str, str]:
+    """Return the environment variables for a process that uses `server` as the Hub."""
+    return {"HF_ENDPOINT": server.address, "HF_HUB_OFFLINE": "0", **({"HF_TOKEN": token} if token else {})}
+
+
+def run_command(
+    arguments: list[str | int | Path], home: Path, status: int = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `vanilla-transformer` in a new process."""
+    argv = [str(argument) for argument in arguments]
+    code = f"import sys; from hf_vanilla_transformer.cli import main; sys.exit(main({argv!r}))"
+    return run_python(code, home, package=True, status=status, **environment)

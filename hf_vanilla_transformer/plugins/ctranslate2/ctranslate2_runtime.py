@@ -1,10 +1,13 @@
 """CTranslate2, fast on CPUs and GPUs: write its models, and run them through a `generate` like transformers'."""
 
 from collections.abc import Mapping
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
@@ -22,10 +25,20 @@ from ...model.generation_vanilla_transformer import (
 from ...model.layers_vanilla_transformer import sinusoids
 from ...model.text_rules_vanilla_transformer import num_positions
 
+if TYPE_CHECKING:
+    from ctranslate2 import TranslationResult
+
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 _USAGE = """`ctranslate2.Translator(THIS_FOLDER)` loads it directly. Its input must be tokenised with
 the tokenizer in it and end with `</s>`."""
+
+
+class _Hypothesis(NamedTuple):
+    """A translation without its start token, and its score."""
+
+    ids: list[int]
+    score: float
 
 
 class CTranslate2Model:
@@ -58,6 +71,9 @@ class CTranslate2Model:
         self.tokenizer = load_tokenizer(folder)
         threads = torch.get_num_threads()
         self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads)
+        self._is_gnmt = has_gnmt_penalty(self.config)
+        # every model has one
+        self._pad_token_id = cast(int, self.config.pad_token_id)
 
     def eval(self) -> "CTranslate2Model":
         return self
@@ -93,52 +109,59 @@ class CTranslate2Model:
             ValueError: if more hypotheses than beams are requested, or CTranslate2 cannot decode the batch, for
                 example because a source is too long.
         """
-        pad_token_id = self.config.pad_token_id
-        assert pad_token_id is not None  # every model has one
-        mask = input_ids.ne(pad_token_id) if attention_mask is None else attention_mask.bool()
-        # CTranslate2 pads its batches itself
-        sources = [row[keep].tolist() for row, keep in zip(input_ids, mask, strict=True)]
         beams = num_beams or self.generation_config.num_beams or 1
-        alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
-        alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
-        own = self.generation_config
-        limit = max_new_tokens or own.max_new_tokens or (own.max_length and own.max_length - 1)
-        lengths = torch.tensor([len(source) for source in sources])
-        of_sources = output_limits(lengths, num_positions(self.config, is_export=True))
-        limits = [limit] * len(sources) if limit else of_sources.tolist()
         if num_return_sequences > beams:
             raise UserError(f"num_return_sequences ({num_return_sequences}) exceeds the beam size ({beams}).")
-        # With transformers' penalty, CTranslate2 itself ranks the hypotheses, and only as many as are returned matter
-        count = beams if has_gnmt_penalty(self.config) else num_return_sequences
-        outputs = self._search(sources, beams, count, alpha, max(limits))
-        for i, hypotheses in enumerate(outputs):
-            if max(len(ids) for ids, _ in hypotheses) > limits[i]:
-                hypotheses = outputs[i] = self._search([sources[i]], beams, count, alpha, limits[i])[0]
-            for ids, _ in hypotheses:
-                if own.forced_eos_token_id is not None and len(ids) == limits[i]:
-                    # as transformers ends an output at its limit, with one token or the first of several
-                    ids[-1] = int(torch.tensor(own.forced_eos_token_id).flatten()[0])
-        returned = [hypothesis for hypotheses in outputs for hypothesis in hypotheses[:num_return_sequences]]
-        rows = [torch.tensor([self.config.decoder_start_token_id, *ids]) for ids, _ in returned]
+        alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
+        alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
+        # With the length penalty of CTranslate2 itself, only as many hypotheses as are returned matter
+        count = beams if self._is_gnmt else num_return_sequences
+        search = partial(self._search, beams=beams, count=count, alpha=alpha)
+
+        mask = input_ids.ne(self._pad_token_id) if attention_mask is None else attention_mask.bool()
+        # CTranslate2 pads its batches itself
+        sources = [row[keep].tolist() for row, keep in zip(input_ids, mask, strict=True)]
+        limits = [self._limit(source, max_new_tokens) for source in sources]
+        batch = search(sources, max(limits))
+        returned: list[_Hypothesis] = []
+        for source, limit, hypotheses in zip(sources, limits, batch, strict=True):
+            if max(len(hypothesis.ids) for hypothesis in hypotheses) > limit:
+                [hypotheses] = search([source], limit)
+            returned += [self._end_at(limit, hypothesis) for hypothesis in hypotheses[:num_return_sequences]]
+
         # (B num_return_sequences, T), as transformers returns them
-        sequences: Any = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad_token_id)
+        rows = [torch.tensor([self.config.decoder_start_token_id, *ids]) for ids, _ in returned]
+        sequences: Any = pad_sequence(rows, batch_first=True, padding_value=self._pad_token_id)
         if not output_sequence_scores:
             return sequences
         scores = torch.tensor([score for _, score in returned])
         return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=scores)
 
+    def _limit(self, source: list[int], max_new_tokens: int | None) -> int:
+        """Return the maximum number of tokens of a translation, without the start token."""
+        saved = self.generation_config
+        limit = max_new_tokens or saved.max_new_tokens or (saved.max_length and saved.max_length - 1)
+        return limit or int(output_limits(torch.tensor(len(source)), num_positions(self.config, is_export=True)))
+
+    def _end_at(self, limit: int, hypothesis: _Hypothesis) -> _Hypothesis:
+        """Return a hypothesis that ends as transformers does at the limit: with the forced token, if there is one."""
+        end = self.generation_config.forced_eos_token_id
+        if end is None or len(hypothesis.ids) < limit:
+            return hypothesis
+        first = end[0] if isinstance(end, list) else end
+        return hypothesis._replace(ids=[*hypothesis.ids[:-1], first])
+
     def _search(
-        self, sources: list[list[int]], beams: int, count: int, alpha: float, limit: int
-    ) -> list[list[tuple[list[int], float]]]:
-        """Return, for each source, the ids and scores of `count` hypotheses, best first."""
-        gnmt = has_gnmt_penalty(self.config)
+        self, sources: list[list[int]], limit: int, beams: int, count: int, alpha: float
+    ) -> list[list[_Hypothesis]]:
+        """Return `count` hypotheses of each source, best first."""
         try:
             results = self.translator.translate_batch(
                 [self.tokenizer.convert_ids_to_tokens(source) for source in sources],
                 beam_size=beams,
                 num_hypotheses=count,
                 # 0 ranks by log P
-                length_penalty=0.0 if gnmt else alpha,
+                length_penalty=0.0 if self._is_gnmt else alpha,
                 max_decoding_length=limit,
                 # allow empty translations; the default of CTranslate2 is 1
                 min_decoding_length=0,
@@ -152,18 +175,18 @@ class CTranslate2Model:
         except (RuntimeError, ValueError) as error:
             # such as a text longer than the position table, or a start token that is not in the export
             raise UserError(f"CTranslate2 failed: {error}") from error
-        outputs = []
-        for result in results:
-            hypotheses: list[Any] = [self.tokenizer.convert_tokens_to_ids(tokens) for tokens in result.hypotheses]
-            scores = result.scores
+        return [self._rank(result, alpha) for result in results]
+
+    def _rank(self, result: "TranslationResult", alpha: float) -> list[_Hypothesis]:
+        """Return the hypotheses of a sentence by their scores, which are those of the model's length penalty."""
+        hypotheses = []
+        for tokens, score in zip(result.hypotheses, result.scores, strict=True):
+            ids: Any = self.tokenizer.convert_tokens_to_ids(tokens)
             # |Y| includes `</s>`, which CTranslate2 returns too
-            if gnmt:
-                scores = [
-                    score / gnmt_length_penalty(len(ids), alpha) for ids, score in zip(hypotheses, scores, strict=True)
-                ]
-            # sorted() keeps the order of equal scores
-            outputs.append(sorted(zip(hypotheses, scores, strict=True), key=lambda pair: pair[1], reverse=True))
-        return outputs
+            penalty: Any = gnmt_length_penalty(len(ids), alpha) if self._is_gnmt else 1.0
+            hypotheses.append(_Hypothesis(ids, score / penalty))
+        # sorted() keeps the order of equal scores
+        return sorted(hypotheses, key=attrgetter("score"), reverse=True)
 
 
 def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Path, quantization: str | None) -> None:
@@ -220,7 +243,7 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: P
 FORMAT = Format(
     name="ctranslate2",
     title="CTranslate2",
-    files=("model.bin", f"{CONFIG_FOLDER}/*config.json"),
+    files=("model.bin", "*vocabulary*", f"{CONFIG_FOLDER}/*config.json"),
     usage=_USAGE,
     quantizations=QUANTIZATIONS,
     uses_gpus=True,

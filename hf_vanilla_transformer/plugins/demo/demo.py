@@ -23,3 +23,10 @@ def run(args: DemoArguments) -> None:
     page = build_page(Explorer.load(args.model, args.dtype or "float32"))
     host = args.host.strip("[]")
     page.launch(server_name=f"[{host}]" if ":" in host else host, server_port=args.port)
+
+
+def push_space(repo_id: str, private: bool | None = None) -> str:
+    """Create a Space with the page for a model on the Hub, and return its URL; `push --space` calls this."""
+    from .space import create_space
+
+    return create_space(repo_id, private)

@@ -84,7 +84,9 @@ def _translate(
         gr = import_extra("gradio", "demo")
         raise gr.Error(str(error), title="Cannot translate", print_exception=False) from None
     # Gradio does not escape the content of an HTML element.
-    rows = "".join(f"<tr><td>{each.score:.3f}</td><td>{escape(each.text)}</td></tr>" for each in candidates)
+    rows = "".join(
+        f"<tr><td>{candidate.score:.3f}</td><td>{escape(candidate.text)}</td></tr>" for candidate in candidates
+    )
     best = candidates[0]
     return best.text, _TABLE.format(rows), (text, best.ids, target_lang, without)
 

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ...data.foreign_files import FORMATS, SHEETS
-from ...data.formats import MAX_LINE_BYTES, DataError, json_texts
-from .exchange import format_of, matches
+from ...data.foreign_files import FORMATS
+from ...data.formats import MAX_LINE_BYTES, DataError
+from .reader_process import format_of
 
 _BREAK = re.compile(r"<br\s*/?>|</?(?:p|div|li|tr|h[1-6])\b[^<>]*>", re.IGNORECASE)  # a tag that ends a line
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _REFERENCE = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")  # of a character, in HTML
-_HEADER_ROWS = 10  # among which the header of a table is looked for, below titles and notes
 SPLITS = ("train", "validation", "test")
 
 
@@ -33,7 +32,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Import:
-    """How to read files with parallel text, and what was found in them.
+    """How to read files with parallel text, and what is in them.
 
     Args:
         languages: source and target language.
@@ -63,16 +62,16 @@ class Import:
         languages = " and ".join(self.languages)
         seen = set()
         for file in files:
-            found = 0
+            count = 0
             for texts in self._read(file):
                 for pair in self._sentences(*texts):
-                    found += 1
+                    count += 1
                     if pair in seen:
                         self.dropped["duplicate"] += 1
                         continue
                     seen.add(pair)
                     yield pair
-            if not found:
+            if not count:
                 self.notes.append(f"{file}: no pairs in {languages}")
         if not seen:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
@@ -88,7 +87,6 @@ class Import:
                 raise DataError(f"{file}: neither a file nor a pair of files {' and '.join(choices[0])}.")
         elif format_of(file) not in FORMATS:
             raise DataError(f"{file}: unknown format; expected one of {' '.join(FORMATS)}, or a Moses pair's prefix.")
-        tables: list[_Table] = []
         for kind, *content in _lines(paths, self):
             if kind == "note":
                 self.notes.append(f"{file}: {content[0]}")
@@ -96,23 +94,12 @@ class Import:
                 raise DataError(f"{file}: {content[0]}.")
             elif kind == "markup":
                 self.markup += 1
-            elif kind == "table":
-                tables.append(_Table(f"{file}, {content[0]}" if format_of(file) in SHEETS else file, self))
-            elif kind == "dropped":
-                self.read += 1
-                self.dropped[content[0]] += 1
             else:
-                # a row follows the start of its table
-                texts = (content[0], content[1]) if kind == "pair" else tables[-1].texts(content[0])
-                # None for the header of a table
-                if texts is not None:
-                    self.read += 1
-                    yield texts
-        problems = [table.problem for table in tables if table.columns is None and table.problem]
-        if problems and not any(table.columns for table in tables):
-            raise DataError(problems[0])
-        # such as a sheet with notes
-        self.notes.extend(f"left out: {problem}" for problem in problems)
+                self.read += 1
+                if kind == "dropped":
+                    self.dropped[content[0]] += 1
+                else:
+                    yield content[0], content[1]
 
     def _sentences(self, source: str, target: str) -> Iterator[Pair]:
         """Yield the pairs of two texts: one of each line if both have equally many, and one of all otherwise."""
@@ -133,88 +120,11 @@ class Import:
 
     def _without_markup(self, text: str) -> str:
         # references first: tags may be written with them
-        unescaped = _REFERENCE.sub(lambda found: html.unescape(found[0]), text)
+        unescaped = _REFERENCE.sub(lambda reference: html.unescape(reference[0]), text)
         plain = _TAG.sub("", _BREAK.sub("\n", unescaped))
         self.markup += plain != text
         # lone surrogates, which JSON can escape, cannot be written
         return plain.encode("utf-8", "replace").decode()
-
-
-class _Table:
-    """The two columns of a table, which one of its first rows names.
-
-    Attributes:
-        columns: their places, once they are found.
-        problem: why no row names them, if none does.
-    """
-
-    def __init__(self, name: str, job: Import):
-        self.columns: list[int] | None = None
-        self.problem = ""
-        # of the two texts in the latest object that has both
-        self._names: tuple[str, str] | None = None
-        self._name = name
-        self._job = job
-        self._rows = 0
-        self._cells = 0
-
-    def texts(self, row: list[str] | dict[str, object]) -> tuple[str, str] | None:
-        """Return the texts of a row, or None for the header and what is above it."""
-        if isinstance(row, dict):
-            inner = row.get("translation")
-            texts = inner if isinstance(inner, dict) else row
-            keys = list(texts)
-            try:
-                self._names = (keys[self._find(keys, 0)], keys[self._find(keys, 1)])
-            except DataError:
-                # programs leave empty fields out, but then other objects name them
-                if self._names is None:
-                    raise
-            where = f"{self._name}, entry {self._job.read + 1}"
-            source, target = json_texts(where, dict.fromkeys(self._names or ()) | texts, self._names or ())
-            return source, target
-        if self.columns is None:
-            self._rows += 1
-            if self._rows > _HEADER_ROWS:
-                return None
-            header = [cell.strip() for cell in row]
-            try:
-                columns = [self._find(header, number) for number in (0, 1)]
-            except DataError as error:
-                # of the row that looks most like a header
-                if sum(map(bool, header)) > self._cells:
-                    self._cells = sum(map(bool, header))
-                    self.problem = str(error)
-                return None
-            self.columns = columns
-            found = " and ".join(header[column] or str(column + 1) for column in columns)
-            self._job.notes.append(f"{self._name}: columns {found}")
-            if not self._job.columns or not all(column.isdecimal() for column in self._job.columns):
-                return None
-        source, target = (row[column] if column < len(row) else "" for column in self.columns)
-        return source, target
-
-    def _find(self, header: Sequence[str], side: int) -> int:
-        """Return the place of the column of a side.
-
-        Raises:
-            DataError: if there is none, or if several could be meant.
-        """
-        language = self._job.languages[side]
-        if self._job.columns:
-            wanted = self._job.columns[side]
-            found = [i for i, name in enumerate(header) if name == wanted]
-            if not found and wanted.isdecimal() and 1 <= int(wanted) <= len(header):
-                found = [int(wanted) - 1]
-        else:
-            found = [i for i, name in enumerate(header) if name.lower() == language.lower()]
-            found = found or [i for i, name in enumerate(header) if matches(name, language)]
-        if len(found) != 1:
-            column = self._job.columns[side] if self._job.columns else language
-            count = "several columns" if found else "no column"
-            names = ", ".join(map(repr, header))[:300]
-            raise DataError(f"{self._name}: {count} {column} among {names}; give --columns SOURCE TARGET.")
-        return found[0]
 
 
 def _lines(paths: Sequence[str], job: Import) -> Iterator[list]:
@@ -223,8 +133,8 @@ def _lines(paths: Sequence[str], job: Import) -> Iterator[list]:
     Raises:
         DataError: if the process dies.
     """
-    options = {"paths": paths, "languages": job.languages, "tiers": job.columns, "encoding": job.encoding}
-    command = [sys.executable, "-m", f"{__package__}.exchange", json.dumps(options)]
+    options = {"paths": paths, "languages": job.languages, "columns": job.columns, "encoding": job.encoding}
+    command = [sys.executable, "-m", f"{__package__}.reader_process", json.dumps(options)]
     # Without the current folder on its path, where a file such as csv.py would be imported (from Python 3.11 on), and
     # with that of this package first, which may have been found only there
     path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))

@@ -34,8 +34,8 @@ class _Place(NamedTuple):
 
 def _place(name: str) -> _Place | None:
     """Return where the tensor called `name` in a graph is in the cache, or None if it is not part of it."""
-    found = _CACHED.fullmatch(name)
-    return _Place(found[1], int(found[2]), found[3]) if found else None
+    match = _CACHED.fullmatch(name)
+    return _Place(match[1], int(match[2]), match[3]) if match else None
 
 
 class Graph:

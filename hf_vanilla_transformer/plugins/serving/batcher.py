@@ -204,8 +204,8 @@ class Batcher:
 def _answer(batch: list[Sentence]) -> None:
     """Translate a batch; if that fails, translate its sentences one by one, so that a bad one harms no other."""
     try:
-        found = batch[0].translate([item.ids for item in batch], max(item.nbest for item in batch))
-        answers = list(zip(batch, found, strict=True))
+        translations = batch[0].translate([item.ids for item in batch], max(item.nbest for item in batch))
+        answers = list(zip(batch, translations, strict=True))
     # A panic of tokenizers, for example, is no Exception, and must not end the thread.
     except BaseException as error:
         if len(batch) == 1:

@@ -9,8 +9,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from fastapi import Response
-from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -77,14 +75,3 @@ def _is_local(host: str) -> bool:
     except ValueError:
         return name in ("", "localhost") or name.endswith(".localhost")
     return True
-
-
-class JsonCors(CORSMiddleware):
-    """Starlette's middleware for cross-origin requests, which refuses in the form of the API's other errors."""
-
-    def preflight_response(self, request_headers: Headers) -> Response:
-        response = super().preflight_response(request_headers)
-        if response.status_code < 400:
-            return response
-        kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
-        return JSONResponse({"error": bytes(response.body).decode()}, response.status_code, kept)

@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
+from operator import attrgetter
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvicorn
 from fastapi import FastAPI
@@ -26,17 +28,23 @@ _DIFFERENT_MESSAGES = 1000  # remembered at a time
 
 
 class _Connection(H11Protocol):
-    """A connection that knows since when it has been in its present state: waiting for a request, or answering one."""
+    """A connection that knows since when it has been in its present state: waiting for a request, or answering one.
 
-    config: "_Config"
+    Args:
+        max_connections: the largest number of connections of the server at a time.
+    """
+
+    def __init__(self, max_connections: int, **settings: Any):
+        super().__init__(**settings)
+        self.max_connections = max_connections
 
     def connection_made(self, transport) -> None:
         self.since = time.monotonic()
         super().connection_made(transport)
-        if len(self.connections) > self.config.max_connections:
+        if len(self.connections) > self.max_connections:
             # The one that has waited longest: if new ones were refused, half-open ones would keep everybody out.
-            waiting = [each for each in _connections(self.server_state) if each.waits_for_client]
-            oldest = min(waiting, key=lambda each: each.since)
+            waiting = [other for other in _connections(self.server_state) if other.waits_for_client]
+            oldest = min(waiting, key=attrgetter("since"))
             oldest.transport.abort()
             # now, and not when the loop gets to it, which may accept others before
             self.connections.discard(oldest)
@@ -63,32 +71,7 @@ class _Connection(H11Protocol):
 
 
 def _connections(state: ServerState) -> list[_Connection]:
-    return [each for each in state.connections if isinstance(each, _Connection)]
-
-
-class _Config(uvicorn.Config):
-    """The settings of the server, with the largest number of connections at a time."""
-
-    def __init__(self, app: FastAPI, timeout: float, max_connections: int, root_path: str):
-        self.max_connections = max_connections
-        super().__init__(
-            app,
-            http=_Connection,
-            root_path=root_path,
-            log_config=None,
-            # With websockets, uvicorn would log the address of every attempt to open one.
-            ws="none",
-            # It would contain what clients write into addresses.
-            access_log=False,
-            # There is nothing to start, and one line less in the log.
-            lifespan="off",
-            # So many connections are accepted at a time, fewer than the spare descriptors if these are few.
-            backlog=2048 if max_connections == MAX_CONNECTIONS else _OTHER_DESCRIPTORS // 2,
-            # Some seconds more than a request may take, so that even one that has just arrived is answered.
-            timeout_graceful_shutdown=math.ceil(timeout) + 5,
-            # `BoundedServer` closes idle connections, with all others.
-            timeout_keep_alive=math.ceil(timeout) + 5,
-        )
+    return [connection for connection in state.connections if isinstance(connection, _Connection)]
 
 
 class BoundedServer(uvicorn.Server):
@@ -104,17 +87,37 @@ class BoundedServer(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, timeout: float, max_connections: int = MAX_CONNECTIONS, root_path: str = ""):
-        super().__init__(_Config(app, timeout, max_connections, root_path))
         self.timeout = timeout
+        # Some seconds more than a request may take, so that even one that has just arrived is answered.
+        longest = math.ceil(timeout) + 5
+        connection: Any = partial(_Connection, max_connections)
+        config = uvicorn.Config(
+            app,
+            http=connection,
+            root_path=root_path,
+            log_config=None,
+            # With websockets, uvicorn would log the address of every attempt to open one.
+            ws="none",
+            # It would contain what clients write into addresses.
+            access_log=False,
+            # There is nothing to start, and one line less in the log.
+            lifespan="off",
+            # So many connections are accepted at a time, fewer than the spare descriptors if these are few.
+            backlog=2048 if max_connections == MAX_CONNECTIONS else _OTHER_DESCRIPTORS // 2,
+            timeout_graceful_shutdown=longest,
+            # `on_tick` closes idle connections, with all others.
+            timeout_keep_alive=longest,
+        )
+        super().__init__(config)
 
     async def on_tick(self, counter: int) -> bool:
         # about once per second
         if counter % 10 == 0:
             now = time.monotonic()
-            for each in _connections(self.server_state):
+            for connection in _connections(self.server_state):
                 # `abort`, because `close` would wait until the client has taken what was sent
-                if now - each.since > self.timeout * (1 if each.is_waiting else 2):
-                    each.transport.abort()
+                if now - connection.since > self.timeout * (1 if connection.is_waiting else 2):
+                    connection.transport.abort()
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

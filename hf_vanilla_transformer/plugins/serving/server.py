@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, WithJsonSchema
 from starlette.datastructures import Headers, UploadFile
@@ -27,7 +28,7 @@ from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
 from .. import DOCUMENTS, find, load
 from .batcher import QueueFullError, RequestTooLargeError
-from .guard import Guard, JsonCors
+from .guard import Guard
 from .monitoring import Metrics
 from .page import page_response
 from .service import AUTO, Answer, Detection, TranslationService, UnsupportedError
@@ -161,7 +162,7 @@ class Server:
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
         app.exception_handler(HTTPException)(_error_response)
-        app.add_middleware(JsonCors, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
+        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
         app.add_middleware(Guard, hosts=allowed_hosts, origins=cors_origins)
         # Added last, so outermost: it also sees what the others answer.
         max_bytes = BYTES_PER_CHARACTER * self.max_characters + 10_000
@@ -183,13 +184,13 @@ class Server:
         translations = await self._wait(request, work, deadline)
 
         # For several texts, each field is a list with one item per text; for a single text, it is that item.
-        answer: dict[str, Sequence[object]] = {"translatedText": [each.text for each in translations]}
+        answer: dict[str, Sequence[object]] = {"translatedText": [translation.text for translation in translations]}
         if wanted.alternatives:
-            answer["alternatives"] = [each.alternatives for each in translations]
+            answer["alternatives"] = [translation.alternatives for translation in translations]
         if wanted.source == AUTO:
-            answer["detectedLanguage"] = [each.detected for each in translations]
-        if any(each.warnings for each in translations):
-            answer["warnings"] = [each.warnings for each in translations]
+            answer["detectedLanguage"] = [translation.detected for translation in translations]
+        if any(translation.warnings for translation in translations):
+            answer["warnings"] = [translation.warnings for translation in translations]
         fields = {name: items[0] if isinstance(wanted.q, str) else items for name, items in answer.items()}
         return TranslateResponse.model_validate(fields)
 
@@ -213,7 +214,8 @@ class Server:
 
         work = self.service.translate_parts(texts, wanted.source, wanted.target, format.document)
         translations = await self._wait(request, work, deadline)
-        translated = await asyncio.to_thread(format.with_texts, content, name, [each.text for each in translations])
+        texts = [translation.text for translation in translations]
+        translated = await asyncio.to_thread(format.with_texts, content, name, texts)
 
         # Whoever knows its first part may download the file.
         name = f"{secrets.token_urlsafe(16)}.{re.sub('[^A-Za-z0-9.]+', '-', name)[-100:]}"
@@ -223,7 +225,7 @@ class Server:
             # the oldest
             del self._translated[next(iter(self._translated))]
         answer: dict[str, object] = {"translatedFileUrl": str(request.url_for("download_file", name=name))}
-        warnings = [warning for each in translations for warning in each.warnings]
+        warnings = [warning for translation in translations for warning in translation.warnings]
         return answer | ({"warnings": warnings} if warnings else {})
 
     async def download_file(self, name: str) -> Response:
@@ -249,8 +251,8 @@ class Server:
     async def frontend_settings(self) -> dict[str, object]:
         """Return what a page or an app needs to know before it sends a request, as LibreTranslate does."""
         languages = self.service.languages()
-        named = {each.code: {"code": each.code, "name": each.name} for each in languages}
-        first, *others = [each for each in languages if each.targets]
+        named = {language.code: {"code": language.code, "name": language.name} for language in languages}
+        first, *others = [language for language in languages if language.targets]
 
         # With one source language there is nothing to detect.
         source = {"code": AUTO, "name": "Auto Detect"} if others else named[first.code]
@@ -288,7 +290,7 @@ class Server:
         if self.api_keys and key is None:
             raise HTTPException(403, "Please provide an API key (api_key)")
         # In constant time, and all of them, so that the time of the answer tells nothing about the keys.
-        same = [hmac.compare_digest(str(key).encode(errors="replace"), each.encode()) for each in self.api_keys]
+        same = [hmac.compare_digest(str(key).encode(errors="replace"), own.encode()) for own in self.api_keys]
         if self.api_keys and not any(same):
             raise HTTPException(403, "Invalid API key")
         try:

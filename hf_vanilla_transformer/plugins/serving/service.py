@@ -159,8 +159,8 @@ class TranslationService:
 
     def detect(self, text: str) -> list[Detection]:
         """Return the languages of the models, with the certainty that a text is in each, the most certain first."""
-        found = probabilities(text, self._codes())
-        return [_detection(found, each) for each in sorted(found, key=found.__getitem__, reverse=True)]
+        certainty = probabilities(text, self._codes())
+        return [_detection(certainty, code) for code in sorted(certainty, key=certainty.__getitem__, reverse=True)]
 
     async def translate(
         self,
@@ -250,13 +250,13 @@ class TranslationService:
             known = ", ".join(dict.fromkeys(into for _, into in self.directions))
             raise UnsupportedError(f"The target language {target} is not supported. Supported languages: {known}.")
         # Among all languages of the models, so that the answer is that of `detect`; but only these are of use here.
-        found = probabilities(text, self._codes())
-        best = max((*sources, target), key=found.__getitem__)
+        certainty = probabilities(text, self._codes())
+        best = max((*sources, target), key=certainty.__getitem__)
         # A single source language needs no detection, whatever the probabilities are.
-        if not found[best] and len(sources) > 1:
+        if not certainty[best] and len(sources) > 1:
             raise UnsupportedError("The language of the text cannot be detected; set source to its code.")
-        return _detection(found, best)
+        return _detection(certainty, best)
 
 
-def _detection(found: dict[str, float], language: str) -> Detection:
-    return Detection(round(100 * found[language], 1), language)
+def _detection(certainty: dict[str, float], language: str) -> Detection:
+    return Detection(round(100 * certainty[language], 1), language)

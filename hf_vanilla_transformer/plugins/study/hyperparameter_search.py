@@ -172,8 +172,8 @@ def _write_results(optuna: ModuleType, study: "Study", experiment: Experiment, f
     complete = optuna.trial.TrialState.COMPLETE
     length = _trial_length(experiment, best.params["max_tokens"])
     # the vocabulary may be smaller than requested, if the text is small
-    found = {"save_steps": length["eval_steps"], "eval_strategy": "steps", "vocab_size": experiment.config.vocab_size}
-    settings = {**study.user_attrs["settings"], **best.params, **length, **found}
+    fixed = {"save_steps": length["eval_steps"], "eval_strategy": "steps", "vocab_size": experiment.config.vocab_size}
+    settings = {**study.user_attrs["settings"], **best.params, **length, **fixed}
     # the recipe works with any number of processes and any text
     settings = {name: value for name, value in settings.items() if name not in FACTS}
     measure = f"validation {experiment.args.metric_for_best_model}"

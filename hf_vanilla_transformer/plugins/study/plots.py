@@ -107,20 +107,20 @@ def read_log(run: str) -> list[dict[str, float]]:
         ValueError: if a log is damaged.
     """
     # A run that was killed has the newest state in a checkpoint; one that has finished may keep no checkpoints.
-    found: dict[int, list[dict[str, float]]] = {}
+    logs: dict[int, list[dict[str, float]]] = {}
     for folder in (Path(run), *checkpoint_folders(run)):
         if not (folder / STATE).is_file():
             continue
         state = read_json(folder / STATE)
-        logs = state.get("log_history") if isinstance(state, dict) else None
-        valid = isinstance(logs, list) and all(map(_is_valid, logs))
-        if not valid or not isinstance(state.get("global_step"), int):
+        log = state.get("log_history") if isinstance(state, dict) else None
+        is_valid = isinstance(log, list) and all(map(_is_valid, log))
+        if not is_valid or not isinstance(state.get("global_step"), int):
             raise UserError(f"{folder / STATE} is damaged: it is not the state of a training run.")
         # of equally new logs the run's own, which ends with the totals
-        found.setdefault(state["global_step"], state["log_history"])
-    if not found:
+        logs.setdefault(state["global_step"], state["log_history"])
+    if not logs:
         raise FileNotFoundError(f"{run} is not the folder of a training run: no {STATE} in it or in a checkpoint.")
-    return found[max(found)]
+    return logs[max(logs)]
 
 
 def _curves(log: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
@@ -170,9 +170,9 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
                     markersize=3 * width,
                     **line_style(i),
                 )
-            if title == _PERPLEXITY and (found := overfitting(log)):
-                label = f"{name} overfits after update {found[0].updates:,}"
-                axes.axvline(found[0].updates, label=label, linewidth=0.7, **line_style(i))
+            if title == _PERPLEXITY and (overfit := overfitting(log)):
+                label = f"{name} overfits after update {overfit[0].updates:,}"
+                axes.axvline(overfit[0].updates, label=label, linewidth=0.7, **line_style(i))
         axes.set(xlabel="update", title=title)
         if title == _PERPLEXITY:
             # Numbers such as 3, where matplotlib would print 3 x 10^0, and not so many that they overlap

@@ -20,8 +20,8 @@ from import_files import WRITERS, write_csv, write_eaf, write_po, write_tmx, wri
 
 from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.source import TextFile
-from hf_vanilla_transformer.plugins.importing.exchange import matches
 from hf_vanilla_transformer.plugins.importing.importing import Import, Pair, split
+from hf_vanilla_transformer.plugins.importing.translation_files import matches
 
 PAIRS = [Pair(f"the dog number {i} runs", f"der Hund Nummer {i} läuft") for i in range(12)]
 
@@ -84,7 +84,7 @@ def test_a_truncated_file_is_an_error_or_pairs_in_the_process_of_its_reader_too(
 
 def test_a_reader_that_waits_indefinitely_is_ended_by_the_clock():
     """A spreadsheet of a million empty rows made calamine wait for a lock, in limited memory."""
-    code = "import signal, sys; from hf_vanilla_transformer.plugins.importing.exchange import _limit_memory;"
+    code = "import signal, sys; from hf_vanilla_transformer.plugins.importing.reader_process import _limit_memory;"
     code += "_limit_memory(0);"
     code += "print(signal.getitimer(signal.ITIMER_REAL)[0]); sys.stdout.flush(); signal.raise_signal(signal.SIGALRM)"
     reader = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -311,6 +311,12 @@ def test_a_text_that_an_object_leaves_out_is_untranslated(tmp_path):
     (tmp_path / "b.json").write_text(json.dumps([{"en": "a"}, {"en": "b"}]))
     with pytest.raises(DataError, match="no column de among 'en'"):
         read(tmp_path / "b.json")
+
+
+def test_a_value_that_is_no_text_is_named_with_its_entry(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"en": "a", "de": "b"}, {"en": "c", "de": 3}]))
+    with pytest.raises(DataError, match=r"a\.json: entry 2: the value of 'de' is not a text\.$"):
+        read(tmp_path / "a.json")
 
 
 def test_json_lines_are_recognised_and_named(tmp_path):

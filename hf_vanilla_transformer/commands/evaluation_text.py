@@ -1,5 +1,6 @@
 """Read the test text given on the command line."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,18 +9,18 @@ from .console import UsageError
 from .shared_flags import TextFlags
 
 
-class ReferenceText(NamedTuple):
+class EvaluationText(NamedTuple):
     """A test text with references."""
 
     name: str
+    direction: str  # such as "en-de"
     sources: list[str]
     references: list[str]
-    direction: str  # such as "en-de"
-    unseen: list[int]  # indices of the built-in phrases with combinations not seen in training
-    dataset: JsonObject | None  # where the text is on the Hub: id, config and split of a dataset
+    unseen: Sequence[int] = ()  # indices of the built-in phrases with combinations not seen in training
+    dataset: JsonObject | None = None  # where the text is on the Hub: id, config and split of a dataset
 
 
-def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | None, str | None]) -> ReferenceText:
+def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | None, str | None]) -> EvaluationText:
     """Read the test text given by the flags.
 
     Args:
@@ -37,35 +38,34 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
     source_lang, target_lang = languages
     if source_lang is None or target_lang is None:
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
-    direction = (source_lang, target_lang)
+    pair = (source_lang, target_lang)
+    direction = "-".join(pair)
+    if args.sacrebleu_testset:
+        sources, references = (list(read_lines(file)) for file in _sacrebleu_files(args.sacrebleu_testset, direction))
+        return EvaluationText(args.sacrebleu_testset, direction, sources, references)
+
     unseen: list[int] = []
     dataset: JsonObject | None = None
-    if args.sacrebleu_testset:
-        files = _sacrebleu_files(args.sacrebleu_testset, "-".join(direction))
-        sources, references = (list(read_lines(file)) for file in files)
-        return ReferenceText(args.sacrebleu_testset, sources, references, "-".join(direction), unseen, dataset)
     if test_file:
-        source: Text = TextFile(direction, test_file)
+        text: Text = TextFile(pair, test_file)
         name = Path(test_file).name
     elif args.dataset_name:
-        source = HubDataset(direction, args.dataset_name, args.dataset_config_name, args.split)
+        text = HubDataset(pair, args.dataset_name, args.dataset_config_name, args.split)
         # Results are published, so a local folder appears without its path, but a name on the Hub as it is
         folder = Path(args.dataset_name)
         if not folder.exists():
             dataset = {"id": args.dataset_name, "config": args.dataset_config_name, "split": args.split}
         name = f"{args.dataset_name if dataset else folder.name}, {args.split}"
-    elif {*direction} == {"de", "en"}:
-        source = BuiltInPhrases(direction, "test")
+    elif {*pair} == {"de", "en"}:
+        text = BuiltInPhrases(pair, "test")
         name = "built-in phrases"
         unseen = [i for i, phrase in enumerate(splits()["test"]) if phrase.unseen]
     else:
         raise UsageError("The built-in phrases are English and German: pass --test_file for other languages.")
 
-    pairs = source.pairs()
     # Tables can hold nulls: such a line is blank, and keeps its place
-    sources = [text or "" for text in pairs["source"]]
-    references = [text or "" for text in pairs["target"]]
-    return ReferenceText(name, sources, references, "-".join(direction), unseen, dataset)
+    sources, references = ([line or "" for line in text.pairs()[side]] for side in ("source", "target"))
+    return EvaluationText(name, direction, sources, references, unseen, dataset)
 
 
 def _sacrebleu_files(name: str, direction: str) -> tuple[str, str]:

@@ -1,0 +1,176 @@
+"""Find the pairs in tables: spreadsheets, text with separators, and lists of JSON objects.
+
+Like the functions of `translation_files.py`, these yield the lines that `reader_process.py` writes.
+"""
+
+import csv
+import io
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...data.foreign_files import SEPARATORS, ExchangeError, reason
+from ...files import import_extra
+from .translation_files import Line, matches
+
+_HEADER_ROWS = 10  # among which the header of a table is looked for, below titles and notes
+_MAX_CELL_BYTES = 1 << 29
+# How quotation marks are read: those that are not of the table belong to the text; one never closed would swallow rows
+_QUOTINGS: tuple[dict[str, Any], ...] = ({"strict": True}, {"quoting": csv.QUOTE_NONE}, {})
+
+
+@dataclass(frozen=True)
+class Side:
+    """What tells the column of the sources or of the targets: its name or number, from 1, or else its language."""
+
+    language: str
+    column: str | None = None
+
+    def find(self, names: Sequence[str]) -> int:
+        """Return the place of the column among all by their names.
+
+        Raises:
+            ExchangeError: if there is none, or if several could be meant.
+        """
+        if self.column is None:
+            places = [i for i, name in enumerate(names) if name.lower() == self.language.lower()]
+            places = places or [i for i, name in enumerate(names) if matches(name, self.language)]
+        else:
+            places = [i for i, name in enumerate(names) if name == self.column]
+            if not places and self.column.isdecimal() and 1 <= int(self.column) <= len(names):
+                places = [int(self.column) - 1]
+        if len(places) != 1:
+            count = "several columns" if places else "no column"
+            known = ", ".join(map(repr, names))[:300]
+            raise ExchangeError(f"{count} {self.column or self.language} among {known}; give --columns SOURCE TARGET")
+        return places[0]
+
+
+def sheet_pairs(content: bytes, sides: Sequence[Side]) -> Iterator[Line]:
+    """Yield the pairs in the sheets of a spreadsheet, without sheets that have no such columns, such as notes."""
+    workbook = import_extra("python_calamine", "import").load_workbook(io.BytesIO(content))
+    problems = []
+    is_found = False
+    for name in workbook.sheet_names:
+        rows = workbook.get_sheet_by_name(name).to_python(skip_empty_area=True)
+        if not rows:
+            continue
+        try:
+            yield from _row_pairs(([_cell(value) for value in row] for row in rows), sides, f"{name}: ")
+            is_found = True
+        except ExchangeError as error:
+            problems.append(f"{name}: {error}")
+    if problems and not is_found:
+        raise ExchangeError(problems[0])
+    for problem in problems:
+        yield ["note", f"left out: {problem}"]
+
+
+def _cell(value: object) -> str:
+    """Return the text of a cell; whole numbers have no decimal point."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def table_pairs(text: str, sides: Sequence[Side]) -> Iterator[Line]:
+    """Yield the pairs in a table, read in the way that cuts most rows into equally many cells."""
+    csv.field_size_limit(_MAX_CELL_BYTES)
+    separators = [separator for separator in SEPARATORS if separator in text]
+    dialects = [{"delimiter": separator, **quoting} for quoting in _QUOTINGS for separator in separators]
+    regularities = [_regularity(text, dialect) for dialect in dialects]
+    most = max(regularities, default=(0, 0))
+    if not most[0]:
+        raise ExchangeError("a single column: source and target must be separated by tabs, commas or semicolons")
+    best = dialects[regularities.index(most)]
+    quotes = "; quotation marks are text" if "quoting" in best else ""
+    yield ["note", f"separator: {best['delimiter']!r}{quotes}"]
+    yield from _row_pairs((row for row in _cut(text, best) if row), sides)
+
+
+def _cut(text: str, dialect: dict[str, Any]) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), **dialect)
+
+
+def _regularity(text: str, dialect: dict[str, Any]) -> tuple[int, int]:
+    """Return how many rows have the commonest number of cells above 1, and that number."""
+    try:
+        lengths = Counter(len(row) for row in _cut(text, dialect) if len(row) > 1)
+    except csv.Error:
+        return (0, 0)
+    # one mistake in a table does not make the quotation marks around all of its cells text
+    is_quoted = 2 * text.count(f'"{dialect["delimiter"]}"') > sum(lengths.values())
+    if "quoting" in dialect and is_quoted:
+        return (0, 0)
+    return max(((count, length) for length, count in lengths.items()), default=(0, 0))
+
+
+def _row_pairs(rows: Iterable[list[str]], sides: Sequence[Side], sheet: str = "") -> Iterator[Line]:
+    """Yield the pairs in the rows of a table below the one that names its columns.
+
+    Raises:
+        ExchangeError: if there is no such row.
+    """
+    remaining = iter(rows)
+    header, places = _find_header(itertools.islice(remaining, _HEADER_ROWS), sides)
+    names = " and ".join(header[place] or str(place + 1) for place in places)
+    yield ["note", f"{sheet}columns {names}"]
+    if all(side.column and side.column.isdecimal() for side in sides):
+        # numbers are for tables without a header, whose first row is a pair
+        remaining = itertools.chain([header], remaining)
+    for row in remaining:
+        yield ["pair", *(row[place] if place < len(row) else "" for place in places)]
+
+
+def _find_header(rows: Iterable[list[str]], sides: Sequence[Side]) -> tuple[list[str], list[int]]:
+    """Return the first row in which the columns of both sides are found, and their places."""
+    problems: dict[int, ExchangeError] = {}
+    for row in rows:
+        header = [cell.strip() for cell in row]
+        try:
+            return header, [side.find(header) for side in sides]
+        except ExchangeError as error:
+            problems.setdefault(sum(map(bool, header)), error)
+    # of the row with the most cells, which looks most like a header
+    raise problems[max(problems)]
+
+
+def json_pairs(text: str, is_lines: bool, sides: Sequence[Side]) -> Iterator[Line]:
+    """Yield the pairs in the objects of JSON lines, of a list, or of the only list in an object."""
+    entries: Any
+    # many programs write JSON lines to a file called .json
+    if is_lines or re.match(r"\s*\{.*\}\s*\n\s*\{", text):
+        # only a newline ends a line: JSON may hold other line breaks, such as U+2028
+        numbered = enumerate(text.split("\n"), start=1)
+        entries = [_load_json(line, f"line {number}: ") for number, line in numbered if line.strip()]
+    else:
+        entries = _load_json(text, "")
+        if isinstance(entries, dict):
+            entries = next((value for value in entries.values() if isinstance(value, list)), None)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ExchangeError("no list of objects with a text for each language")
+
+    names: list[str] | None = None
+    for number, entry in enumerate(entries, start=1):
+        texts = entry["translation"] if isinstance(entry.get("translation"), dict) else entry
+        keys = list(texts)
+        try:
+            names = [keys[side.find(keys)] for side in sides]
+        except ExchangeError as error:
+            # programs leave empty fields out, but then an earlier object names them
+            if names is None:
+                raise ExchangeError(f"entry {number}: {error}") from None
+        pair = ["" if texts.get(name) is None else texts[name] for name in names]
+        for name, text in zip(names, pair, strict=True):
+            if not isinstance(text, str):
+                raise ExchangeError(f"entry {number}: the value of {name[:100]!r} is not a text")
+        yield ["pair", *pair]
+
+
+def _load_json(content: str, where: str) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ExchangeError(f"{where}not valid JSON ({reason(error)})") from None
