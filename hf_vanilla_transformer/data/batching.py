@@ -153,8 +153,9 @@ def pad(rows: Sequence[Lengths], value: int, round_to: int = 0) -> torch.Tensor:
     """
     # Not pad_sequence of torch, which would make a tensor of every row first.
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    longest = max(map(len, rows), default=0)
-    padded = np.full((len(rows), max(longest, min(_round_up(longest), round_to))), value)
+    longest = int(np.max(lengths, initial=0))
+    length = max(longest, min(int(_round_up(np.array(longest))), round_to))
+    padded = np.full((len(rows), length), value)
     if padded.size:
         # A Boolean index is filled row by row: (B, T), true where there are tokens.
         padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(rows)
