@@ -174,7 +174,7 @@ def main_with(monkeypatch):
     "action",
     [
         refuse_ratio,
-        lambda: raise_in_worker(refuse_ratio),
+        pytest.param(lambda: raise_in_worker(refuse_ratio), marks=pytest.mark.slow),
         lambda: Path("nowhere/file").read_text(),
         lambda: import_extra("nowhere", "export"),
         lambda: fail_in_data_worker(refuse_ratio),

@@ -22,7 +22,7 @@ for kind in (tqdm, of_datasets):
 """
 
 
-@pytest.mark.parametrize("in_terminal", [True, False])
+@pytest.mark.parametrize("in_terminal", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_bars_of_all_libraries_are_drawn_in_a_terminal_and_after_the_first_second(tmp_path, in_terminal):
     settings = {name: value for name, value in os.environ.items() if not name.startswith("TQDM_")}
     with Terminal() as terminal, open(tmp_path / "log", "w+", encoding="utf-8") as log:

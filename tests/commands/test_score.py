@@ -28,6 +28,7 @@ def test_scores_of_given_translations_agree_with_the_loss_of_the_model(two_model
     assert f"3 pairs, {sum(row['tokens'] for row in rows)} tokens" in captured.err
 
 
+@pytest.mark.slow
 def test_scored_text_of_any_script_is_printed_as_it_is(two_models, tmp_path):
     """Also where the terminal's encoding is ASCII, and with characters at which some programs split lines."""
     sources = ["कुत्ता दौड़ता है", "两个人坐着", "a\u2028b\x85c", 'a "quote"']

@@ -88,6 +88,7 @@ def test_a_closed_standard_stream_is_reported_in_one_line(saved, streams, messag
     assert message in run.stderr
 
 
+@pytest.mark.slow
 def test_translations_are_utf8_even_if_the_terminal_is_ascii(saved):
     tokenizer = train_tokenizer(["ü ü ü"] * 3, 270)
     model = saved.model.__class__.from_pretrained(saved.path)

@@ -156,6 +156,7 @@ def test_the_words_of_a_text_are_segmented_independently(tokenizer):
         assert seen[form] / 2000 == pytest.approx(count / VARIANTS, abs=0.04)
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same_segmentations(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     code = f"""if True:

@@ -43,7 +43,7 @@ def _prepare_to_outlive_sigterm(worker: int) -> None:
     prepare_data_worker(worker)
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_workers_end_as_soon_as_their_own_parent_terminates_them(method):
     batches, (process,) = _start(1, _prepare_to_outlive_sigterm, method)
     next(batches)

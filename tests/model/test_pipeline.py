@@ -250,7 +250,11 @@ def test_the_pipeline_works_with_other_models(model, tokenizer, translator):
 
 
 @pytest.mark.parametrize(
-    "order", ["import hf_vanilla_transformer, transformers", "import transformers, hf_vanilla_transformer"]
+    "order",
+    [
+        "import hf_vanilla_transformer, transformers",
+        pytest.param("import transformers, hf_vanilla_transformer", marks=pytest.mark.slow),
+    ],
 )
 def test_other_removed_tasks_are_still_rejected(order, saved):
     code = f"""{order}

@@ -56,7 +56,17 @@ def test_every_format_yields_the_same_pairs(name, tmp_path):
 edits = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 40), st.binary(max_size=20)), max_size=6)
 
 
-@pytest.mark.parametrize("name", FILES)
+# each is read by a process of its own; one of them is tested in the fast suite
+SPREADSHEETS = ("words.xls", "words.ods", "words.xlsx.gz")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in FILES if name not in SPREADSHEETS),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SPREADSHEETS),
+    ],
+)
 @given(edits=edits, member=st.integers(0, 12), length=st.integers(1, 1 << 16) | st.none())
 @settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

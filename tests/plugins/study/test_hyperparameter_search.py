@@ -16,6 +16,7 @@ from hf_vanilla_transformer.plugins.study.hyperparameter_search import hyperpara
 from hf_vanilla_transformer.plugins.study.plots import read_log
 
 
+@pytest.mark.slow
 def test_the_first_trial_has_the_given_settings_and_train_reproduces_the_best(tune, flags, tmp_path, capsys):
     folder = tmp_path / "study"
     assert tune(flags, folder, "--trials", "6", "--max_steps", "16", "--learning_rate", "0.2") == 0
@@ -60,6 +61,7 @@ def test_a_killed_study_resumes_with_its_unfinished_trial(tune, flags, tmp_path,
     assert "different settings: d_model was 16, now 32; d_k was 8, now 16; d_v was 8" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_stopped_first_trial_runs_again_with_the_given_settings(tune, flags, stop_at, tmp_path, monkeypatch):
     folder = tmp_path / "study"
     flags = [*flags, "--max_steps", "8", "--trials", "2", "--learning_rate", "0.2"]
@@ -74,6 +76,7 @@ def test_a_stopped_first_trial_runs_again_with_the_given_settings(tune, flags, s
     assert trials[1]["learning_rate"] == 0.2
 
 
+@pytest.mark.slow
 def test_trials_that_run_out_of_memory_fail_without_ending_the_search(tune, flags, tmp_path, capsys, monkeypatch):
     flags = [*flags, "--max_steps", "8", "--trials", "3", "--method", "random"]
     step = VanillaTransformerTrainer.training_step

@@ -43,6 +43,7 @@ def test_the_same_plot_command_writes_the_same_bytes(words, model, tmp_path):
     assert "<svg" in (tmp_path / "one.svg").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_attention_is_plotted_for_a_model_of_several_target_languages(tmp_path, capsys, small_model):
     tokenizer = train_tokenizer(["a dog runs"] * 3, 265)
     add_tags(tokenizer, ["<2de>", "<2fr>"])

@@ -30,6 +30,7 @@ def measure(script):
     return run
 
 
+@pytest.mark.slow
 def test_the_range_test_raises_the_rate_exponentially_and_then_tries_factors(measure, script, flags, tmp_path, capsys):
     folder = tmp_path / "range"
     assert measure(flags, folder, "--max_steps", "40", "--learning_rate", "0.5") == 0
@@ -63,6 +64,7 @@ def test_the_reported_rates_are_those_of_the_optimiser(measure, flags, tmp_path,
     assert used[: len(rates)] == pytest.approx(rates)
 
 
+@pytest.mark.slow
 def test_of_several_validation_texts_the_loss_of_the_first_is_compared(measure, script, flags, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "FACTORS", (1.0,))
     train, val = str(tmp_path / "train"), str(tmp_path / "val")
