@@ -1,4 +1,4 @@
-"""What is known of files of other programs before they are read: the formats that `import` reads, and encodings."""
+"""Files of other programs: the formats that `import` reads, by their endings, and how their encoding is detected."""
 
 import re
 from collections.abc import Sequence

@@ -314,7 +314,7 @@ class PreparedFolder(TextFile):
         # This run's tokenizer may have more tokens, such as the tags of other sources.
         if not load_tokenizer(self.path).get_vocab().items() <= how.tokenizer.get_vocab().items():
             advice = "prepare it with this run's tokenizer"
-            raise UserError(f"{self.path} was prepared with another vocabulary; {advice}.")
+            raise UserError(f"{self.path} was prepared with a different vocabulary; {advice}.")
         self.counts = Counts(manifest["read"], manifest["pairs"], manifest["drops"])
         prefix = self.prefix(how)
         if self.streamed and prefix:

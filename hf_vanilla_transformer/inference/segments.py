@@ -273,7 +273,7 @@ class Document:
 
 
 class DocumentFormat(NamedTuple):
-    """How a kind of file is translated.
+    """Take the texts out of one kind of file, and put their translations in.
 
     Args:
         texts_of: returns the texts of a file, given its content and name, and the largest size of these in bytes.

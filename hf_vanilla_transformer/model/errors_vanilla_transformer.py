@@ -2,4 +2,4 @@
 
 
 class UserError(ValueError):
-    """What users give cannot be used; the message, of one line, says what is wrong, where, and what to do."""
+    """An input, a flag or a file is wrong; the message, of one line, says what is wrong, where, and what to do."""

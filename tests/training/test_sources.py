@@ -345,7 +345,7 @@ def test_a_prepared_folder_with_another_vocabulary_is_refused(train, run_flags, 
     write_phrases(tmp_path / "d", PHRASES[:100])
     text = TextFile(("en", "de"), str(tmp_path / "d"))
     prepare_text(text, tmp_path / "second", vocab_size=300)
-    with pytest.raises(ValueError, match="second was prepared with another vocabulary"):
+    with pytest.raises(ValueError, match="second was prepared with a different vocabulary"):
         train(*run_flags(tmp_path / "run", "--train_file", texts["prepared"], str(tmp_path / "second")))
 
 

@@ -1,7 +1,6 @@
 """The demo page, in Chromium at the sizes of a desktop and of a phone, and its functions without a browser."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,9 +16,7 @@ from hf_vanilla_transformer.inference.attention import MAX_CHARACTERS, MAX_TOKEN
 from hf_vanilla_transformer.plugins.demo.gradio_page import attention_map, heat_map
 
 SENTENCE = "a man is riding a bicycle ."
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WEIGHTS = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.5, 0.25]])
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium (apt install chromium)")
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +86,6 @@ def address(trained_on_multi30k, tmp_path_factory):
             process.terminate()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.mark.slow
 def test_heads_are_switched_off_in_translations_and_in_the_attention_behind_them(explorer, trained_on_multi30k):
     model, tokenizer, *_ = trained_on_multi30k
@@ -120,7 +107,6 @@ def test_heads_are_switched_off_in_translations_and_in_the_attention_behind_them
     assert not torch.equal(weights["decoder"][1], whole["decoder"][1])
 
 
-@needs_chromium
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
 def test_page_translates_and_shows_attention(address, browser, explorer, width, height, tmp_path):
@@ -152,7 +138,6 @@ def test_page_translates_and_shows_attention(address, browser, explorer, width, 
     page.close()
 
 
-@needs_chromium
 @pytest.mark.slow
 def test_page_shows_errors_without_a_traceback(address, browser):
     page = browser.new_page()

@@ -12,19 +12,6 @@ from export_models import PHRASES
 from live_server import request, text
 from server_process import in_one_line, serving
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium (apt install chromium)")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
 
 @pytest.fixture
 def open_page(browser):
@@ -72,7 +59,6 @@ def normal(text: str) -> str:
     return " ".join(text.split())
 
 
-@needs_chromium
 def test_the_page_shows_the_translation_and_the_alternatives_of_the_api(server, model, open_page):
     from playwright.sync_api import expect
 
@@ -95,7 +81,6 @@ def test_the_page_shows_the_translation_and_the_alternatives_of_the_api(server, 
     assert page.get_by_role("listitem").all_text_contents() == ask(phrase)
 
 
-@needs_chromium
 def test_a_detected_language_and_a_sentence_without_translation_are_named(server, open_page):
     from playwright.sync_api import expect
 
@@ -113,7 +98,6 @@ def test_a_detected_language_and_a_sentence_without_translation_are_named(server
     expect(page.locator("#warnings")).to_be_hidden()
 
 
-@needs_chromium
 def test_a_key_is_asked_for_and_checked(model, open_page, tmp_path):
     from playwright.sync_api import expect
 
@@ -145,14 +129,12 @@ def test_a_key_is_asked_for_and_checked(model, open_page, tmp_path):
     assert "guess" not in log
 
 
-@needs_chromium
 def test_a_server_without_keys_asks_for_none(server, open_page):
     page = open_page(server.port)
     page.get_by_role("button", name="Translate").and_(page.locator(":enabled")).wait_for()
     assert page.get_by_label("API key").is_hidden()
 
 
-@needs_chromium
 def test_errors_are_said_in_words_and_the_next_translation_clears_them(server, open_page):
     from playwright.sync_api import expect
 
@@ -182,7 +164,6 @@ def test_errors_are_said_in_words_and_the_next_translation_clears_them(server, o
     expect(error).to_be_hidden()
 
 
-@needs_chromium
 def test_a_translation_needs_no_mouse(server, open_page):
     """The focus starts in the text; Tab visits every control, each with a name and a visible outline."""
     from playwright.sync_api import expect
@@ -224,7 +205,6 @@ COLOURS = """element => {
 }"""
 
 
-@needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390, 320])
 def test_the_page_is_legible_in_both_schemes_at_every_width(server, open_page, scheme, width):
@@ -239,7 +219,6 @@ def test_the_page_is_legible_in_both_schemes_at_every_width(server, open_page, s
     assert (background > 0.5) == (scheme == "light")
 
 
-@needs_chromium
 def test_the_page_works_behind_the_path_of_a_proxy(server, open_page):
     from playwright.sync_api import expect
 
