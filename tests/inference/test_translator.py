@@ -14,7 +14,6 @@ from transformers import GenerationConfig
 from hf_vanilla_transformer import Ensemble, Translator, VanillaTransformerTrainer, train_tokenizer, translate
 from hf_vanilla_transformer.data.tags import add_tags
 from hf_vanilla_transformer.inference.alignment import words
-from hf_vanilla_transformer.plugins.documents.html import escape_text
 
 SENTENCES = [
     "a dog runs",
@@ -321,19 +320,6 @@ def test_the_model_is_left_alone_if_nothing_is_to_be_aligned(model, tokenizer, m
     for method in ("set_attn_implementation", "eval", "train"):
         monkeypatch.setattr(model, method, None)
     assert translator.align([]) == []
-
-
-def test_html_is_translated_with_its_tags_and_reports_sentences_that_are_too_long(model, tokenizer):
-    translator = Translator(model, tokenizer)
-    page, long = translator.translate_html(["<p>A <b>dog</b> runs.</p> 12", f"<i>cats {'and dogs ' * 50}</i>&amp;"])
-    assert (
-        page.text.replace("<b>", "").replace("</b>", "")
-        == f"<p>{escape_text(translate(model, tokenizer, 'A dog runs.'))}</p> 12"
-    )
-    assert page.text.count("<b>") == page.text.count("</b>") == 1
-    assert page.problem is None
-    assert long.text == f"<i>cats {'and dogs ' * 50}</i>&amp;"
-    assert "sentence 1: " in long.problem
 
 
 @pytest.mark.parametrize("method", ["translate", "align"])

@@ -3,8 +3,9 @@
 import docx
 import pytest
 
-from hf_vanilla_transformer import Translator
+from hf_vanilla_transformer import Translator, translate
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.plugins.documents.html import escape_text
 
 SETTINGS = {"num_beams": 2, "max_tokens": 100}
 
@@ -99,3 +100,16 @@ def test_documents_without_a_model_or_a_folder_are_wrong_use(saved, capsys):
         "Name the model before the documents.",
         f"{saved.folder}/a.txt is a file, not a model; documents are translated with --output_dir FOLDER.",
     ]
+
+
+def test_html_is_translated_with_its_tags_and_reports_sentences_that_are_too_long(saved):
+    translator = Translator(saved.model, saved.tokenizer)
+    page, long = translator.translate_html(["<p>A <b>dog</b> runs.</p> 12", f"<i>cats {'and dogs ' * 50}</i>&amp;"])
+    assert (
+        page.text.replace("<b>", "").replace("</b>", "")
+        == f"<p>{escape_text(translate(saved.model, saved.tokenizer, 'A dog runs.'))}</p> 12"
+    )
+    assert page.text.count("<b>") == page.text.count("</b>") == 1
+    assert page.problem is None
+    assert long.text == f"<i>cats {'and dogs ' * 50}</i>&amp;"
+    assert "sentence 1: " in long.problem
