@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from forked_python import forked_python
 from live_server import request
 
@@ -32,8 +33,9 @@ def serving(
 ) -> Iterator[Process]:
     """Run `vanilla-transformer serve` on a free port, in a forked process unless `python` names another.
 
-    `before` is called in a process of `python` first.
+    `before` is called in a process of `python` first. Skips the test if the plugin is not there.
     """
+    pytest.importorskip("hf_vanilla_transformer.plugins.serving", reason="needs the plugin serving")
     models = [str(folder) for folder in (folders if isinstance(folders, list) else [folders])]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

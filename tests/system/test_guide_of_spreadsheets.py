@@ -27,6 +27,7 @@ PAIRS = [
 
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
 def test_four_thousand_pairs_become_a_served_model_and_next_week_more(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("hf_vanilla_transformer.plugins.importing", reason="needs the plugin importing")
     write_xlsx(tmp_path / "words.xlsx", PAIRS[:4000], header=("English", "Swahili"))
     write_xlsx(tmp_path / "week2.xlsx", PAIRS[4000:], header=("English", "Swahili"))
     monkeypatch.chdir(tmp_path)
