@@ -31,7 +31,7 @@ def lines(multi30k) -> Callable[[str], list[str]]:
 
 @pytest.fixture(scope="module")
 def folders(multi30k, lines, tmp_path_factory) -> tuple[Path, Path]:
-    """The folders of a converted model with random weights, and of one adapted to Multi30k for some seconds."""
+    """The folders of a converted model with random weights, and of one adapted to Multi30k for half a minute."""
     folder = tmp_path_factory.mktemp("opus")
     source, target = lines("train.en"), lines("train.de")
     tokenizer = write_opus_tokenizer(folder / "opus-mt-en-de", source[:5000], target[:5000], size=1500)
@@ -46,7 +46,7 @@ def folders(multi30k, lines, tmp_path_factory) -> tuple[Path, Path]:
     write_moses(folder / "val", en=lines("val.en")[:100], de=lines("val.de")[:100])
     flags = ["--model_name_or_path", str(folder / "converted"), "--train_file", str(multi30k / "train")]
     flags += ["--validation_file", str(folder / "val"), "--output_dir", str(folder / "adapted"), "--use_cpu"]
-    flags += ["--max_tokens", "1024", "--max_steps", "300", "--eval_steps", "300", "--save_strategy", "no"]
+    flags += ["--max_tokens", "1024", "--max_steps", "600", "--eval_steps", "600", "--save_strategy", "no"]
     flags += ["--lr_scheduler_type", "inverse_sqrt", "--learning_rate", "3e-3", "--warmup_steps", "100"]
     assert main(["train", *flags, "--num_beams", "1", "--disable_tqdm", "true"]) == 0
     return folder / "converted", folder / "adapted"

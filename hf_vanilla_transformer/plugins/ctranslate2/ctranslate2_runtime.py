@@ -71,7 +71,6 @@ class CTranslate2Model:
         self.tokenizer = load_tokenizer(folder)
         threads = torch.get_num_threads()
         self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads)
-        self._is_gnmt = has_gnmt_penalty(self.config)
         # every model has one
         self._pad_token_id = cast(int, self.config.pad_token_id)
 
@@ -115,7 +114,7 @@ class CTranslate2Model:
         alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
         alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
         # With the length penalty of CTranslate2 itself, only as many hypotheses as are returned matter
-        count = beams if self._is_gnmt else num_return_sequences
+        count = beams if has_gnmt_penalty(self.config) else num_return_sequences
         search = partial(self._search, beams=beams, count=count, alpha=alpha)
 
         mask = input_ids.ne(self._pad_token_id) if attention_mask is None else attention_mask.bool()
@@ -161,7 +160,7 @@ class CTranslate2Model:
                 beam_size=beams,
                 num_hypotheses=count,
                 # 0 ranks by log P
-                length_penalty=0.0 if self._is_gnmt else alpha,
+                length_penalty=0.0 if has_gnmt_penalty(self.config) else alpha,
                 max_decoding_length=limit,
                 # allow empty translations; the default of CTranslate2 is 1
                 min_decoding_length=0,
@@ -183,7 +182,7 @@ class CTranslate2Model:
         for tokens, score in zip(result.hypotheses, result.scores, strict=True):
             ids: Any = self.tokenizer.convert_tokens_to_ids(tokens)
             # |Y| includes `</s>`, which CTranslate2 returns too
-            penalty: Any = gnmt_length_penalty(len(ids), alpha) if self._is_gnmt else 1.0
+            penalty: Any = gnmt_length_penalty(len(ids), alpha) if has_gnmt_penalty(self.config) else 1.0
             hypotheses.append(_Hypothesis(ids, score / penalty))
         # sorted() keeps the order of equal scores
         return sorted(hypotheses, key=attrgetter("score"), reverse=True)
