@@ -7,14 +7,17 @@ Exit status: 0 on success, 1 on failure, 2 on incorrect use, 130 on Ctrl-C. A `U
 import inspect
 import json
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from itertools import pairwise
-from types import ModuleType
-from typing import get_type_hints
+from threading import current_thread, main_thread
+from types import FrameType, ModuleType
+from typing import NoReturn, get_type_hints
 
 from .commands.console import UsageError, draw_only_long_bars, say
 from .errors import UserError
@@ -141,6 +144,26 @@ def _run(words: Sequence[str]) -> None:
     verb.run(args)
 
 
+@contextmanager
+def _noting_interrupts() -> Iterator[list[int]]:
+    """Yield a list that is not empty after Ctrl-C, which compiled code may turn into an error of its own."""
+    interrupts: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    # only Python's own handler is replaced, which only the main thread may do
+    if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield interrupts
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status."""
     if sys.stderr is None:
@@ -150,8 +173,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     # before the flags are parsed, since parsing may fail
     debug = _wants_traceback(words)
+    interrupts: list[int] = []
     try:
-        _run(words)
+        with _noting_interrupts() as interrupts:
+            _run(words)
     except BrokenPipeError:
         # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -165,6 +190,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         raise
     except Exception as error:
+        if interrupts:
+            say(f"{_PROG}: interrupted")
+            return 130
         explanation = _explain(error)
         if explanation is None:
             raise

@@ -1,5 +1,6 @@
 import inspect
 import pickle
+import signal
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -252,3 +253,15 @@ def test_a_file_that_is_not_text_is_named_in_one_line(tmp_path, capsys):
     assert main(["serve", "nowhere", "--api_key_file", str(tmp_path / "keys")]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "keys, line 1: not UTF-8 (invalid start byte at byte 0)" in line
+
+
+def test_ctrl_c_in_compiled_code_that_makes_another_error_of_it_is_still_an_interrupt(main_with, capsys):
+    def interrupt_as_safetensors_does() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ValueError("could not determine the shape of object type") from None
+
+    assert main_with(interrupt_as_safetensors_does) == 130
+    assert capsys.readouterr().err.splitlines() == ["vanilla-transformer: interrupted"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
