@@ -198,7 +198,7 @@ class MixedRows(Rows):
         for side, (name, lengths) in enumerate(zip(SIDES, self.lengths, strict=True)):
             original = lengths[sample]
             segmented = np.array([len(ids) for ids in dropout([row[name] for row in rows], sample, side)])
-            growth = segmented.sum() / original.sum()
+            growth = float(np.sum(segmented)) / float(np.sum(original))
             deviation = np.std((segmented - growth * original) / np.sqrt(original))
             yield np.ceil(growth * lengths + deviation * np.sqrt(lengths)).astype(np.int64)
 

@@ -416,7 +416,7 @@ def prepare_folders(place: Path, undamaged: Path | None) -> Path:
         "plugins.demo.gradio_page",
         "plugins.serving.process",
         "plugins.study.hyperparameter_search",
-        "corpus.preparation",
+        "plugins.corpus.preparation",
     )
     for module in modules:
         import_module(f"hf_vanilla_transformer.{module}")
