@@ -202,6 +202,7 @@ def test_every_verb_ends_with_a_known_status_and_at_most_one_error_line(undamage
     assert not problem, f"{problem}: {words} after {damages}: {status}\n{stderr.getvalue()[-3000:]}"
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_every_verb_ends_properly_on_damaged_folders_within_its_memory_and_time(undamaged):
     script = ROOT / "tests" / "support" / "damaged_folders.py"
     command = [
