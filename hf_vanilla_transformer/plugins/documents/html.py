@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from io import StringIO
 
 from ...inference.segments import PLACEHOLDER, Document, Mark, Passage, splice
-from .tags import MAX_DEPTH, Nesting, Tag, TaggedPassage
+from .tagged_text import MAX_DEPTH, Nesting, Tag, TaggedPassage
 
 # Elements inside sentences, of which WebVTT has `c` and `lang`; every other tag ends a sentence
 _INLINE = re.compile(

@@ -8,7 +8,7 @@ import pytest
 from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.inference import segments
 from hf_vanilla_transformer.plugins.documents.html import HtmlDocument
-from hf_vanilla_transformer.plugins.documents.tags import Tag, TaggedPassage
+from hf_vanilla_transformer.plugins.documents.tagged_text import Tag, TaggedPassage
 
 
 @pytest.mark.slow
