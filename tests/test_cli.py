@@ -179,7 +179,7 @@ def main_with(monkeypatch):
         lambda: Path("nowhere/file").read_text(),
         lambda: import_extra("nowhere", "export"),
         lambda: fail_in_data_worker(refuse_ratio),
-        refuse_optimizer,
+        pytest.param(refuse_optimizer, marks=pytest.mark.slow),
         import_missing,
     ],
     ids=["a check", "a check in a worker", "a file", "an extra", "a data worker", "another package", "its extra"],

@@ -57,6 +57,7 @@ def test_a_folder_of_another_release_translates_the_same_with_the_package(releas
             assert found == list(expected.values())
 
 
+@pytest.mark.slow
 def test_folders_of_other_releases_translate_the_same_without_the_package(tmp_path):
     # One process for all of them, and not marked as slow, because --oldest leaves out slow tests
     code = ""

@@ -143,7 +143,7 @@ def test_text_is_normalised_before_any_kind_of_vocabulary(model):
     assert tokenizer.decode(tokenizer("ﬁ n")["input_ids"], skip_special_tokens=True) == "fi n"
 
 
-@pytest.mark.parametrize("model", ["bpe", "word", "char", "subword-nmt"])
+@pytest.mark.parametrize("model", ["bpe", "word", pytest.param("char", marks=pytest.mark.slow), "subword-nmt"])
 def test_a_saved_tokenizer_loads_without_this_package(model, tmp_path):
     corpus = [*texts(30), *AWKWARD] if model == "bpe" else [*texts(30), "a dog </s> ."]
     tokenizer = train_tokenizer(corpus, 500, model)

@@ -83,6 +83,7 @@ def test_bleu_tokenisation_is_an_argument_of_compute():
     assert result["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES], tokenize="char").score
 
 
+@pytest.mark.slow
 def test_scoring_needs_no_network(tmp_path):
     script = """
 import json, socket, sys

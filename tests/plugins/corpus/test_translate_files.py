@@ -78,9 +78,9 @@ def test_a_job_that_resumes_keeps_the_number_format_that_auto_chose(saved, corpu
     ("flags", "searches"),
     [
         # a worker with one thread searches one batch at a time, wherever the choice is made
-        ([], 1),
+        pytest.param([], 1, marks=pytest.mark.slow),
         (["--threads", "2"], 2),
-        (["--threads", "2", "--do_sample"], 1),
+        pytest.param(["--threads", "2", "--do_sample"], 1, marks=pytest.mark.slow),
     ],
 )
 def test_auto_measures_the_search_that_the_workers_run(flags, searches, corpus, monkeypatch):
