@@ -112,7 +112,7 @@ def _epilog(name: str) -> str:
     for flag, other in _variants(name).items():
         flags_of.setdefault(_help(find_verbs()[other]), []).append(f"--{flag}")
     variants = [f"{' or '.join(flags)}: {help}" for help, flags in flags_of.items()]
-    return f"With other flags, of which --help tells: {'; '.join(variants)}." if variants else ""
+    return f"Plugins add these; --help lists their other flags: {'; '.join(variants)}." if variants else ""
 
 
 def _run(words: Sequence[str]) -> None:
@@ -173,7 +173,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     # before the flags are parsed, since parsing may fail
     debug = _wants_traceback(words)
-    interrupts: list[int] = []
     try:
         with _noting_interrupts() as interrupts:
             _run(words)

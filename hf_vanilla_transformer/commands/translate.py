@@ -60,20 +60,21 @@ class TranslateFlags(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags):
         return {**translate_settings(self), **sampling}
 
     def load(self, models: Sequence[str], dtype: str | None) -> "Translator":
-        """Load the translator, for the search that the flags ask for."""
+        """Load the translator, for the search that the flags ask for, and seed what is sampled."""
+        from transformers import set_seed
+
+        if self.do_sample:
+            set_seed(self.seed)
         return load_translator(models, self.backend, dtype, num_beams=self.search_beams, do_sample=self.do_sample)
 
 
 def run(args: TranslateFlags) -> None:
     """Print one translation per line of stdin, in order."""
     from tqdm import tqdm
-    from transformers import set_seed
 
     from ..data.formats import decode_lines
 
     settings = {**args.settings(), "split_sentences": args.split_sentences}
-    if args.do_sample:
-        set_seed(args.seed)
     text = open_standard_input()
     translator = args.load(args.model, args.dtype)
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there

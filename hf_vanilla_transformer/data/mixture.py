@@ -188,10 +188,9 @@ class MixedRows(Rows):
         return WeightedBatchSampler(*lengths, max_tokens, self.sizes, self.weights, seed)
 
     def _lengths_with_dropout(self, dropout: BpeDropout) -> Iterator[np.ndarray]:
-        """Yield, for either side, a length of each pair that few of its segmentations exceed.
+        """Yield, for either side, the mean length of the segmentations of each pair, as a sample of the text grows.
 
-        It is the mean plus a standard deviation, both measured on a sample. The words of a text are segmented
-        independently, so the deviation grows with the square root of the length.
+        Lengths are rounded up to few sizes, so that batches have room for most segmentations that are longer.
         """
         sample = np.linspace(0, len(self) - 1, min(len(self), SAMPLED_PAIRS)).astype(np.int64)
         rows = self._read(sample)
@@ -199,8 +198,7 @@ class MixedRows(Rows):
             original = lengths[sample]
             segmented = np.array([len(ids) for ids in dropout([row[name] for row in rows], sample, side)])
             growth = float(np.sum(segmented)) / float(np.sum(original))
-            deviation = np.std((segmented - growth * original) / np.sqrt(original))
-            yield np.ceil(growth * lengths + deviation * np.sqrt(lengths)).astype(np.int64)
+            yield np.ceil(growth * lengths).astype(np.int64)
 
     def _read(self, pairs: np.ndarray) -> list[dict[str, np.ndarray]]:
         """Return the pairs with these numbers, without dropout."""

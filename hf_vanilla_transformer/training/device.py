@@ -1,4 +1,4 @@
-"""How training uses its device: one GPU per process, bfloat16 or not, and the fastest kernels for attention."""
+"""Prepare the device for training: one GPU per process, bfloat16 or float32, and the fastest attention."""
 
 import copy
 from collections.abc import Callable

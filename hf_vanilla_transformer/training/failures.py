@@ -1,4 +1,4 @@
-"""What can go wrong in a long run: SIGTERM, losses that are not finite, lost processes, no memory left."""
+"""Protect long runs: SIGTERM, non-finite losses, lost processes, too little memory."""
 
 import signal
 import sys

@@ -162,7 +162,7 @@ def event_loops():
 @pytest.mark.usefixtures("event_loops")
 @pytest.mark.filterwarnings("ignore")  # as outside the tests
 @settings(
-    max_examples=150,
+    max_examples=400,
     deadline=None,
     derandomize=True,  # the same cases in every run, so that a failure is reproducible
     database=None,

@@ -53,7 +53,6 @@ class TranslateDocumentsArguments(TranslateFlags):
 def run(args: TranslateDocumentsArguments) -> None:
     """Translate documents into a folder, and print the path of each translation; or a page from stdin to stdout."""
     from tqdm import tqdm
-    from transformers import set_seed
 
     if args.format == "html":
         _translate_page(args)
@@ -62,8 +61,6 @@ def run(args: TranslateDocumentsArguments) -> None:
         translate.run(args)
         return
     settings = args.settings()
-    if args.do_sample:
-        set_seed(args.seed)
     check_folder(args.output_dir)
     outputs = [Path(args.output_dir, Path(name).name) for name in args.documents]
     if len({path.resolve() for path in [*map(Path, args.documents), *outputs]}) < 2 * len(outputs):
@@ -89,11 +86,7 @@ def run(args: TranslateDocumentsArguments) -> None:
 
 def _translate_page(args: TranslateDocumentsArguments) -> None:
     """Translate a page from stdin to stdout."""
-    from transformers import set_seed
-
     settings = args.settings()
-    if args.do_sample:
-        set_seed(args.seed)
     page = open_standard_input()
     translator = args.load(args.model, args.dtype)
     # before stdin is read, so that a wrong language is reported even if nothing arrives there

@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Import:
-    """How to read files with parallel text, and what is in them.
+    """Settings for reading files with parallel text, and counts of what was read.
 
     Args:
         languages: source and target language.

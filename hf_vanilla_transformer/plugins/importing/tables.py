@@ -25,7 +25,7 @@ _QUOTINGS: tuple[dict[str, Any], ...] = ({"strict": True}, {"quoting": csv.QUOTE
 
 @dataclass(frozen=True)
 class Side:
-    """What tells the column of the sources or of the targets: its name or number, from 1, or else its language."""
+    """Find the column of the sources or of the targets by its name, by its number from 1, or else by its language."""
 
     language: str
     column: str | None = None
