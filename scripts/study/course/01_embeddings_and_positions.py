@@ -6,18 +6,19 @@
 # You will turn tokens into vectors, build the table of sinusoids, first in a loop and then without one, and show why a
 # step along the sentence is a rotation. About 45 minutes; the cells themselves need a few seconds.
 #
-# The lessons often mention *seeds*: five write-ups of the paper on the web, which this course corrects where they err.
+# The lessons point out *common mistakes*: claims and code that are wrong in popular write-ups of the paper.
 
 # %% tags=["install"]
 # Only on Colab: put a clone of the project into /content first. Elsewhere, install it as its README says.
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 if "google.colab" in sys.modules:
-    os.chdir("/content/hf_vanilla_transformer")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
-    os.chdir("scripts/study/course")
+    [course] = Path("/content").glob("*/scripts/study/course")  # whatever the clone is called
+    os.chdir(course)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "../../..[plots]"], check=True)
 
 # %%
 import math
@@ -35,9 +36,9 @@ torch.set_printoptions(precision=3, sci_mode=False)
 # %% [markdown]
 # ## From numbers to vectors
 #
-# A token is a number. As a one-hot vector, it is as wide as the vocabulary and equally far from every other: one seed
-# calls that the word's meaning, but there is none in it. The embedding matrix E (vocabulary, d_model) makes it short
-# and dense. E is learned, so that words that are used alike can get similar rows. Multiplying a one-hot vector by E
+# A token is a number. As a one-hot vector, it is as wide as the vocabulary and equally far from every other, so there
+# is no meaning in it, although some write-ups say so. The embedding matrix E (vocabulary, d_model) makes it short and
+# dense. E is learned, so that words that are used alike can get similar rows. Multiplying a one-hot vector by E
 # selects a row, so nobody builds the one-hot vector: `E[token]` is the same, and `nn.Embedding` does just that.
 
 # %%
@@ -48,8 +49,8 @@ print("one-hot @ E equals E[tokens]:", torch.equal(one_hot @ matrix, matrix[toke
 
 # %% [markdown]
 # The paper uses *one* matrix three times: for the encoder's input, the decoder's input and, transposed, the output
-# projection. It needs one vocabulary for both languages. One seed calls that a trick to be skipped, but without it the
-# base model has 60 % more parameters:
+# projection. It needs one vocabulary for both languages. A common mistake is to skip it as a mere trick: without it,
+# the base model has 60 % more parameters:
 
 # %%
 for tied in (True, False):
@@ -74,10 +75,9 @@ def embed(tokens, matrix):
 lesson_1.check_embed(embed)
 
 # %% [markdown]
-# **Why?** One seed asks, and has no answer. The matrix is also the output projection: with entries of standard
-# deviation `1/sqrt(d_model)`, the logits begin with variance 1. But a row then has a length of about 1, while a row
-# of sinusoids has `sqrt(d_model / 2)`, since `sin^2 + cos^2 = 1` in each pair. Unscaled, the position drowns the
-# word:
+# **Why?** The matrix is also the output projection: with entries of standard deviation `1/sqrt(d_model)`, the logits
+# begin with variance 1. But a row then has a length of about 1, while a row of sinusoids has `sqrt(d_model / 2)`,
+# since `sin^2 + cos^2 = 1` in each pair. Unscaled, the position drowns the word:
 
 # %%
 d_model = 512
@@ -97,11 +97,11 @@ for name, factor in (("unscaled", 1.0), ("scaled by sqrt(d_model)", d_model**0.5
 #
 # Attention has no order: without positions, a sentence is a bag of words (lesson 9 tests it). So each position gets a
 # vector of its own, as wide as the embedding, which is *added*. (The number of the position would be a poor choice: it
-# grows without limit, while sinusoids stay between -1 and 1.) The index i counts pairs of columns, and not columns, as
-# two seeds say: it runs to `d_model / 2`, and both columns of a pair have one frequency.
+# grows without limit, while sinusoids stay between -1 and 1.) The index i counts pairs of columns, and not single
+# columns: it runs to `d_model / 2`, and both columns of a pair have one frequency.
 #
-# Two of the seeds count `i` in steps of two *and* write `2 * i` in the exponent, and one gives the odd columns another
-# frequency than the even ones. Their picture looks alike, which is why nobody noticed:
+# Two common mistakes: to count `i` in steps of two *and* write `2 * i` in the exponent, and to give the odd columns a
+# different frequency from the even ones. Their pictures look alike, which is why they spread:
 
 # %%
 steps = torch.arange(0, 128, 2)
@@ -145,8 +145,9 @@ def positions(length, d_model):
 lesson_1.check_positions(positions)
 
 # %% [markdown]
-# The table is not learned, so in torch it is a *buffer* and not a parameter. One seed takes the state dict to hold
-# parameters only. It holds buffers, too, unless they are registered with `persistent=False`, like the package's table:
+# The table is not learned, so in torch it is a *buffer* and not a parameter. The state dict does not hold parameters
+# only, as is often said. It holds buffers, too, unless they are registered with `persistent=False`, like the package's
+# table:
 
 # %%
 layer = torch.nn.Module()

@@ -11,11 +11,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 if "google.colab" in sys.modules:
-    os.chdir("/content/hf_vanilla_transformer")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
-    os.chdir("scripts/study/course")
+    [course] = Path("/content").glob("*/scripts/study/course")  # whatever the clone is called
+    os.chdir(course)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "../../..[plots]"], check=True)
 
 # %%
 
@@ -53,17 +54,17 @@ for query in (torch.tensor([0.0, 9.0, 0.0]), torch.tensor([0.0, 2.0, 2.0]), torc
 # |---|---|---|
 # | in the encoder | previous encoder layer | previous encoder layer |
 # | in the decoder | previous decoder layer | previous decoder layer, without later positions (lesson 3) |
-# | from decoder to encoder | previous decoder layer | the **output** of the encoder, not its input as in one seed |
+# | from decoder to encoder | previous decoder layer | the **output** of the encoder (a common mistake: its input) |
 #
-# The query belongs to the word that looks, the keys to the words that it looks at (one seed exchanges the names). In
+# The query belongs to the word that looks, the keys to the words that it looks at (they are often exchanged). In
 # recurrent models, attention went from decoder to encoder: the query was the decoder's state at one step, and the
 # encoder's states were both keys and values. That relates words of two sentences. Self-attention relates the words of
 # one: in "The animal didn't cross the street because it was too tired", the word "it" can attend to "animal". Whether
 # it does depends on the projections, which are learned.
 #
 # Each is projected by a matrix of its own first: `Q = x W^Q`, `K = x W^K`, `V = x W^V`. In self-attention, all three
-# come from the same `x`, but they are not equal, although two seeds say so. Key and query need the same width `d_k`;
-# there are as many values as keys; the width `d_v` of the values is free.
+# come from the same `x`, but they are not equal, as is often said. Key and query need the same width `d_k`; there are
+# as many values as keys; the width `d_v` of the values is free.
 #
 # ## Why divide by the square root of d_k?
 #
@@ -118,8 +119,8 @@ lesson_2.check_scaled_scores(scaled_scores)
 # Write all of the equation: scores, softmax over the keys, weighted mean of the values.
 #
 # Mind the order, because the write-ups on the web differ: it is the *scores* that are divided, before the softmax, and
-# not the result; and in the softmax's denominator, the sum runs over all keys j: `exp(q.k_i) / sum_j exp(q.k_j)`. One
-# seed's formula ends before V: that gives only the weights.
+# not the result; and in the softmax's denominator, the sum runs over all keys j: `exp(q.k_i) / sum_j exp(q.k_j)`. A
+# formula that ends before V gives only the weights.
 
 
 # %% tags=["exercise"]
@@ -151,8 +152,8 @@ print(f"the package divides by {1 / layer.scaling:.0f} = sqrt({layer.d_k}); the 
 print(weights[0, 0])
 
 # %% [markdown]
-# **Does each word attend most to itself?** Two of the seeds of this course say that a vector's product with itself is
-# the largest one. It is not: a longer vector in a similar direction wins, `q . k = |q| |k| cos`. And the scores are
+# **Does each word attend most to itself?** A common mistake is that a vector's product with itself is always the
+# largest one. It is not: a longer vector in a similar direction wins, `q . k = |q| |k| cos`. And the scores are
 # products of *different* projections of the two words, so that the model can learn whether a word attends to itself.
 
 # %%

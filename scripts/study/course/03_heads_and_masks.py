@@ -11,11 +11,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 if "google.colab" in sys.modules:
-    os.chdir("/content/hf_vanilla_transformer")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
-    os.chdir("scripts/study/course")
+    [course] = Path("/content").glob("*/scripts/study/course")  # whatever the clone is called
+    os.chdir(course)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "../../..[plots]"], check=True)
 
 # %%
 import matplotlib.pyplot as plt
@@ -63,9 +64,9 @@ print("not moved: ", tuple((query @ key.transpose(2, 3)).shape))
 print("moved:     ", tuple((query.transpose(1, 2) @ key.transpose(1, 2).transpose(2, 3)).shape))
 
 # %% [markdown]
-# One seed argues that the second is better because 8 x 33 x 33 = 8712 numbers hold more information than
-# 33 x 8 x 8 = 2112. The number of scores proves nothing (for sentences of 4 words, the wrong product has more). The
-# reason is what the scores compare: attention is between words.
+# The second is right, but not because its 8 x 33 x 33 = 8712 numbers hold more information than the 33 x 8 x 8 = 2112
+# of the first, as is sometimes argued. The number of scores proves nothing (for sentences of 4 words, the wrong
+# product has more). The reason is what the scores compare: attention is between words.
 #
 # The other mistake is `view(batch, 8, 33, 64)`, without `transpose`. It has the right shape, and no error tells you
 # that its "head 1" holds pieces of the first words. Look at three words and two heads, each number being 10 *
@@ -79,8 +80,8 @@ print("view only:       head 1 holds", words.view(1, 2, 3, 1)[0, 0].flatten().to
 # %% [markdown]
 # ## Exercise 1: scores of all heads
 #
-# Keys may have another length S than queries: in the attention from decoder to encoder, they do. (One seed reshapes
-# keys with the query's length, which works until the two sentences differ.)
+# Keys may have another length S than queries: in the attention from decoder to encoder, they do. (A common mistake is
+# to reshape the keys with the query's length, which works until the two sentences differ.)
 
 
 # %% tags=["exercise"]
@@ -98,9 +99,9 @@ lesson_3.check_head_scores(head_scores)
 # %% [markdown]
 # ## What breaks when heads share their weights
 #
-# One seed gives all heads one small matrix of 64 x 64, applied to each head's 64 columns of the embedding. The shapes
-# are right, and the parameters are 64 times fewer. But then head 1 can read only the first 64 columns of its input.
-# Here, with 4 heads of width 16, we change one column of the input and see which heads notice:
+# A common mistake is to give all heads one small matrix of 64 x 64, applied to each head's 64 columns of the
+# embedding. The shapes are right, and the parameters are 64 times fewer. But then head 1 can read only the first 64
+# columns of its input. Here, with 4 heads of width 16, we change one column of the input and see which heads notice:
 
 # %%
 config = VanillaTransformerConfig(vocab_size=50, d_model=64, num_heads=4, d_ff=128, dropout=0.0)
@@ -193,11 +194,10 @@ for axis, (title, mask) in zip(
 # ## Exercise 4: masked weights
 #
 # Hide a key by a score so low that its weight becomes exactly 0. (Section 3.2.3 of the paper says so: "masking out
-# (setting to -inf)". One seed did not find it there.) The mask is True where attention is allowed. Return the
-# weights after the softmax. Three traps:
+# (setting to -inf)".) The mask is True where attention is allowed. Return the weights after the softmax. Three traps:
 #
-# - What does True mean? One seed's masks are 1 where attention is hidden, but its attention hides where the mask is 0:
-#   words see only the padding and the future.
+# - What does True mean? If masks are 1 where attention is hidden, but the attention hides where the mask is 0, words
+#   see only the padding and the future. That is a common mistake.
 # - `scores.masked_fill(...)` returns a new tensor; `masked_fill_` changes the old one.
 # - A row may have no allowed key at all, as in an empty sentence. It must not become NaN: use the lowest *finite*
 #   number, `torch.finfo(scores.dtype).min`, and not `-inf`. A number such as -1e9 does not exist in float16: it
@@ -217,15 +217,15 @@ def masked_weights(scores, mask):
 lesson_3.check_masked_weights(masked_weights)
 
 # %% [markdown]
-# Another seed sets the *weights* of hidden keys to 0 and normalises the rows again. In exact arithmetic that is the
-# same, since both are `exp(score) / (sum of the allowed exp(scores))`. Its example, a row of the causal mask:
+# Others set the *weights* of hidden keys to 0 and normalise the rows again. In exact arithmetic that is the same,
+# since both are `exp(score) / (sum of the allowed exp(scores))`. An example, a row of the causal mask:
 
 # %%
 scores = torch.tensor([3.5, 3.62, 1.0])
 after = scores.softmax(-1) * torch.tensor([1, 1, 0])
 before = scores.masked_fill(torch.tensor([False, False, True]), torch.finfo(torch.float32).min).softmax(-1)
 print("zeroed and normalised again:", after / after.sum(), " masked before:", before)
-# another seed's example, with its score of -1e9, which is low enough in float32
+# another example, with a score of -1e9, which is low enough in float32
 print("2 of 4 hidden:", torch.tensor([3.5, 2.9, 1, 1]).masked_fill(torch.arange(4) >= 2, -1e9).softmax(-1))
 print("-1e9 in float16:", torch.tensor(-1e9).half().item())
 

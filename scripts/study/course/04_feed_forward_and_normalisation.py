@@ -12,11 +12,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 if "google.colab" in sys.modules:
-    os.chdir("/content/hf_vanilla_transformer")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
-    os.chdir("scripts/study/course")
+    [course] = Path("/content").glob("*/scripts/study/course")  # whatever the clone is called
+    os.chdir(course)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "../../..[plots]"], check=True)
 
 # %%
 import matplotlib.pyplot as plt
@@ -35,7 +36,7 @@ torch.set_printoptions(precision=3, sci_mode=False)
 #
 # Two linear layers with biases and a ReLU between them, applied to every position alone. The hidden layer is wider:
 # d_ff = 2048 for d_model = 512. All positions share the weights; every layer of the stack has its own. No residual in
-# here: the layer around it adds it. (One seed adds it in both places.)
+# here: the layer around it adds it. (A common mistake is to add it in both places.)
 
 
 # %% tags=["exercise"]
@@ -73,11 +74,10 @@ print("position 3 changed; the outputs change by", changes)
 #
 # Mean and variance are over the columns of one position. The variance is the mean of the squared differences (torch's
 # `var` divides by one less, unless `correction=0`). Weight and bias have one number per column, learned, the same at
-# all positions: 2 d_model parameters, not 2. (One seed
-# applies them to each sentence as a whole.)
+# all positions: 2 d_model parameters, not 2. (A common mistake is to apply them to each sentence as a whole.)
 #
-# The seeds have three variants that are not this: `std + eps`; the standard deviation that divides by n - 1; and, in
-# one, the bias inside the denominator. With bias 0 and many columns, none shows.
+# Three common mistakes: `std + eps`; the standard deviation that divides by n - 1; and the bias inside the
+# denominator. With bias 0 and many columns, none shows.
 
 
 # %% tags=["exercise"]
@@ -117,13 +117,13 @@ for name, norm in (("layer norm", nn.LayerNorm(32)), ("batch norm", nn.BatchNorm
 #
 # ## Exercise 3: the sub-layer
 #
-# The paper: dropout "to the output of each sub-layer, before it is added to the sub-layer input and normalized". One
-# seed drops out after the norm, another normalises before the sub-layer.
+# The paper: dropout "to the output of each sub-layer, before it is added to the sub-layer input and normalized".
+# Common mistakes are to drop out after the norm, and to normalise before the sub-layer.
 #
-# The paper also applies dropout to the sums of embeddings and positions, in both stacks (one seed creates a dropout
-# there and never applies it). Two seeds add it to the attention weights and after the ReLU. The paper mentions
-# neither, but later versions of its authors' code have both: `attention_dropout` and `activation_dropout` in the
-# package, 0 by default.
+# The paper also applies dropout to the sums of embeddings and positions, in both stacks (where some code creates a
+# dropout and never applies it). Others add it to the attention weights and after the ReLU. The paper mentions neither,
+# but later versions of its authors' code have both: `attention_dropout` and `activation_dropout` in the package, 0 by
+# default.
 
 
 # %% tags=["exercise"]
@@ -138,9 +138,9 @@ lesson_4.check_sublayer_connection(sublayer_connection)
 # %% [markdown]
 # ## What residuals do
 #
-# `x + F(x)` has the derivative `1 + F'(x)`. The seeds conclude that gradients cannot vanish. They vanish less: here
-# is the gradient's size at the input of 12 layers of width 32, with and without residuals, and with post-norm, which
-# scales the 1 down at every layer, and pre-norm, which does not.
+# `x + F(x)` has the derivative `1 + F'(x)`. That gradients then cannot vanish is a common mistake. They vanish less:
+# here is the gradient's size at the input of 12 layers of width 32, with and without residuals, and with post-norm,
+# which scales the 1 down at every layer, and pre-norm, which does not.
 
 
 # %%
@@ -168,9 +168,9 @@ for kind in ("no residual", "residual", "post-norm", "pre-norm"):
     print(f"{kind:12} gradient at the input {gradient:.1e}, variance of the output {variance:.1e}")
 
 # %% [markdown]
-# **Post-norm or pre-norm?** The paper's is post-norm: normalise after the addition. One seed draws its pictures in
-# another order, norm first, as most later models have it: that is easier to train without warm-up when deep, but its
-# states grow from layer to layer, and need one more norm at the end. The states of a model of 6 layers, untrained:
+# **Post-norm or pre-norm?** The paper's is post-norm: normalise after the addition. Pictures often show another order,
+# norm first, as most later models have it: that is easier to train without warm-up when deep, but its states grow from
+# layer to layer, and need one more norm at the end. The states of a model of 6 layers, untrained:
 
 # %%
 deep = VanillaTransformerForConditionalGeneration(

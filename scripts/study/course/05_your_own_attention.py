@@ -10,11 +10,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 if "google.colab" in sys.modules:
-    os.chdir("/content/hf_vanilla_transformer")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
-    os.chdir("scripts/study/course")
+    [course] = Path("/content").glob("*/scripts/study/course")  # whatever the clone is called
+    os.chdir(course)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "../../..[plots]"], check=True)
 
 # %%
 import matplotlib.pyplot as plt
@@ -122,7 +123,7 @@ print("largest difference of a loss to the package's:", max(differences))
 implementations["yours"] = "course_student"
 
 # %% [markdown]
-# The losses are equal but for rounding, since the seed, the data and the computation are the same.
+# The losses are equal but for rounding, since the random seed, the data and the computation are the same.
 #
 # ## Real sentences
 #
@@ -201,4 +202,4 @@ print(f"copy task, every word sees only its neighbours in self-attention: last l
 # - To replace the attention of a model, write one function of (module, query, key, value, mask, scaling), `register`
 #   it, and call `set_attn_implementation`.
 # - The output has the heads after the words; the mask is added before the softmax.
-# - Same seed, same data, same computation: the same loss. That is the strongest test of a re-implementation.
+# - Same random seed, same data, same computation: the same loss. That is the strongest test of a re-implementation.

@@ -10,11 +10,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 if "google.colab" in sys.modules:
-    os.chdir("/content/hf_vanilla_transformer")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
-    os.chdir("scripts/study/course")
+    [course] = Path("/content").glob("*/scripts/study/course")  # whatever the clone is called
+    os.chdir(course)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "../../..[plots]"], check=True)
 
 # %%
 import random
@@ -56,10 +57,10 @@ axis.set(xlabel="step", ylabel="learning rate")
 axis.legend()
 
 # %% [markdown]
-# Why warm up? One of the write-ups that lesson 1 calls seeds says: because gradients are large at first. In Adam,
-# their size cancels out: an update is about `lr * mean / root of the mean square` of the latest gradients. But at
-# first these are means of very few gradients, so that the direction is almost random, and post-norm models are
-# especially sensitive to large early steps. A small learning rate lets the means settle.
+# Why warm up? Not because gradients are large at first, which is a common mistake. In Adam, their size cancels out: an
+# update is about `lr * mean / root of the mean square` of the latest gradients. But at first these are means of very
+# few gradients, so that the direction is almost random, and post-norm models are especially sensitive to large early
+# steps. A small learning rate lets the means settle.
 #
 # ## Cross-entropy
 #
@@ -194,12 +195,12 @@ for name, settings in (("grid", grid), ("random", trials)):
 
 # %% [markdown]
 # **How sure is that?** Before you believe a difference between settings, train each with several random seeds. (Equal
-# seeds do not give equal numbers on other hardware.) Models from different random seeds make different errors: the
-# mean of their probabilities, an *ensemble*, is usually better than each of them. One of the write-ups guarantees 2 to
-# 3 percent, but nothing does. The package has `Ensemble` for translation.
+# random seeds do not give equal numbers on other hardware.) Models from different random seeds make different errors:
+# the mean of their probabilities, an *ensemble*, is usually better than each of them. A gain of 2 to 3 percent is
+# sometimes promised, but nothing guarantees it. The package has `Ensemble` for translation.
 
 # %%
-print("the last loss of three seeds:", [round(train([3e-3] * 100, seed)[-1], 2) for seed in range(3)])
+print("the last loss with three random seeds:", [round(train([3e-3] * 100, seed)[-1], 2) for seed in range(3)])
 generator = torch.Generator().manual_seed(0)
 classes = torch.randint(0, 5, (400,), generator=generator)
 votes = [F.one_hot(classes, 5) + torch.randn(400, 5, generator=generator) for _ in range(3)]

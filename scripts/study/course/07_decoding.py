@@ -9,11 +9,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 if "google.colab" in sys.modules:
-    os.chdir("/content/hf_vanilla_transformer")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
-    os.chdir("scripts/study/course")
+    [course] = Path("/content").glob("*/scripts/study/course")  # whatever the clone is called
+    os.chdir(course)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "../../..[plots]"], check=True)
 
 # %%
 import itertools
@@ -44,10 +45,10 @@ print("logits", tuple(logits.shape), " probabilities of the next word", logits[0
 # %% [markdown]
 # ## Exercise 1: greedy search
 #
-# Take the most probable next word, append it, repeat. Feed back *all* words so far: the decoder attends to them. (One
-# seed feeds back only the last word; its output is twelve times the same token, as many as the source has, where a
-# translator would go on until the end token. The package feeds back only the last word, too, but keeps the keys and
-# values of the earlier words in a cache: the same result, faster.)
+# Take the most probable next word, append it, repeat. Feed back *all* words so far: the decoder attends to them. (A
+# common mistake is to feed back only the last word: the output is the same token again and again, as many as the
+# source has, where a translator would go on until the end token. The package feeds back only the last word, too, but
+# keeps the keys and values of the earlier words in a cache: the same result, faster.)
 
 
 # %% tags=["exercise"]

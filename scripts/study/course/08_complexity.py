@@ -10,11 +10,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 if "google.colab" in sys.modules:
-    os.chdir("/content/hf_vanilla_transformer")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
-    os.chdir("scripts/study/course")
+    [course] = Path("/content").glob("*/scripts/study/course")  # whatever the clone is called
+    os.chdir(course)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "../../..[plots]"], check=True)
 
 # %%
 import time
@@ -32,10 +33,9 @@ torch.set_grad_enabled(False)
 # %% [markdown]
 # ## A recurrent network in two directions
 #
-# A recurrent network reads word after word; its state at word t depends on word t and the words *before* it. (One seed
-# says: only on those after it. It is the other way round.) The states of a second network, which reads backwards,
-# depend on the words after t. Side by side, the two know all words: a bidirectional network. Its output is twice as
-# wide.
+# A recurrent network reads word after word; its state at word t depends on word t and the words *before* it. (Not on
+# those after it, which is a common mistake.) The states of a second network, which reads backwards, depend on the
+# words after t. Side by side, the two know all words: a bidirectional network. Its output is twice as wide.
 
 # %%
 recurrent = nn.LSTM(8, 8, batch_first=True, bidirectional=True)

@@ -11,11 +11,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 if "google.colab" in sys.modules:
-    os.chdir("/content/hf_vanilla_transformer")
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plots]"], check=True)
-    os.chdir("scripts/study/course")
+    [course] = Path("/content").glob("*/scripts/study/course")  # whatever the clone is called
+    os.chdir(course)
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "../../..[plots]"], check=True)
 
 # %%
 import torch
@@ -200,13 +201,12 @@ lesson_9.check_diagnosis(diagnosis)
 # %% [markdown]
 # ## Bugs that no experiment on shapes finds
 #
-# The seeds of this course, five write-ups about the paper, contain most of these faults, and more: a layer norm with
-# `std + eps` (lesson 4), greedy decoding that feeds back only the last word (lesson 7), a decoder whose
-# self-attention reads the encoder's output, so that the words of the target never see each other, and whose residual
-# adds the value instead of the query. Some of their code cannot run: `forward` is indented into `__init__`, where
-# nobody finds it, a table changes its shape in the loop that fills it, `d_model / h` is used where a shape needs `//`,
-# and there is no `torch.unit8`. `tests/test_common_mistakes.py` tests for common mistakes that do run: read it as a
-# catalogue.
+# Popular write-ups of the paper contain most of these faults, and more: a layer norm with `std + eps` (lesson 4),
+# greedy decoding that feeds back only the last word (lesson 7), a decoder whose self-attention reads the encoder's
+# output, so that the words of the target never see each other, and whose residual adds the value instead of the query.
+# Some of their code cannot run: `forward` is indented into `__init__`, where nobody finds it, a table changes its
+# shape in the loop that fills it, `d_model / h` is used where a shape needs `//`, and there is no `torch.unit8`.
+# `tests/test_common_mistakes.py` tests for common mistakes that do run: read it as a catalogue.
 #
 # ## What to remember
 #

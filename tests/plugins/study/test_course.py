@@ -3,8 +3,10 @@
 import ast
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -113,7 +115,7 @@ def test_every_check_rejects_wrong_answers_with_different_messages(course, lesso
 def test_all_lessons_install_the_same_way_and_none_gives_pip_a_name():
     installs = {code for lesson in LESSONS for kind, code in cells(lesson) if kind == "install"}
     assert len(installs) == 1
-    assert '".[plots]"' in installs.pop()
+    assert '"../../..[plots]"' in installs.pop()
     assert all("install" in [kind for kind, _ in cells(lesson)] for lesson in LESSONS)
 
 
@@ -134,15 +136,49 @@ def test_the_experiments_of_lesson_9_tell_all_faults_apart(course):
     assert len({healthy, *signatures}) == 13
 
 
-def test_the_tables_of_the_seeds_name_what_exists():
-    tables = (COURSE / "README.md").read_text(encoding="utf-8").split("## What the seeds say")[1]
+def test_on_colab_a_lesson_installs_the_clone_whatever_it_is_called(tmp_path, monkeypatch):
+    folder = tmp_path / "hf-vanilla-transformer" / "scripts" / "study" / "course"
+    folder.mkdir(parents=True)
+    (tmp_path / "sample_data").mkdir()
+    [install, *_] = [code for kind, code in cells(LESSONS[0]) if kind == "install"]
+    commands = []
+    monkeypatch.setattr(subprocess, "run", lambda command, check: commands.append((command, Path.cwd(), check)))
+    monkeypatch.chdir(tmp_path)
+    assert '"/content"' in install
+    code = compile(install.replace('"/content"', repr(str(tmp_path))), "install", "exec")
+    exec(code, {})
+    assert commands == []
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    exec(code, {})
+    [(command, where, check)] = commands
+    assert (where, check) == (folder, True)
+    path, extras = command[-1].split("[")
+    assert (where / path).resolve() == tmp_path / "hf-vanilla-transformer"
+    assert extras == "plots]"
+    # a clone whose name cannot be imported does not hide the installed package from the lesson
+    assert Path.cwd() == folder
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
+def test_a_notebook_shows_only_the_message_of_a_failed_check(course, lesson):
+    checks = __import__(f"checks.lesson_{int(lesson.name[:2])}", fromlist=["checks"])
+    for name, answers_by_words in answers(lesson)["WRONG_ANSWERS"].items():
+        for answer in (lambda *args, **settings: None, *answers_by_words.values()):
+            with pytest.raises(AssertionError) as error:
+                getattr(checks, f"check_{name}")(answer)
+            # what IPython prints instead of a traceback
+            assert error.value._render_traceback_() == [str(error.value)], name
+
+
+def test_the_tables_of_the_write_ups_name_what_exists():
+    tables = (COURSE / "write_ups.md").read_text(encoding="utf-8")
     rows = [
         line for line in tables.splitlines() if line.startswith("|") and not line.startswith(("| section |", "|---"))
     ]
     # a title may be wrapped in the comments of its source
     texts = {str(int(lesson.name[:2])): lesson.read_text(encoding="utf-8").replace("\n# ", " ") for lesson in LESSONS}
     tests = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py"))
-    assert len(re.findall(r"^### Seed \d{3}$", tables, re.MULTILINE)) == 5
+    assert len(re.findall(r"^## Write-up \d{3}$", tables, re.MULTILINE)) == 5
     for row in rows:
         section, covered = (cell.strip() for cell in row.strip("|").split("|"))
         assert section, row

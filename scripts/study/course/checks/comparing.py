@@ -6,14 +6,22 @@ from typing import Any
 import torch
 
 
+class CheckError(AssertionError):
+    """An exercise is not solved yet. A notebook shows the message alone, without a traceback through the checks."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython prints instead of a traceback, which would show the solution."""
+        return [str(self)]
+
+
 def require(condition: Any, message: str) -> None:
-    """Raise an AssertionError with the message unless the condition holds."""
+    """Raise `CheckError` with the message unless the condition holds."""
     if not condition:
-        raise AssertionError(message)
+        raise CheckError(message)
 
 
 def require_result(name: str, result: Any) -> None:
-    """Raise an AssertionError if an exercise was not done yet."""
+    """Raise `CheckError` if an exercise was not done yet."""
     require(result is not None, f"{name} returns nothing yet: replace its dots by your code.")
 
 
@@ -29,11 +37,11 @@ def compare(name: str, result: Any, expected: Any, mistakes: Mapping[str, Any]) 
         mistakes: results of common mistakes, by the message that explains each.
 
     Raises:
-        AssertionError: if the result is not the expected one.
+        CheckError: if the result is not the expected one.
     """
     require_result(name, result)
     if isinstance(result, tuple) and not isinstance(expected, tuple):
-        raise AssertionError(f"{name} returns a tuple of {len(result)}: return the result alone.")
+        raise CheckError(f"{name} returns a tuple of {len(result)}: return the result alone.")
     result = torch.as_tensor(result, dtype=torch.float64)
     expected = torch.as_tensor(expected, dtype=torch.float64)
     if close(result, expected):
@@ -48,7 +56,7 @@ def compare(name: str, result: Any, expected: Any, mistakes: Mapping[str, Any]) 
     difference = (result - expected).abs()
     # NaN counts as the largest difference
     index = tuple(int(i) for i in torch.unravel_index(difference.nan_to_num(torch.inf).argmax(), difference.shape))
-    raise AssertionError(
+    raise CheckError(
         f"{name} has the right shape but wrong values: at {index} it is {result[index]:.4f}, "
         f"expected {expected[index]:.4f}."
     )

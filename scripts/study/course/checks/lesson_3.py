@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from .comparing import compare, require, require_result
+from .comparing import CheckError, compare, require, require_result
 
 
 def check_head_scores(answer: Callable) -> None:
@@ -124,6 +124,6 @@ def check_masked_weights(answer: Callable) -> None:
         half = answer(scores.half(), mask)
     except RuntimeError as error:
         message = f"masked_weights fails in float16 ({error}). Use torch.finfo(scores.dtype).min."
-        raise AssertionError(message) from error
+        raise CheckError(message) from error
     require(half.isfinite().all(), "masked_weights: not finite in float16. Use torch.finfo(scores.dtype).min.")
     print("masked_weights is correct.")

@@ -7,7 +7,7 @@ from decoding_model import random_model
 
 from hf_vanilla_transformer.model.generation_vanilla_transformer import gnmt_length_penalty
 
-from .comparing import compare, require, require_result
+from .comparing import CheckError, compare, require, require_result
 
 SOURCES = torch.tensor([[5, 9, 3, 7], [4, 4, 10, 6], [11, 3, 8, 5], [7, 6, 5, 4]])
 LENGTH = 6
@@ -94,7 +94,7 @@ def check_beam_search(answer: Callable) -> None:
                 message + f"but {expected.tolist()} has {best:.3f}: rank the candidates of all beams together, by "
                 "the sum of the log-probabilities of all their words.",
             )
-            raise AssertionError(
+            raise CheckError(
                 message + f"more than the {beams} best candidates of each step lead to: keep no more and no others."
             )
     print("beam_search is correct: it agrees with generate().")
