@@ -73,7 +73,11 @@ SHORTENED = {
 }
 SHORTENED["tune"] += ["--train_file", "data/train", "--validation_file", "data/val"]  # not 30,000 phrases
 # Numbers of Python code that are replaced for the same reason
-SHORTENED_CODE = {"max_steps=2000": "max_steps=2", "max_tokens=4096": "max_tokens=256"}
+SHORTENED_CODE = {
+    "max_steps=200,": "max_steps=2,",
+    "max_tokens=1024": "max_tokens=256",
+    'splits()["train"]': 'splits()["train"][:40]',
+}
 
 
 def reason_not_to_run(command: str) -> str | None:
@@ -188,7 +192,7 @@ def names_for_code() -> dict[str, object]:
     transformer.encoder.norm = None
     transformer.decoder.norm = None
     embedding = torch.nn.Embedding(40, 16)
-    return {"english": EN, "german": DE, "sentences": EN[:4], "transformer": transformer, "embedding": embedding}
+    return {"sentences": EN[:4], "transformer": transformer, "embedding": embedding}
 
 
 # from peft, and from torch, because the pages do not say use_cpu
