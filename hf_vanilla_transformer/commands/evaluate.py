@@ -18,8 +18,6 @@ from .evaluation_text import EvaluationText, read_text
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
 
-PRINTS_RESULTS = True
-
 # The columns of the table of scores, which are 79 characters wide
 _TITLES = {
     "sentences": "sentences",

@@ -152,8 +152,6 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         time=f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes",
         license=license,
         validation=_about_ten_updates(training.get("validation", [])),
-        # As a literal of Python, in the example of use, which quotes and line breaks must not end.
-        example=json.dumps(training.get("example", "Hello!"), ensure_ascii=False),
         scores=scores,
         metrics=_METRICS,
     )

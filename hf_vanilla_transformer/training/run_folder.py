@@ -139,24 +139,6 @@ def compare_validations(before: Settings, settings: Settings) -> bool:
     return all(decided_by(name, settings) is not Decides.SCORES for name in differences(before, settings))
 
 
-def check_continues(before: Settings, settings: Settings, checkpoint: str) -> None:
-    """Check that a run can start from a checkpoint of another run, at its position in the text.
-
-    Raises:
-        ValueError: if a change of settings would change the batches, or would be undone by the checkpoint.
-    """
-    reasons = {
-        Decides.BATCHES: "which changes the batches",
-        Decides.OPTIMIZER: "but the optimizer resumes with its former settings",
-    }
-    for name, change in differences(before, settings).items():
-        if reason := reasons.get(decided_by(name, settings)):
-            raise UserError(
-                f"--resume_from_checkpoint {checkpoint}: {change}, {reason}. To start from these weights instead, "
-                f"give --model_name_or_path {checkpoint}."
-            )
-
-
 def renames_text(before: Settings, settings: Settings) -> bool:
     """Return whether the training text of a run now has another name."""
     names = {name for name in {**before, **settings} if meaning(name).content == TEXT} - {TEXT}
