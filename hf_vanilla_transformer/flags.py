@@ -24,10 +24,8 @@ _Number = TypeVar("_Number", int, float)
 class Decides(Enum):
     """What a flag decides in a training run, and so whether it may change when the same command resumes the run."""
 
-    BATCHES = auto()  # which pairs form which batch: may not change, or the run would skip and repeat text
-    OPTIMIZER = auto()  # restored from a checkpoint, so a change would have no effect: may not change
     SIZES = auto()  # of the model: may not change
-    LEARNING = auto()  # what is learned from the batches: may not change
+    LEARNING = auto()  # how it is trained, and on what: may not change
     LENGTH = auto()  # when training ends: may change unless the schedule depends on it
     SCORES = auto()  # of the validation: may change, but earlier validations are then not comparable
     NOTHING = auto()  # neither the model nor its scores: may change

@@ -134,7 +134,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             model_name=title,
             eval_results=[result for part in scores for result in _eval_results(part, in_words)] or None,
         ),
-        template_str=_read_template(),
+        template_str=Path(__file__).with_name("card_template.md").read_text("utf-8"),
         name=title,
         # Not the path of a local folder, which says something about this machine.
         location=json.dumps(details.name or title),
@@ -209,14 +209,6 @@ def _eval_results(scores: JsonObject, in_words: Callable[[str | None], str]) -> 
         for metric, label in _METRICS.items()
         if metric in scores
     ]
-
-
-def _read_template() -> str:
-    """Return the template of the card, from the installed package or from a checkout of the repository."""
-    package = Path(__file__).parent.parent
-    # An installed package has the folder inside, a checkout beside it: see `package-dir` in pyproject.toml.
-    files = (folder / "model_cards" / "template.md" for folder in (package, package.parent))
-    return next(file for file in files if file.is_file()).read_text("utf-8")
 
 
 def _read_object(file: Path) -> JsonObject:

@@ -198,7 +198,7 @@ def _resolve(
     data = _resolve_directions(config, data)
     if recorded:
         args.keep_precision(recorded)
-    return Recipe(model, data, args, config, recorded)
+    return Recipe(model, data, args, config, str(args.output_dir), recorded)
 
 
 def _resolve_directions(config: VanillaTransformerConfig, data: DataArguments) -> DataArguments:

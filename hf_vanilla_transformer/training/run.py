@@ -17,7 +17,7 @@ from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record
-from .arguments import AUTO, PAIRS, Recipe, check_reporters
+from .arguments import AUTO, Recipe, check_reporters
 from .checkpoints import find_fault, newest_checkpoint
 from .failures import explain_failures
 from .progress import print_lines
@@ -160,7 +160,7 @@ class _Run:
                 names = ", ".join(data.dataset_name or [])
                 raise UserError(f"{names} has no validation split, which early stopping needs.")
             self.args.eval_strategy = IntervalStrategy.NO
-        self.settings |= {PAIRS: text.num_pairs, **text.contents}
+        self.settings |= text.contents
         check_same_run(recorded, self.settings, self.folder)
         return text
 

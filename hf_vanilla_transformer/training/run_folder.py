@@ -14,9 +14,9 @@ from transformers import Seq2SeqTrainingArguments
 from ..errors import UserError
 from ..files import SETTINGS, check_folder, read_yaml, write_whole
 from ..flags import Decides, Settings
-from .arguments import PAIRS, PROCESSES, TEXT, VALIDATION, ModelArguments, Recipe, decided_by, meaning
+from .arguments import PROCESSES, TEXT, VALIDATION, ModelArguments, Recipe, decided_by, meaning
 
-_TEXTS = (PAIRS, TEXT, VALIDATION)  # known once the text has been read
+_TEXTS = (TEXT, VALIDATION)  # known once the text has been read
 FACTS = (PROCESSES, *_TEXTS)  # recorded with the settings, but not flags
 
 
@@ -121,15 +121,14 @@ def differences(before: Settings, settings: Settings) -> dict[str, str]:
     The same text under another name is no change. Text that has not been read yet is taken to be the same.
     """
     now = {**{name: before[name] for name in _TEXTS if name in before}, **settings}
-    same = {name for name in (TEXT, VALIDATION) if name in before and before[name] == now[name]}
+    same = {name for name in _TEXTS if name in before and before[name] == now[name]}
     changes: dict[str, str] = {}
     for name in {**before, **now}:
         known = meaning(name)
         if before.get(name) == now.get(name) or known.content in same or not known.recorded:
             continue
         # A digest says nothing to the user
-        is_digest = name in (TEXT, VALIDATION)
-        values = "has changed" if is_digest else f"was {before.get(name)}, now {now.get(name)}"
+        values = "has changed" if name in _TEXTS else f"was {before.get(name)}, now {now.get(name)}"
         changes[name] = f"{name} {values}"
     return changes
 

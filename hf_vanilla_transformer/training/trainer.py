@@ -22,11 +22,11 @@ from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent
 from .arguments import NOAM, VanillaTransformerTrainingArguments
-from .checkpoints import UNFINISHED, ResumedState, write_checksums
+from .checkpoints import UNFINISHED, write_checksums
 from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
 from .failures import UpdateGuard
-from .progress import OverfittingNotice, RunCurve, TrainingMeter
+from .progress import OverfittingNotice, ResumedState, RunCurve, TrainingMeter
 from .r_drop import r_drop_loss
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name

@@ -222,13 +222,13 @@ def test_any_other_flag_of_transformers_changes_what_is_learned(name):
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "gradient_accumulation_steps", "seed", "data_seed", *CHANGE_THE_TEXT])
-def test_flags_that_change_the_batches_are_known_to(name):
-    assert decided_by(name, {"lr_scheduler_type": "noam"}) is Decides.BATCHES
+def test_flags_that_change_the_batches_change_what_is_learned(name):
+    assert decided_by(name, {"lr_scheduler_type": "noam"}) is Decides.LEARNING
 
 
-def test_every_flag_of_the_text_changes_the_batches_except_that_of_the_validation():
+def test_every_flag_of_the_text_changes_what_is_learned_except_that_of_the_validation():
     assert [
-        flag.name for flag in dataclasses.fields(DataArguments) if meaning(flag.name).decides is not Decides.BATCHES
+        flag.name for flag in dataclasses.fields(DataArguments) if meaning(flag.name).decides is not Decides.LEARNING
     ] == ["validation_file"]
 
 
