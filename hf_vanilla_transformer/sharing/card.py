@@ -151,19 +151,10 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         settings=yaml.safe_dump(training.get("settings", {}), sort_keys=False, allow_unicode=True).strip(),
         time=f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes",
         license=license,
-        validation=_about_ten_updates(training.get("validation", [])),
+        validation=training.get("validation", [])[-10:],
         scores=scores,
         metrics=_METRICS,
     )
-
-
-def _about_ten_updates(rows: list[JsonObject]) -> list[JsonObject]:
-    """Return the rows of about ten of the updates after which there was a validation, including the last."""
-    # Several validation texts have a row each after the same update.
-    updates = list(dict.fromkeys(row["updates"] for row in rows))
-    # Counted from the end, so that the last one is always among them.
-    chosen = set(updates[::-1][:: max(1, len(updates) // 10)])
-    return [row for row in rows if row["updates"] in chosen]
 
 
 def _different(texts: Iterable[str | None]) -> list[str] | None:

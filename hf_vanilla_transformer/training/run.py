@@ -1,38 +1,60 @@
-"""Train a model from text to a saved folder: `vanilla-transformer train` and `accelerate launch scripts/train.py`."""
+"""Train a model from text to a saved folder, or resume the run in that folder, as `vanilla-transformer train`."""
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 from accelerate.utils import gather_object
+from filelock import FileLock, Timeout
 from transformers import IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
 from ..data.languages import not_languages
 from ..data.tokenizer import check_tokenizer, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..errors import UserError
-from ..files import STATE, read_json
-from ..flags import Part
+from ..files import SETTINGS, STATE, check_folder, read_json
+from ..flags import Decides, Part, Settings
 from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record
-from .arguments import AUTO, Recipe, check_reporters
+from .arguments import AUTO, PROCESSES, TEXT, VALIDATION, Recipe, check_reporters, decided_by, meaning
 from .checkpoints import find_fault, newest_checkpoint
 from .failures import explain_failures
 from .progress import print_lines
+from .recipes import run_settings, write_settings
 from .record import VERSIONS, training_record
-from .run_folder import (
-    check_same_run,
-    compare_validations,
-    more_text,
-    one_run,
-    renames_text,
-    run_settings,
-    write_settings,
-)
 from .text import TokenizedText, all_tags, prepared_folder, read_contents, tokenize_text
 from .trainer import VanillaTransformerTrainer
+
+_DIGESTS = (TEXT, VALIDATION)  # of texts, known once these have been read
+
+
+@contextmanager
+def one_run(folder: str | Path) -> Iterator[None]:
+    """Lock `folder` for a single run; the lock is released even if its process is killed.
+
+    Raises:
+        ValueError: if another run is using the folder, or it is a file.
+    """
+    folder = Path(folder)
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "run.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"Another run is using {folder}; wait until it ends or choose another folder.") from None
+    try:
+        yield
+    finally:
+        # Deleted while it is still locked, so that the file of a run that starts now is not the one deleted
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+        # A run that was refused leaves no trace
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def run_train(recipe: Recipe) -> VanillaTransformerTrainer | None:
@@ -273,3 +295,67 @@ class _Run:
             self._report(f"The best one by validation is in {kept}")
             if trainer.average:
                 self._report("Its moving average was validated, which --load_best_model_at_end makes the model")
+
+
+def check_same_run(before: Settings | None, settings: Settings, folder: str) -> bool:
+    """Return True if `folder` holds a run with these settings, which can be resumed, and False if it holds no run.
+
+    Args:
+        before: the settings that the run has recorded, if there is one.
+
+    Raises:
+        ValueError: if it holds a run with different settings, or a model without a run. Nothing in it is changed.
+    """
+    if before is None:
+        if Path(folder, "config.json").exists():
+            raise UserError(f"{folder} already holds a model; choose another --output_dir.")
+        return False
+    free = (Decides.LENGTH, Decides.SCORES, Decides.NOTHING)
+    changes = {
+        name: change
+        for name, change in differences(before, settings).items()
+        if decided_by(name, settings) not in free
+    }
+    if changes:
+        launch = f" Launch it with `torchrun --nproc_per_node {before[PROCESSES]}`." if PROCESSES in changes else ""
+        text = f" {more_text(folder)}" if any(meaning(name).content == TEXT for name in changes) else ""
+        raise UserError(
+            f"{folder} holds a run with different settings: {'; '.join(changes.values())}.{launch} Choose another "
+            f"--output_dir, or use the settings in {Path(folder, SETTINGS)} to resume that run.{text}"
+        )
+    return True
+
+
+def differences(before: Settings, settings: Settings) -> dict[str, str]:
+    """Describe each setting that has changed.
+
+    The same text under another name is no change. Text that has not been read yet is taken to be the same.
+    """
+    now = {**{name: before[name] for name in _DIGESTS if name in before}, **settings}
+    same = {name for name in _DIGESTS if name in before and before[name] == now[name]}
+    changes: dict[str, str] = {}
+    for name in {**before, **now}:
+        known = meaning(name)
+        if before.get(name) == now.get(name) or known.content in same or not known.recorded:
+            continue
+        # A digest says nothing to the user
+        values = "has changed" if name in _DIGESTS else f"was {before.get(name)}, now {now.get(name)}"
+        changes[name] = f"{name} {values}"
+    return changes
+
+
+def compare_validations(before: Settings, settings: Settings) -> bool:
+    """Return whether the validations of a run before and after a change of its settings are comparable."""
+    return all(decided_by(name, settings) is not Decides.SCORES for name in differences(before, settings))
+
+
+def renames_text(before: Settings, settings: Settings) -> bool:
+    """Return whether the training text of a run now has another name."""
+    names = {name for name in {**before, **settings} if meaning(name).content == TEXT} - {TEXT}
+    return any(before.get(name) != settings.get(name) for name in names)
+
+
+def more_text(folder: str) -> str:
+    """Return how to continue the run in a folder with more text than it was trained on."""
+    start = f"--model_name_or_path {folder} --train_file OLD NEW --output_dir ANOTHER"
+    return f"To continue with more text, start a run from its model: {start}."

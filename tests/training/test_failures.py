@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from hf_vanilla_transformer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import find_fault, newest_checkpoint
 from hf_vanilla_transformer.training.failures import UpdateGuard, explain_failures
-from hf_vanilla_transformer.training.run_folder import one_run
+from hf_vanilla_transformer.training.run import one_run
 
 ROWS = [{"input_ids": [5, 6, 7, 2], "labels": [8, 9, 2]}, {"input_ids": [6, 5, 2], "labels": [9, 8, 7, 2]}] * 4
 

@@ -147,7 +147,7 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_is_only_finished(
     text.write_text(text.read_text() + "de plus\n")
     (tmp_path / "text.en").write_text((tmp_path / "text.en").read_text() + "more\n")
     advice = f"more text, start a run from its model: --model_name_or_path {tmp_path / 'run'} --train_file OLD NEW"
-    with pytest.raises(ValueError, match=rf"training_pairs was \d+, now \d+; training_text has changed.*{advice}"):
+    with pytest.raises(ValueError, match=rf"training_text has changed.*{advice}"):
         train(*flags, "--max_steps", "4")
     # its command says so even if nothing is left to do
     capfd.readouterr()

@@ -16,7 +16,8 @@ from ...model.modeling_vanilla_transformer import VanillaTransformerForCondition
 from ...training.arguments import NOAM, Recipe, check_reporters
 from ...training.failures import explain_failures
 from ...training.progress import print_lines
-from ...training.run_folder import one_run, run_settings
+from ...training.recipes import run_settings
+from ...training.run import one_run
 from ...training.text import prepared_folder, tokenize_text
 from ...training.trainer import VanillaTransformerTrainer
 
