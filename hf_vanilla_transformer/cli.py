@@ -174,8 +174,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     _draw_only_long_bars()
     words = sys.argv[1:] if argv is None else argv
-    # before the flags are parsed, since parsing may fail
-    debug = "--debug" in words
     try:
         with _noting_interrupts() as interrupts:
             _run(words)
@@ -186,11 +184,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say(f"{_PROG}: interrupted")
         return 130
-    except SystemExit as stop:
-        # raised by argparse, also for values that a dataclass refuses
-        if debug and stop.code == 2:
-            traceback.print_exc()
-        raise
     except Exception as error:
         if interrupts:
             say(f"{_PROG}: interrupted")
@@ -198,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         explanation = _explain(error)
         if explanation is None:
             raise
-        if debug:
+        if "--debug" in words:
             traceback.print_exc()
         status, line = explanation
         say(f"{_PROG}: {line}")

@@ -212,12 +212,6 @@ class FlagParser(argparse.ArgumentParser):
         """Report wrong flags in one line, with exit status 2, instead of a page of usage."""
         self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
 
-    def _check_value(self, action: argparse.Action, value: object) -> None:
-        if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(
-                None, f"{action.dest} must be one of {', '.join(map(str, action.choices))}, got {value!r}"
-            )
-
     def given(self, words: Sequence[str]) -> Settings:
         """Return the values of the flags that the words name; those of all others are the defaults of their fields."""
         return vars(self.parse_args(words))

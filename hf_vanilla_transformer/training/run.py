@@ -10,14 +10,12 @@ from accelerate.utils import gather_object
 from filelock import FileLock, Timeout
 from transformers import IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
-from ..data.languages import not_languages
 from ..data.tokenizer import check_tokenizer, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..errors import UserError
 from ..files import SETTINGS, STATE, check_folder, read_json
 from ..flags import Decides, Part, Settings
 from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record
 from .arguments import AUTO, PROCESSES, TEXT, VALIDATION, Recipe, check_reporters, decided_by, meaning
 from .checkpoints import find_fault, newest_checkpoint
@@ -98,9 +96,6 @@ class _Run:
             )
             return None
 
-        pairs = Directions(self.recipe.config).pairs
-        if message := not_languages(language for pair in pairs for language in pair):
-            self._report(message)
         text = self._read_text(checkpoint, resumes)
         trainer = self._build_trainer(text)
         if checkpoint:
