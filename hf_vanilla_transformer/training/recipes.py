@@ -5,7 +5,6 @@ the folder of the run, again as a recipe.
 """
 
 import argparse
-import difflib
 import json
 import math
 import os
@@ -253,10 +252,7 @@ def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
         if key.value in FACTS:
             continue
         if not isinstance(key.value, str) or key.value not in known:
-            near = difflib.get_close_matches(str(key.value), known, n=1)
-            raise UserError(
-                f"{where}: unknown key {str(key.value)!r}{f'; did you mean {near[0]!r}?' if near else '.'}"
-            )
+            raise UserError(f"{where}: unknown key {str(key.value)!r}; `train --help` lists the flags.")
         if key.value in flags:
             raise UserError(f"{where}: {key.value!r} appears twice.")
         values = value.value if isinstance(value, yaml.SequenceNode) else [value]

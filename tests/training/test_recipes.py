@@ -36,7 +36,7 @@ def test_a_recipe_becomes_flags(tmp_path):
     [
         (
             "max_steps: 3\nwarmup_step: 4\n",
-            r"r\.yaml, line 2: unknown key 'warmup_step'; did you mean 'warmup_steps'\?",
+            r"r\.yaml, line 2: unknown key 'warmup_step'; `train --help` lists the flags\.",
         ),
         ("qqq: 4\n", r"line 1: unknown key 'qqq'\.$"),
         ("max_steps: 3\nbf16: true\nmax_steps: 4\n", "line 3: 'max_steps' appears twice"),
