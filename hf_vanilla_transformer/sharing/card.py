@@ -34,6 +34,7 @@ from ..model.text_rules_vanilla_transformer import Directions
 from ..version import install_command
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
+_OF_ONE_MODEL = ("scores", "validation")  # in a training record
 _SCORE_KEYS = {"bleu", "chrf", "ter", "signatures", "text", "sentences"}  # which the card needs of a text
 
 
@@ -266,17 +267,10 @@ def write_card(folder: str | Path, details: CardDetails | None = None) -> None:
     write_whole(Path(folder, CARD), str(model_card(folder, details)))
 
 
-def record_average(run: str | Path, output_dir: str | Path, count: int, moving_average: bool = False) -> None:
-    """Write the training record and the card of the average of `count` checkpoints of a run.
-
-    Args:
-        moving_average: whether the validations of the run were those of a moving average of its weights.
-    """
-    record = _read_object(Path(run, RECORD))
-    # The final scores belong to the last checkpoint, and a moving average is in no checkpoint at all.
-    record.pop("scores", None)
-    if moving_average:
-        record.pop("validation", None)
+def record_average(run: str | Path, output_dir: str | Path, count: int) -> None:
+    """Write the training record and the card of the average of `count` checkpoints of a run."""
+    # The scores are those of the run's own model
+    record = {name: value for name, value in _read_object(Path(run, RECORD)).items() if name not in _OF_ONE_MODEL}
     if record:
         write_record(output_dir, {**record, "averaged": count})
     write_card(output_dir)
