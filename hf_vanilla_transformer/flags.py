@@ -31,13 +31,6 @@ class Decides(Enum):
     NOTHING = auto()  # neither the model nor its scores: may change
 
 
-class Part(Enum):
-    """The part of a saved model that stores a flag."""
-
-    CONFIG = auto()
-    GENERATION_CONFIG = auto()
-
-
 @dataclass(frozen=True)
 class Meaning:
     """What a flag of `train` means.
@@ -51,7 +44,6 @@ class Meaning:
     """
 
     decides: Decides
-    part: Part | None = None
     private: bool = False
     recorded: bool = True
     replaces: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ They are apart from what uses them, because the datasets library is slow to impo
 from dataclasses import dataclass
 
 from ..errors import UserError
-from ..flags import Decides, Meaning, Part, option
+from ..flags import Decides, Meaning, option
 
 TOKENIZER_MODELS = ("bpe", "unigram", "word", "char", "subword-nmt")  # what they are: `train_tokenizer`
 _LEARNING = Meaning(Decides.LEARNING)
@@ -16,7 +16,7 @@ _LEARNING = Meaning(Decides.LEARNING)
 class VocabularyFlags:
     """The vocabulary to learn, unless a tokenizer is given."""
 
-    vocab_size: int | None = option("Size of the joint vocabulary.", None, Meaning(Decides.SIZES, Part.CONFIG))
+    vocab_size: int | None = option("Size of the joint vocabulary.", None, Meaning(Decides.SIZES))
     tokenizer_model: str = option("Kind of vocabulary to learn.", "bpe", _LEARNING, choices=TOKENIZER_MODELS)
     bpe_codes: str | None = option(
         "File of merges by `subword-nmt learn-bpe`, to use instead of learning them (--tokenizer_model subword-nmt).",

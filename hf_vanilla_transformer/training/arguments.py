@@ -1,18 +1,18 @@
 """Dataclasses whose fields are the flags of `vanilla-transformer train` and `tune`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.debug_utils import DebugOption
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..errors import UserError, checking_settings
 from ..files import MODEL_TYPES
-from ..flags import Decides, Meaning, Part, Settings, check_values, finite, number, numpy_seed, option, positive
+from ..flags import Decides, Meaning, Settings, check_values, finite, number, numpy_seed, option, positive
 from ..loading import check_search
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -29,13 +29,11 @@ _LEARNING = Meaning(Decides.LEARNING)
 _TEXT = Meaning(Decides.LEARNING, private=True, content=TEXT)
 # The learning rate of a recipe or preset is meant for its own schedule
 _SCHEDULE = Meaning(Decides.LEARNING, replaces=("learning_rate",))
-_SIZE = Meaning(Decides.SIZES, Part.CONFIG)
-_DROPOUT = Meaning(Decides.LEARNING, Part.CONFIG)
+_SIZE = Meaning(Decides.SIZES)
 _ORIGIN = Meaning(Decides.LEARNING, private=True)
 _LENGTH = Meaning(Decides.LENGTH)
 _SCORES = Meaning(Decides.SCORES)
 _VALIDATION = Meaning(Decides.SCORES, private=True, content=VALIDATION)
-_SEARCH = Meaning(Decides.SCORES, Part.GENERATION_CONFIG)
 _NOTHING = Meaning(Decides.NOTHING)
 _PRIVATE = Meaning(Decides.NOTHING, private=True)
 _ONE_LAUNCH = Meaning(Decides.NOTHING, private=True, recorded=False)
@@ -278,16 +276,16 @@ class ModelArguments(VocabularyFlags):
     d_ff: int | None = option("Inner width of the feed-forward sub-layers.", None, _SIZE)
     d_k: int | None = option("Width of the keys of one head.", None, _SIZE)
     d_v: int | None = option("Width of the values of one head.", None, _SIZE)
-    dropout: float | None = option("Dropout on sub-layer outputs and embeddings.", None, _DROPOUT)
-    attention_dropout: float | None = option("Dropout on attention weights.", None, _DROPOUT)
-    activation_dropout: float | None = option("Dropout inside the feed-forward sub-layers.", None, _DROPOUT)
+    dropout: float | None = option("Dropout on sub-layer outputs and embeddings.", None, _LEARNING)
+    attention_dropout: float | None = option("Dropout on attention weights.", None, _LEARNING)
+    activation_dropout: float | None = option("Dropout inside the feed-forward sub-layers.", None, _LEARNING)
     position_embedding: str | None = option("'sinusoidal' or 'learned'.", None, _SIZE)
     initializer_range: float | None = option(
         "Standard deviation of initial matrices (default: as in tensor2tensor).", None, _SIZE
     )
-    num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SEARCH, parse=positive)
+    num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SCORES, parse=positive)
     length_penalty: float | None = option(
-        "Length penalty alpha saved with the model (0.6 in the paper).", None, _SEARCH, parse=finite
+        "Length penalty alpha saved with the model (0.6 in the paper).", None, _SCORES, parse=finite
     )
     license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.", None, _PRIVATE)
 
@@ -295,12 +293,11 @@ class ModelArguments(VocabularyFlags):
         super().__post_init__()
         check_values(self)
         # As when the model is loaded
-        check_search(self.overrides(Part.GENERATION_CONFIG), VanillaTransformerConfig())
+        check_search(self.overrides(vars(GenerationConfig())), VanillaTransformerConfig())
 
-    def overrides(self, part: Part) -> dict[str, object]:
-        """Return the given fields that belong to a part of the saved model, by name."""
-        names = [flag.name for flag in fields(self) if flag.metadata["meaning"].part is part]
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+    def overrides(self, names: Collection[str]) -> dict[str, object]:
+        """Return the given fields among `names`, those of a configuration."""
+        return {name: value for name, value in vars(self).items() if name in names and value is not None}
 
 
 @dataclass

@@ -20,7 +20,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from ..errors import UserError
 from ..files import MAX_YAML_BYTES, SETTINGS, read_document, read_yaml, write_whole
-from ..flags import Decides, FlagParser, Flags, Part, Settings
+from ..flags import Decides, FlagParser, Flags, Settings
 from ..loading import load_config
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.text_rules_vanilla_transformer import Directions, parse_language_pair
@@ -175,7 +175,7 @@ def _as_words(recipe: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _check_sizes(model: ModelArguments) -> None:
     """Check that the model's flags are in range; the sizes of a pretrained model are checked when it is loaded."""
-    changes = model.overrides(Part.CONFIG)
+    changes = model.overrides(VanillaTransformerConfig.__annotations__)
     if model.model_name_or_path:
         changes = {name: value for name, value in changes.items() if meaning(name).decides is not Decides.SIZES}
     paper_config(model.preset, **changes)
@@ -192,7 +192,7 @@ def _resolve(
     Raises:
         ValueError: if a flag contradicts the size of a pretrained model, or the languages are not clear.
     """
-    changes = model.overrides(Part.CONFIG)
+    changes = model.overrides(VanillaTransformerConfig.__annotations__)
     if base := model.model_name_or_path:
         config = load_config(base)
         for name, value in changes.items():

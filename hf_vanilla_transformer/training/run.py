@@ -13,7 +13,7 @@ from transformers import IntervalStrategy, PreTrainedTokenizerBase, set_seed
 from ..data.tokenizer import check_tokenizer, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..errors import UserError
 from ..files import SETTINGS, STATE, check_folder, read_json
-from ..flags import Decides, Part, Settings
+from ..flags import Decides, Settings
 from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
@@ -223,7 +223,7 @@ class _Run:
             follow_tokenizer(config, tokenizer)
             model = VanillaTransformerForConditionalGeneration(config)
         check_tokenizer(tokenizer, config)
-        model.generation_config.update(**self.recipe.model.overrides(Part.GENERATION_CONFIG))
+        model.generation_config.update(**self.recipe.model.overrides(vars(model.generation_config)))
         size = f"{model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
         self._report(f"The model has {size}")
         return model

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from hf_vanilla_transformer.flags import Decides, FlagParser, Part
+from hf_vanilla_transformer.flags import Decides, FlagParser
+from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.training.arguments import (
     NO_EFFECT,
     DataArguments,
@@ -92,10 +93,10 @@ def test_all_flags_but_the_output_folder_are_optional(tmp_path):
 
 
 def test_only_the_given_model_flags_are_overrides():
-    assert parse(ModelArguments).overrides(Part.CONFIG) == {}
+    assert parse(ModelArguments).overrides(VanillaTransformerConfig.__annotations__) == {}
     model = parse(ModelArguments, "--preset", "tiny", "--d_model", "64", "--dropout", "0")
     assert model.preset == "tiny"
-    assert model.overrides(Part.CONFIG) == {"d_model": 64, "dropout": 0.0}
+    assert model.overrides(VanillaTransformerConfig.__annotations__) == {"d_model": 64, "dropout": 0.0}
 
 
 def test_data_flags_name_no_text_and_enable_cleaning_by_default():
