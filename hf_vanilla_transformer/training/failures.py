@@ -53,7 +53,7 @@ class UpdateGuard(TrainerCallback):
 
     def _start_over(self) -> None:
         """Forget the updates of an earlier training, which may have failed in the middle of one."""
-        self._losses: list[torch.Tensor] = []  # of the batches of the current update
+        self._finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)  # all losses of this update
         self._updates: list[tuple[int, torch.Tensor]] = []  # numbers and flags since the report
         self._bad_updates = 0  # in a row
         # Of the last update: is it bad, has a process received SIGTERM? And when has a GPU computed and copied them?
@@ -77,7 +77,7 @@ class UpdateGuard(TrainerCallback):
 
     def record_loss(self, loss: torch.Tensor) -> None:
         """Record the loss of a batch of the current update, which is skipped if it is not finite."""
-        self._losses.append(loss)
+        self._finite = self._finite & loss.isfinite()
 
     def last_finite(self, loss: torch.Tensor) -> torch.Tensor:
         """Return `loss` if it is finite, otherwise the last loss that was, so that the logged mean stays finite."""
@@ -85,11 +85,7 @@ class UpdateGuard(TrainerCallback):
         return self._last_finite
 
     def on_pre_optimizer_step(self, args, state, control, model=None, optimizer=None, **kwargs):
-        # torch.tensor(True, device=...) would copy from the host, and wait for the GPU
-        finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)
-        for loss in self._losses:
-            finite = finite & loss.isfinite()
-        flags = torch.stack([~finite, torch.full_like(finite, self.signalled)]).float()
+        flags = torch.stack([~self._finite, torch.full_like(self._finite, self.signalled)]).float()
 
         if self.accelerator.num_processes > 1:
             # A process that alone skipped or stopped would leave the others waiting for its gradients
@@ -103,7 +99,8 @@ class UpdateGuard(TrainerCallback):
         else:
             self.stopped = self.signalled
         self._updates.append((state.global_step + 1, flags))
-        self._losses = []
+        # torch.tensor(True, device=...) would copy from the host, and wait for the GPU
+        self._finite = torch.ones_like(self._finite)
 
         # A gradient scaler skips the update itself, and needs the gradients to lower its scale
         if self.accelerator.scaler is not None:

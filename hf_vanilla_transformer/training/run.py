@@ -305,11 +305,10 @@ def check_same_run(before: Settings | None, settings: Settings, folder: str) -> 
         if Path(folder, "config.json").exists():
             raise UserError(f"{folder} already holds a model; choose another --output_dir.")
         return False
-    free = (Decides.LENGTH, Decides.SCORES, Decides.NOTHING)
     changes = {
         name: change
         for name, change in differences(before, settings).items()
-        if decided_by(name, settings) not in free
+        if decided_by(name, settings) in (Decides.SIZES, Decides.LEARNING)
     }
     if changes:
         launch = f" Launch it with `torchrun --nproc_per_node {before[PROCESSES]}`." if PROCESSES in changes else ""
