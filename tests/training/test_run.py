@@ -438,16 +438,6 @@ def test_the_report_names_the_update_that_is_saved_and_the_best(train, run_flags
     assert (f"The best one by validation is in {tmp_path / 'run' / f'checkpoint-{best}'}" in err) == (best != 2)
 
 
-def test_a_run_whose_checkpoints_have_no_optimizer_is_not_resumed(train, run_flags, text_flags, tmp_path):
-    train(*run_flags(tmp_path / "run", *text_flags))
-    checkpoint = tmp_path / "run" / "checkpoint-2"
-    (checkpoint / "optimizer.pt").unlink()
-    (checkpoint / "checksums.json").unlink()
-    write_checksums(checkpoint)  # as if written with --save_only_model
-    with pytest.raises(ValueError, match="has checkpoints, but none is intact"):
-        train(*run_flags(tmp_path / "run", *text_flags, "--max_steps", "4"))
-
-
 def test_a_run_with_a_damaged_state_is_not_considered_finished(train, run_flags, text_flags, tmp_path):
     flags = run_flags(tmp_path / "run", *text_flags)
     train(*flags)
