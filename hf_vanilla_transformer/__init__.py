@@ -43,6 +43,7 @@ _MODULES = {
     "VanillaTransformerTrainer": "training.trainer",
     "VanillaTransformerTrainingArguments": "training.arguments",
     "average_checkpoints": "training.checkpoints",
+    "convert": "sharing.convert",
     "noam": "training.schedule",
     "paper_config": "training.presets",
     "train_tokenizer": "data.tokenizer",
@@ -50,18 +51,16 @@ _MODULES = {
 }
 
 
-__all__ = [*_MODULES, "__version__", "convert"]
+__all__ = [*_MODULES, "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    # A module is an attribute of its package only once something has imported it
-    if name == "convert":
-        return import_module(".sharing.convert", __name__)
     if name in _MODULES:
-        return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+        module = import_module(f".{_MODULES[name]}", __name__)
+        return module if name == "convert" else getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     # Completion in a notebook shows what has not been imported yet
-    return sorted({*globals(), *_MODULES, "convert"})
+    return sorted({*globals(), *_MODULES})

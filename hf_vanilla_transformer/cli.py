@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
-from itertools import pairwise
 from threading import current_thread, main_thread
 from types import FrameType, ModuleType
 from typing import NoReturn, get_type_hints
 
-from .commands.console import UsageError, draw_only_long_bars, say
+from .commands.console import UsageError, say
 from .errors import UserError
 from .flags import choose, parse
 from .plugins import VERBS, find, load
@@ -77,13 +76,6 @@ def parses_words(verb: ModuleType | UserError) -> bool:
     return isinstance(verb, ModuleType) and "argv" in inspect.signature(verb.run).parameters
 
 
-def _wants_traceback(words: Sequence[str]) -> bool:
-    """Return whether `--debug` is given; with a value, it is transformers' flag of that name."""
-    takes_value = bool(words) and words[0] in find_verbs() and parses_words(find_verbs()[words[0]])
-    pairs = pairwise([*words, "-"])
-    return any(word == "--debug" and (not takes_value or after.startswith("-")) for word, after in pairs)
-
-
 def _help(verb: ModuleType | UserError) -> str:
     """Return what a verb does: the first line of its module, after its name."""
     if isinstance(verb, UserError):
@@ -130,8 +122,6 @@ def _run(words: Sequence[str]) -> None:
     verb = find_verbs()[variant]
     if isinstance(verb, UserError):
         raise verb
-    if sys.stdout is None and getattr(verb, "PRINTS_RESULTS", False):
-        raise OSError("Standard output is closed, so results would be lost: redirect it, for example with > FILE.")
     if parses_words(verb):
         verb.run(words[1:])
         return
@@ -142,6 +132,18 @@ def _run(words: Sequence[str]) -> None:
     except UserError as error:
         raise UsageError(str(error)) from error
     verb.run(args)
+
+
+def _draw_only_long_bars() -> None:
+    """Draw progress bars, also those of other libraries, only in a terminal and after the first second.
+
+    tqdm reads these defaults of its arguments when it is imported, so a program that has imported it keeps its own.
+    """
+    if "tqdm" in sys.modules:
+        return
+    os.environ.setdefault("TQDM_DELAY", "1")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 @contextmanager
@@ -166,13 +168,12 @@ def _noting_interrupts() -> Iterator[list[int]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status."""
-    if sys.stderr is None:
-        # closed by the caller; print() would mix messages with the results on stdout
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    draw_only_long_bars()
+    for name in ("stdout", "stderr"):
+        # closed by the caller; print() would write messages to the results on stdout
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    _draw_only_long_bars()
     words = sys.argv[1:] if argv is None else argv
-    # before the flags are parsed, since parsing may fail
-    debug = _wants_traceback(words)
     try:
         with _noting_interrupts() as interrupts:
             _run(words)
@@ -183,11 +184,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say(f"{_PROG}: interrupted")
         return 130
-    except SystemExit as stop:
-        # raised by argparse, also for values that a dataclass refuses
-        if debug and stop.code == 2:
-            traceback.print_exc()
-        raise
     except Exception as error:
         if interrupts:
             say(f"{_PROG}: interrupted")
@@ -195,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         explanation = _explain(error)
         if explanation is None:
             raise
-        if debug:
+        if "--debug" in words:
             traceback.print_exc()
         status, line = explanation
         say(f"{_PROG}: {line}")

@@ -196,19 +196,6 @@ def read_json(file: Path) -> Any:
     return document
 
 
-def compose_yaml(file: Path) -> yaml.Node | None:
-    """Return the root of a YAML file, whose nodes know their lines, or None if it is empty.
-
-    Raises:
-        OSError, ValueError: as `read_document`.
-        yaml.YAMLError: if it is not YAML, or nested too deeply.
-    """
-    try:
-        return yaml.compose(read_document(file, MAX_YAML_BYTES), Loader=yaml.SafeLoader)
-    except RecursionError:
-        raise yaml.YAMLError("nested too deeply") from None
-
-
 def read_yaml(file: Path) -> Any:
     """Return the content of a YAML file.
 

@@ -22,25 +22,13 @@ _Number = TypeVar("_Number", int, float)
 
 
 class Decides(Enum):
-    """What a flag decides in a training run, and so when it may change.
+    """What a flag decides in a training run, and so whether it may change when the same command resumes the run."""
 
-    The same command in the same folder resumes its run. `--resume_from_checkpoint` starts a run in another folder.
-    """
-
-    BATCHES = auto()  # which pairs form which batch: may not change, or the run would skip and repeat text
-    OPTIMIZER = auto()  # restored from a checkpoint, so a change would have no effect: may not change
     SIZES = auto()  # of the model: may not change
-    LEARNING = auto()  # what is learned from the batches: may change only in another folder
+    LEARNING = auto()  # how it is trained, and on what: may not change
     LENGTH = auto()  # when training ends: may change unless the schedule depends on it
     SCORES = auto()  # of the validation: may change, but earlier validations are then not comparable
     NOTHING = auto()  # neither the model nor its scores: may change
-
-
-class Part(Enum):
-    """The part of a saved model that stores a flag."""
-
-    CONFIG = auto()
-    GENERATION_CONFIG = auto()
 
 
 @dataclass(frozen=True)
@@ -56,7 +44,6 @@ class Meaning:
     """
 
     decides: Decides
-    part: Part | None = None
     private: bool = False
     recorded: bool = True
     replaces: tuple[str, ...] = ()
@@ -216,12 +203,6 @@ class FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Report wrong flags in one line, with exit status 2, instead of a page of usage."""
         self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
-
-    def _check_value(self, action: argparse.Action, value: object) -> None:
-        if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(
-                None, f"{action.dest} must be one of {', '.join(map(str, action.choices))}, got {value!r}"
-            )
 
     def given(self, words: Sequence[str]) -> Settings:
         """Return the values of the flags that the words name; those of all others are the defaults of their fields."""

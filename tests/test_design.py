@@ -13,7 +13,7 @@ from hf_vanilla_transformer.cli import find_verbs, parses_words
 from hf_vanilla_transformer.training.arguments import RUN_FLAGS
 
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
-TRAINING = [PACKAGE / "training" / f"{name}.py" for name in ("run_folder", "run", "record", "recipes")]
+TRAINING = [PACKAGE / "training" / f"{name}.py" for name in ("run", "record", "recipes")]
 COMMANDS = sorted((PACKAGE / "commands").glob("*.py"))
 SPLITS = {"test", "validation"}  # flags of `import`, and names of parts of a text everywhere
 VERBS = [verb for verb in find_verbs().values() if not parses_words(verb)]

@@ -21,7 +21,6 @@ def run(args: AverageArguments) -> None:
     from ..files import MODEL, new_folder
     from ..sharing.card import record_average
     from ..training.checkpoints import checkpoint_folders, write_average
-    from ..training.ema import AVERAGE
 
     folders = checkpoint_folders(args.run)
     if len(folders) < args.last:
@@ -29,12 +28,8 @@ def run(args: AverageArguments) -> None:
         raise UserError(f"{args.run} has {len(folders)} checkpoints, fewer than {args.last}: {advice}.")
 
     chosen = folders[-args.last :]
-    moving_average = any((folder / AVERAGE).is_file() for folder in chosen)
     with new_folder(args.output_dir, MODEL) as output:
         write_average(chosen, output)
-        record_average(args.run, output, args.last, moving_average)
+        record_average(args.run, output, args.last)
     updates = [folder.name.rpartition("-")[2] for folder in chosen]
     say(f"Averaged {args.last} checkpoints, of updates {updates[0]} to {updates[-1]}, into {args.output_dir}")
-    # the weights of checkpoints are those that the optimizer updates; the moving average exists only beside them
-    if moving_average:
-        say(f"It is not the moving average of the run; that is the model in {args.run}.")

@@ -11,8 +11,6 @@ from .evaluation_text import read_text
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .shared_flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
 
-PRINTS_RESULTS = True
-
 
 @dataclass(kw_only=True)
 class CompareArguments(DtypeFlags, DecodingFlags, TextFlags, BleuFlags):

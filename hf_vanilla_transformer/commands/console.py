@@ -1,7 +1,6 @@
 """Console output of the command line: results go to stdout, everything else to stderr."""
 
 import io
-import os
 import sys
 
 from ..errors import UserError
@@ -16,18 +15,6 @@ def print_in_utf8() -> None:
     # A program that calls `main` may have replaced it
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
-
-
-def draw_only_long_bars() -> None:
-    """Draw progress bars, also those of other libraries, only in a terminal and after the first second.
-
-    tqdm reads these defaults of its arguments when it is imported, so a program that has imported it keeps its own.
-    """
-    if "tqdm" in sys.modules:
-        return
-    os.environ.setdefault("TQDM_DELAY", "1")
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 def say(*words: object) -> None:

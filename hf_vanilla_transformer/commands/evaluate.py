@@ -7,9 +7,8 @@ import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from ..errors import UserError
 from ..files import JsonObject, replacing
@@ -17,8 +16,6 @@ from ..flags import option
 from .evaluation_text import EvaluationText, read_text
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
-
-PRINTS_RESULTS = True
 
 # The columns of the table of scores, which are 79 characters wide
 _TITLES = {
@@ -31,6 +28,8 @@ _TITLES = {
 }
 _ERROR_RATES = ("exact_match", "symbol_error_rate", "word_error_rate")
 _MAX_WIDTH = 79
+_COLUMNS = ("text", "line", "chrf", "source", "reference", "translation")  # of the table of sentences
+_Row = tuple[str, int, float, str, str, str]
 
 
 @dataclass(kw_only=True)
@@ -64,17 +63,6 @@ class EvaluateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, Bl
             raise UserError(f"Cannot write {self.output}: the name of a table must end in .tsv or .csv.")
         if self.worst_first and not self.output:
             raise UserError("--worst_first sorts the table of --output: give both.")
-
-
-class _Row(NamedTuple):
-    """A row of the table."""
-
-    text: str
-    line: int
-    chrf: float
-    source: str
-    reference: str
-    translation: str
 
 
 def run(args: EvaluateArguments) -> None:
@@ -118,7 +106,9 @@ def run(args: EvaluateArguments) -> None:
         # Before the scores are printed, because whoever reads them may leave, as `head` does
         if args.output:
             rows += _rows(text, outputs)
-            _write_table(sorted(rows, key=attrgetter("chrf")) if args.worst_first else rows, args.output)
+            _write_table(
+                sorted(rows, key=itemgetter(_COLUMNS.index("chrf"))) if args.worst_first else rows, args.output
+            )
         # Flushed, because the next text may take an hour
         if shows_json:
             print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
@@ -173,7 +163,7 @@ def _rows(text: EvaluationText, translations: list[str]) -> list[_Row]:
 
     scores = (round(score, 2) for score in sentence_chrf(translations, text.references))
     columns = zip(scores, text.sources, text.references, translations, strict=True)
-    return [_Row(text.name, line, *row) for line, row in enumerate(columns, start=1)]
+    return [(text.name, line, *row) for line, row in enumerate(columns, start=1)]
 
 
 def _write_table(rows: Sequence[_Row], file: str) -> None:
@@ -181,5 +171,5 @@ def _write_table(rows: Sequence[_Row], file: str) -> None:
     # Without a byte order mark, Excel would not read it as UTF-8
     with replacing(file) as unfinished, unfinished.open("w", encoding="utf-8-sig", newline="") as table:
         writer = csv.writer(table, "excel" if file.endswith(".csv") else "excel-tab")
-        writer.writerow(_Row._fields)
+        writer.writerow(_COLUMNS)
         writer.writerows(rows)

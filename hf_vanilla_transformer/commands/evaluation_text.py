@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import JsonObject
+from ..files import JsonObject, public_name
 from .console import UsageError
 from .shared_flags import TextFlags
 
@@ -51,11 +51,9 @@ def read_text(args: TextFlags, test_file: str | None, languages: tuple[str | Non
         name = Path(test_file).name
     elif args.dataset_name:
         text = HubDataset(pair, args.dataset_name, args.dataset_config_name, args.split)
-        # Results are published, so a local folder appears without its path, but a name on the Hub as it is
-        folder = Path(args.dataset_name)
-        if not folder.exists():
+        if not Path(args.dataset_name).exists():
             dataset = {"id": args.dataset_name, "config": args.dataset_config_name, "split": args.split}
-        name = f"{args.dataset_name if dataset else folder.name}, {args.split}"
+        name = f"{public_name(args.dataset_name)}, {args.split}"
     elif {*pair} == {"de", "en"}:
         text = BuiltInPhrases(pair, "test")
         name = "built-in phrases"

@@ -28,15 +28,9 @@ def load_translator(
 
     Raises:
         OSError, ValueError: as `Translator.load`.
-        UsageError: if an ensemble or a number format is requested with a backend other than torch.
     """
     from ..inference.translator import Translator
 
-    # `Translator.load` checks this too, in the words of Python and not of the flags
-    if backend != "torch" and len(names) > 1:
-        raise UsageError("An ensemble requires --backend torch.")
-    if backend != "torch" and dtype is not None:
-        raise UsageError("--dtype requires --backend torch; export a model with --quantization instead.")
     translator = Translator.load(names, backend, dtype, batch_size, num_beams, do_sample)
     if dtype == "auto":
         say(f"--dtype auto: {translator.name} translates in {translator.dtype}")

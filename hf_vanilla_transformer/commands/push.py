@@ -6,8 +6,6 @@ from ..errors import UserError
 from ..files import MODEL_TYPES
 from ..flags import option
 
-PRINTS_RESULTS = True
-
 
 @dataclass(kw_only=True)
 class PushArguments:

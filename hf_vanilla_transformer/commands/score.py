@@ -10,8 +10,6 @@ from .evaluation_text import read_text
 from .models import load_translator, resolve_languages
 from .shared_flags import BatchFlags, DirectionFlags, DtypeFlags, ModelsFlags, TextFlags
 
-PRINTS_RESULTS = True
-
 
 @dataclass(kw_only=True)
 class ScoreArguments(ModelsFlags, DtypeFlags, BatchFlags, TextFlags):

@@ -1,6 +1,5 @@
 """Flags that several verbs share; the dataclass of a verb inherits those that it has."""
 
-import socket
 from dataclasses import dataclass
 
 from ..errors import UserError
@@ -81,30 +80,6 @@ class DecodingFlags(BatchFlags, SearchFlags, DirectionFlags):
         None,
         parse=positive,
     )
-
-
-@dataclass(kw_only=True)
-class HostFlags:
-    """The address of a server."""
-
-    host: str = option("address to listen on; by default, only from this machine", "127.0.0.1")
-
-    def listen(self, port: int | None) -> socket.socket:
-        """Return a socket that listens on the address, an IPv6 one with or without brackets; without a port, on any.
-
-        Raises:
-            OSError: if that is impossible; the message names the address.
-        """
-        try:
-            # Python's own error for this is an OverflowError
-            if port and port > 65_535:
-                raise OSError("the highest port is 65535")
-            family, *_, address = socket.getaddrinfo(self.host.strip("[]"), port or 0, type=socket.SOCK_STREAM)[0]
-            # So many connections may wait to be accepted
-            return socket.create_server(address[:2], family=family, backlog=2048)
-        except OSError as error:
-            reason = error.strerror or error
-            raise OSError(f"Cannot listen on {self.host}, port {port or 'any'}: {reason}.") from None
 
 
 @dataclass(kw_only=True)

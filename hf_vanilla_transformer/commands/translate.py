@@ -18,8 +18,6 @@ from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
 if TYPE_CHECKING:
     from ..inference.translator import Translator
 
-PRINTS_RESULTS = True
-
 MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 

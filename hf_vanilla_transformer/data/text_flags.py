@@ -6,26 +6,25 @@ They are apart from what uses them, because the datasets library is slow to impo
 from dataclasses import dataclass
 
 from ..errors import UserError
-from ..flags import Decides, Meaning, Part, option
+from ..flags import Decides, Meaning, option
 
 TOKENIZER_MODELS = ("bpe", "unigram", "word", "char", "subword-nmt")  # what they are: `train_tokenizer`
-_VOCABULARY = Meaning(Decides.LEARNING)  # a checkpoint's own vocabulary is compared with that of the run
-_TEXT = Meaning(Decides.BATCHES)
+_LEARNING = Meaning(Decides.LEARNING)
 
 
 @dataclass
 class VocabularyFlags:
     """The vocabulary to learn, unless a tokenizer is given."""
 
-    vocab_size: int | None = option("Size of the joint vocabulary.", None, Meaning(Decides.SIZES, Part.CONFIG))
-    tokenizer_model: str = option("Kind of vocabulary to learn.", "bpe", _VOCABULARY, choices=TOKENIZER_MODELS)
+    vocab_size: int | None = option("Size of the joint vocabulary.", None, Meaning(Decides.SIZES))
+    tokenizer_model: str = option("Kind of vocabulary to learn.", "bpe", _LEARNING, choices=TOKENIZER_MODELS)
     bpe_codes: str | None = option(
         "File of merges by `subword-nmt learn-bpe`, to use instead of learning them (--tokenizer_model subword-nmt).",
         None,
         Meaning(Decides.LEARNING, private=True),
     )
     normalization: str = option(
-        "Unicode normalisation of the text before it is tokenised.", "none", _VOCABULARY, choices=("none", "nfkc")
+        "Unicode normalisation of the text before it is tokenised.", "none", _LEARNING, choices=("none", "nfkc")
     )
 
     def __post_init__(self):
@@ -37,10 +36,10 @@ class VocabularyFlags:
 class CleaningFlags:
     """Which pairs are dropped from the training text."""
 
-    clean: bool = option("Drop training pairs that are long, uneven or duplicate, or contain markup.", True, _TEXT)
-    filter_language: bool = option("Drop training pairs that are in other languages (extra: clean).", False, _TEXT)
-    max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256, _TEXT)
-    max_length_ratio: float = option("Maximum ratio of the lengths of a training pair, in tokens.", 4.0, _TEXT)
+    clean: bool = option("Drop training pairs that are long, uneven or duplicate, or contain markup.", True, _LEARNING)
+    filter_language: bool = option("Drop training pairs that are in other languages (extra: clean).", False, _LEARNING)
+    max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256, _LEARNING)
+    max_length_ratio: float = option("Maximum ratio of the lengths of a training pair, in tokens.", 4.0, _LEARNING)
 
     def __post_init__(self):
         from .cleaning import Cleaning  # slow to import

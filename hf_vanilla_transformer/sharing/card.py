@@ -34,6 +34,7 @@ from ..model.text_rules_vanilla_transformer import Directions
 from ..version import install_command
 
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++", "ter": "TER"}
+_OF_ONE_MODEL = ("scores", "validation")  # in a training record
 _SCORE_KEYS = {"bleu", "chrf", "ter", "signatures", "text", "sentences"}  # which the card needs of a text
 
 
@@ -134,7 +135,7 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
             model_name=title,
             eval_results=[result for part in scores for result in _eval_results(part, in_words)] or None,
         ),
-        template_str=_read_template(),
+        template_str=Path(__file__).with_name("card_template.md").read_text("utf-8"),
         name=title,
         # Not the path of a local folder, which says something about this machine.
         location=json.dumps(details.name or title),
@@ -151,21 +152,10 @@ def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
         settings=yaml.safe_dump(training.get("settings", {}), sort_keys=False, allow_unicode=True).strip(),
         time=f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.0f} minutes",
         license=license,
-        validation=_about_ten_updates(training.get("validation", [])),
-        # As a literal of Python, in the example of use, which quotes and line breaks must not end.
-        example=json.dumps(training.get("example", "Hello!"), ensure_ascii=False),
+        validation=training.get("validation", [])[-10:],
         scores=scores,
         metrics=_METRICS,
     )
-
-
-def _about_ten_updates(rows: list[JsonObject]) -> list[JsonObject]:
-    """Return the rows of about ten of the updates after which there was a validation, including the last."""
-    # Several validation texts have a row each after the same update.
-    updates = list(dict.fromkeys(row["updates"] for row in rows))
-    # Counted from the end, so that the last one is always among them.
-    chosen = set(updates[::-1][:: max(1, len(updates) // 10)])
-    return [row for row in rows if row["updates"] in chosen]
 
 
 def _different(texts: Iterable[str | None]) -> list[str] | None:
@@ -211,14 +201,6 @@ def _eval_results(scores: JsonObject, in_words: Callable[[str | None], str]) -> 
         for metric, label in _METRICS.items()
         if metric in scores
     ]
-
-
-def _read_template() -> str:
-    """Return the template of the card, from the installed package or from a checkout of the repository."""
-    package = Path(__file__).parent.parent
-    # An installed package has the folder inside, a checkout beside it: see `package-dir` in pyproject.toml.
-    files = (folder / "model_cards" / "template.md" for folder in (package, package.parent))
-    return next(file for file in files if file.is_file()).read_text("utf-8")
 
 
 def _read_object(file: Path) -> JsonObject:
@@ -285,17 +267,10 @@ def write_card(folder: str | Path, details: CardDetails | None = None) -> None:
     write_whole(Path(folder, CARD), str(model_card(folder, details)))
 
 
-def record_average(run: str | Path, output_dir: str | Path, count: int, moving_average: bool = False) -> None:
-    """Write the training record and the card of the average of `count` checkpoints of a run.
-
-    Args:
-        moving_average: whether the validations of the run were those of a moving average of its weights.
-    """
-    record = _read_object(Path(run, RECORD))
-    # The final scores belong to the last checkpoint, and a moving average is in no checkpoint at all.
-    record.pop("scores", None)
-    if moving_average:
-        record.pop("validation", None)
+def record_average(run: str | Path, output_dir: str | Path, count: int) -> None:
+    """Write the training record and the card of the average of `count` checkpoints of a run."""
+    # The scores are those of the run's own model
+    record = {name: value for name, value in _read_object(Path(run, RECORD)).items() if name not in _OF_ONE_MODEL}
     if record:
         write_record(output_dir, {**record, "averaged": count})
     write_card(output_dir)

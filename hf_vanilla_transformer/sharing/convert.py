@@ -27,6 +27,7 @@ from ..files import (
     JsonObject,
     import_extra,
     new_folder,
+    public_name,
     write_whole,
 )
 from ..loading import find_weights, load, load_complete, load_model, loading_errors, read_model_type
@@ -39,18 +40,6 @@ MARIAN = "marian"
 VANILLA_TRANSFORMER = VanillaTransformerConfig.model_type
 _LANGUAGES = ("source_lang", "target_lang", "language_pairs")  # fields of a config, which a copy as MarianMT keeps
 _DOWNLOADS = [*CONFIGS, *VOCABULARIES, WEIGHT_FILES, CARD, RECORD]  # the card of a copy is made from these
-
-# Why models of other classes have no equivalent, for those that are nearest to the paper's
-_DIFFERENCES = {
-    (MARIAN,): "it is MarianMT already",
-    (VANILLA_TRANSFORMER,): "it is a model of this package already",
-    ("bart", "mvp", "blenderbot-small", "led"): "learned positions and a layer norm after the embeddings",
-    ("mbart", "blenderbot", "plbart"): "pre-norm layers or a layer norm after the embeddings",
-    ("pegasus",): "pre-norm layers",
-    ("m2m_100", "nllb-moe"): "pre-norm layers and the sinusoids of fairseq",
-    ("fsmt",): "separate vocabularies and the sinusoids of fairseq, which start at another position",
-    ("t5", "mt5", "umt5", "longt5"): "pre-norm layers and relative positions",
-}
 
 # Each model computes its own sinusoids, in its own order, so those of the other are never copied.
 _POSITION_TABLE = "embed_positions.weight"
@@ -165,9 +154,7 @@ def _check_convertible(model_type: str, expected: str) -> None:
         ValueError: if it cannot, saying what differs.
     """
     if model_type != expected:
-        differences = (difference for types, difference in _DIFFERENCES.items() if model_type in types)
-        difference = next(differences, "a different architecture")
-        raise UserError(f"Cannot convert: this is not a {expected} but a {model_type} model ({difference}).")
+        raise UserError(f"Cannot convert: this is not a {expected} but a {model_type} model.")
 
 
 def check_equivalent(config: VanillaTransformerConfig) -> None:
@@ -350,6 +337,5 @@ def _origin(name: str) -> JsonObject:
             license = ModelCard.load(card if local else name).data.license
     if isinstance(license, list):
         license = ", ".join(license)
-    # Not the local path
-    public = Path(name).resolve().name if local else name
+    public = public_name(name)
     return {"base_model": public, "converted": public, "converted_license": license, "license": license}

@@ -1,18 +1,18 @@
 """Dataclasses whose fields are the flags of `vanilla-transformer train` and `tune`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.debug_utils import DebugOption
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..errors import UserError, checking_settings
 from ..files import MODEL_TYPES
-from ..flags import Decides, Meaning, Part, Settings, check_values, finite, number, numpy_seed, option, positive
+from ..flags import Decides, Meaning, Settings, check_values, finite, number, numpy_seed, option, positive
 from ..loading import check_search
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -20,25 +20,20 @@ NOAM = "noam"
 AUTO = "auto"
 # Recorded with the settings of a run, but not flags
 PROCESSES = "processes"  # set by the launcher
-PAIRS = "training_pairs"
 TEXT = "training_text"  # the digest of the text that the flags name
 VALIDATION = "validation_text"
 _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
 
 # What a flag may mean; a value that may hold a local path is private, and stays out of cards
-_BATCHES = Meaning(Decides.BATCHES)
-_TEXT = Meaning(Decides.BATCHES, private=True, content=TEXT)
-_OPTIMIZER = Meaning(Decides.OPTIMIZER)
-# The learning rate of a recipe or preset is meant for its own schedule
-_SCHEDULE = Meaning(Decides.OPTIMIZER, replaces=("learning_rate",))
-_SIZE = Meaning(Decides.SIZES, Part.CONFIG)
-_DROPOUT = Meaning(Decides.LEARNING, Part.CONFIG)
 _LEARNING = Meaning(Decides.LEARNING)
+_TEXT = Meaning(Decides.LEARNING, private=True, content=TEXT)
+# The learning rate of a recipe or preset is meant for its own schedule
+_SCHEDULE = Meaning(Decides.LEARNING, replaces=("learning_rate",))
+_SIZE = Meaning(Decides.SIZES)
 _ORIGIN = Meaning(Decides.LEARNING, private=True)
 _LENGTH = Meaning(Decides.LENGTH)
 _SCORES = Meaning(Decides.SCORES)
 _VALIDATION = Meaning(Decides.SCORES, private=True, content=VALIDATION)
-_SEARCH = Meaning(Decides.SCORES, Part.GENERATION_CONFIG)
 _NOTHING = Meaning(Decides.NOTHING)
 _PRIVATE = Meaning(Decides.NOTHING, private=True)
 _ONE_LAUNCH = Meaning(Decides.NOTHING, private=True, recorded=False)
@@ -50,7 +45,6 @@ _INHERITED: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
     (_PRIVATE, ("hub_", "push_to_hub", "run_name", "disable_tqdm", "project", "trackio_")),
     (_ORIGIN, ("deepspeed",)),
     (Meaning(Decides.SCORES, private=True), ("generation_config",)),
-    (_OPTIMIZER, ("optim", "weight_decay", "adam_")),
     (_LENGTH, ("num_train_epochs",)),
     (_NOTHING, ("eval_", "logging_", "log_", "save_", "load_best_model_at_end", "greater_is_better")),
     (_NOTHING, ("dataloader_", "ddp_", "use_cpu", "local_rank", "torch_empty_cache_steps", "skip_memory_metrics")),
@@ -114,16 +108,16 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         "Folder for the run and the model; the same command resumes the run in it.", None, _PRIVATE, required=True
     )
     max_tokens: int = option(
-        "Maximum tokens of a batch's source and of its target, padded (section 5.1).", 25_000, _BATCHES, parse=positive
+        "Maximum tokens of a batch's source and its target, padded (section 5.1).", 25_000, _LEARNING, parse=positive
     )
     max_steps: int = option("Number of updates; -1 to train for --num_train_epochs instead.", 100_000, _LENGTH)
     lr_scheduler_type: str = option("The paper's 'noam' (section 5.3) or one of transformers.", NOAM, _SCHEDULE)
     learning_rate: float | None = option(  # type: ignore[assignment]
-        "A factor on 'noam' (default: 1.0), or the peak of another schedule (default: 5e-5).", None, _OPTIMIZER
+        "A factor on 'noam' (default: 1.0), or the peak of another schedule (default: 5e-5).", None, _LEARNING
     )
     warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _LEARNING)
-    adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _OPTIMIZER)
-    adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9, _OPTIMIZER)
+    adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _LEARNING)
+    adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9, _LEARNING)
     label_smoothing_factor: float = option("The paper's epsilon_ls (section 5.4).", 0.1, _LEARNING, parse=_probability)
     r_drop_alpha: float = option(
         "Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0: off.", 0.0, _LEARNING, parse=_not_negative
@@ -132,7 +126,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         "Validate and save a moving average of weights with this decay; 0: off.", 0.0, _LEARNING, parse=_probability
     )
     max_grad_norm: float = option("Clip gradients to this norm; 0, as in the paper, to disable.", 0.0, _LEARNING)
-    gradient_accumulation_steps: int = option("Batches of max_tokens per update, in each process.", 1, _BATCHES)
+    gradient_accumulation_steps: int = option("Batches of max_tokens per update, in each process.", 1, _LEARNING)
     save_steps: float = option("Updates between checkpoints; below 1, a fraction of all updates.", 1500, _NOTHING)
     save_total_limit: int | None = option("Newest checkpoints to keep besides the best (5 in the paper).", 5, _NOTHING)
     eval_steps: float | None = option("Updates between evaluations (default: save_steps).", None, _NOTHING)
@@ -178,8 +172,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     debug: str | list[DebugOption] = option(
         "Show tracebacks; with underflow_overflow, find the first non-finite number.", [], _NOTHING, nargs="*"
     )
-    seed: int = option("Seed of the model, its dropout and the batches.", 42, _BATCHES, parse=numpy_seed)
-    data_seed: int | None = option("Seed of the batches (default: --seed).", None, _BATCHES, parse=numpy_seed)
+    seed: int = option("Seed of the model, its dropout and the batches.", 42, _LEARNING, parse=numpy_seed)
+    data_seed: int | None = option("Seed of the batches (default: --seed).", None, _LEARNING, parse=numpy_seed)
 
     def __post_init__(self):
         check_values(self)
@@ -282,16 +276,16 @@ class ModelArguments(VocabularyFlags):
     d_ff: int | None = option("Inner width of the feed-forward sub-layers.", None, _SIZE)
     d_k: int | None = option("Width of the keys of one head.", None, _SIZE)
     d_v: int | None = option("Width of the values of one head.", None, _SIZE)
-    dropout: float | None = option("Dropout on sub-layer outputs and embeddings.", None, _DROPOUT)
-    attention_dropout: float | None = option("Dropout on attention weights.", None, _DROPOUT)
-    activation_dropout: float | None = option("Dropout inside the feed-forward sub-layers.", None, _DROPOUT)
+    dropout: float | None = option("Dropout on sub-layer outputs and embeddings.", None, _LEARNING)
+    attention_dropout: float | None = option("Dropout on attention weights.", None, _LEARNING)
+    activation_dropout: float | None = option("Dropout inside the feed-forward sub-layers.", None, _LEARNING)
     position_embedding: str | None = option("'sinusoidal' or 'learned'.", None, _SIZE)
     initializer_range: float | None = option(
         "Standard deviation of initial matrices (default: as in tensor2tensor).", None, _SIZE
     )
-    num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SEARCH, parse=positive)
+    num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SCORES, parse=positive)
     length_penalty: float | None = option(
-        "Length penalty alpha saved with the model (0.6 in the paper).", None, _SEARCH, parse=finite
+        "Length penalty alpha saved with the model (0.6 in the paper).", None, _SCORES, parse=finite
     )
     license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.", None, _PRIVATE)
 
@@ -299,12 +293,11 @@ class ModelArguments(VocabularyFlags):
         super().__post_init__()
         check_values(self)
         # As when the model is loaded
-        check_search(self.overrides(Part.GENERATION_CONFIG), VanillaTransformerConfig())
+        check_search(self.overrides(vars(GenerationConfig())), VanillaTransformerConfig())
 
-    def overrides(self, part: Part) -> dict[str, object]:
-        """Return the given fields that belong to a part of the saved model, by name."""
-        names = [flag.name for flag in fields(self) if flag.metadata["meaning"].part is part]
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+    def overrides(self, names: Collection[str]) -> dict[str, object]:
+        """Return the given fields among `names`, those of a configuration."""
+        return {name: value for name, value in vars(self).items() if name in names and value is not None}
 
 
 @dataclass
@@ -319,39 +312,39 @@ class DataArguments(CleaningFlags):
         None,
         _TEXT,
     )
-    streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False, _BATCHES)
+    streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False, _LEARNING)
     validation_file: list[str] | None = option(
         "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION
     )
     dataset_name: list[str] | None = option(
         "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT
     )
-    dataset_config_name: list[str] | None = option("Configuration of each, such as 'de-en', or all.", None, _BATCHES)
+    dataset_config_name: list[str] | None = option("Configuration of each, such as 'de-en', or all.", None, _LEARNING)
     train_weights: list[float] | None = option(
         "How often each pair of each training text is used per epoch: 3 is three times, 0.5 is half of the pairs in "
         "one epoch and the others in the next (default: once).",
         None,
-        _BATCHES,
+        _LEARNING,
         parse=_positive_each,
     )
     sampling_temperature: float | None = option(
-        "Use each text in proportion to its size ** (1 / this), the largest once.", None, _BATCHES, parse=_at_least_1
+        "Use each text in proportion to its size ** (1 / this), the largest once.", None, _LEARNING, parse=_at_least_1
     )
     language_pairs: list[str] | None = option(
         "Direction of each training text, or of all, such as en-de de-en; with several, the source starts with a "
         "tag of the target language. Lines of .jsonl may have 'source', 'target', 'source_lang' and 'target_lang' "
         "instead.",
         None,
-        Meaning(Decides.BATCHES, replaces=("source_lang", "target_lang")),
+        Meaning(Decides.LEARNING, replaces=("source_lang", "target_lang")),
     )
     source_tag: list[str] | None = option(
-        "Tag at the start of every source of each text, such as <bt> for synthetic text; '' for none.", None, _BATCHES
+        "Tag at the start of every source of each text, such as <bt> for synthetic text; '' for none.", None, _LEARNING
     )
     bpe_dropout: float = option(
-        "Probability of leaving out a merge in training text (0.1 is usual).", 0.0, _BATCHES, parse=_probability
+        "Probability of leaving out a merge in training text (0.1 is usual).", 0.0, _LEARNING, parse=_probability
     )
-    source_lang: str | None = option("Source language of the text (default: the model's or 'en').", None, _BATCHES)
-    target_lang: str | None = option("Target language of the text (default: the model's or 'de').", None, _BATCHES)
+    source_lang: str | None = option("Source language of the text (default: the model's or 'en').", None, _LEARNING)
+    target_lang: str | None = option("Target language of the text (default: the model's or 'de').", None, _LEARNING)
 
     def __post_init__(self):
         super().__post_init__()
@@ -369,26 +362,23 @@ class Recipe:
     Args:
         data: with both languages set, or with several language pairs.
         config: the configuration of the model.
-        recorded: the settings of the run that the output folder holds; None if it holds none.
+        folder: the output folder.
+        recorded: the settings of the run that it holds; None if it holds none.
     """
 
     model: ModelArguments
     data: DataArguments
     args: VanillaTransformerTrainingArguments
     config: VanillaTransformerConfig
+    folder: str
     recorded: Settings | None = None
-
-    @property
-    def folder(self) -> str:
-        """Return the output folder."""
-        return str(self.args.output_dir)
 
 
 RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
 _MEANINGS: dict[str, Meaning] = {
     flag.name: flag.metadata["meaning"] for kind in RUN_FLAGS for flag in fields(kind) if "meaning" in flag.metadata
 }
-_MEANINGS |= {PROCESSES: _BATCHES, PAIRS: _BATCHES, TEXT: _TEXT, VALIDATION: _VALIDATION}
+_MEANINGS |= {PROCESSES: _LEARNING, TEXT: _TEXT, VALIDATION: _VALIDATION}
 
 
 def meaning(name: str) -> Meaning:
@@ -401,7 +391,7 @@ def decided_by(name: str, settings: Mapping[str, object]) -> Decides:
     """Return what a flag of `train` decides in a run with these settings."""
     # Each worker of a stream builds its own batches
     if name == "dataloader_num_workers" and settings.get("streaming"):
-        return Decides.BATCHES
+        return Decides.LEARNING
     decides = meaning(name).decides
     is_endless = settings.get("lr_scheduler_type") in _ENDLESS_SCHEDULES
     return Decides.LEARNING if decides is Decides.LENGTH and not is_endless else decides

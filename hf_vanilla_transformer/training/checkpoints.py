@@ -1,10 +1,9 @@
-"""Find, verify and average the checkpoints of a training run, and resume from one with flags that have changed.
+"""Find, verify and average the checkpoints of a training run.
 
 Section 6.1 of the paper uses "a single model obtained by averaging the last 5 checkpoints".
 """
 
 import json
-import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,10 +12,10 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments
+from transformers import TrainerState
 
 from ..errors import UserError
-from ..files import MODEL, STATE, WEIGHTS, JsonObject, checksum, model_files, new_folder, read_json
+from ..files import MODEL, STATE, WEIGHTS, checksum, model_files, new_folder, read_json
 
 CHECKSUMS = "checksums.json"
 UNFINISHED = "checkpoint-unfinished"  # folder in which a checkpoint is written before it is renamed
@@ -54,9 +53,7 @@ def find_fault(folder: Path) -> str | None:
     except (OSError, ValueError, AttributeError, TypeError) as error:
         # the last two: JSON, but not an object, or one with other keys
         return f"it cannot be read ({error})"
-    # FSDP and DeepSpeed save the optimizer in their own files and folders
-    has_optimizer = any(folder.glob("optimizer*")) or any(folder.glob("global_step*"))
-    return None if has_optimizer else "it has no optimizer.pt, so the learning rate would restart"
+    return None
 
 
 def newest_checkpoint(folder: str | Path, report: Callable[[str], None] = print) -> Path | None:
@@ -116,51 +113,3 @@ def write_average(folders: Sequence[str | Path], output: Path) -> None:
     # `weights` are those of the last folder, in whose dtypes the mean is saved
     mean = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     save_file(mean, output / WEIGHTS, metadata={"format": "pt"})
-
-
-class ResumedState(TrainerCallback):
-    """Apply the flags to the state in a checkpoint, where transformers would keep the former ones.
-
-    The intervals of logging, validation and saving are those of the flags. The best validation so far is found again
-    in the log, since another metric may have been chosen. Early stopping counts the validations since the best one,
-    and may be new.
-
-    Args:
-        early_stopping: the callback that stops training, if there is one.
-
-    Attributes:
-        has_new_validation: whether the validation text, its tokenisation or the decoding has changed, so that the
-            scores logged earlier are no longer comparable.
-    """
-
-    def __init__(self, early_stopping: EarlyStoppingCallback | None):
-        self._early_stopping = early_stopping
-        self.has_new_validation = False
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        state.compute_steps(args, state.max_steps)
-        if self.has_new_validation:
-            state.log_history = [log for log in state.log_history if not any(name.startswith("eval_") for name in log)]
-        metric = f"eval_{args.metric_for_best_model}"
-        validations = [log for log in state.log_history if metric in log]
-        self._find_best(validations, metric, args, state)
-        if self._early_stopping is not None:
-            worse = sum(log["step"] > (state.best_global_step or 0) for log in validations)
-            self._early_stopping.early_stopping_patience_counter = worse
-            state.stateful_callbacks.setdefault("EarlyStoppingCallback", self._early_stopping.state())
-
-    def _find_best(
-        self, validations: list[JsonObject], metric: str, args: TrainingArguments, state: TrainerState
-    ) -> None:
-        """Set the best metric of a state, and the checkpoint of the update that reached it."""
-        folder = Path(str(args.output_dir))
-        if args.load_best_model_at_end:
-            # only of updates whose weights exist
-            validations = [log for log in validations if (folder / f"checkpoint-{log['step']}").is_dir()]
-        validations = [log for log in validations if not math.isnan(log[metric])]
-        choose = max if args.greater_is_better else min
-        best = choose(validations, key=lambda log: log[metric], default={})
-        state.best_metric = best.get(metric)
-        state.best_global_step = best.get("step")
-        checkpoint = folder / f"checkpoint-{state.best_global_step}"
-        state.best_model_checkpoint = str(checkpoint) if checkpoint.is_dir() else None

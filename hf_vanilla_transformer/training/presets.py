@@ -4,7 +4,7 @@ A preset combines a model with its training settings, because rows D3 and D4 of 
 smoothing.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from ..errors import UserError
@@ -18,24 +18,16 @@ PAIRS_PER_UPDATE = 3  # in a small text, so that it is read some 20 times
 PAIRS_PER_BATCH = 60  # about, of short sentences, in a batch of tiny
 
 
-@dataclass(frozen=True)
 class Preset:
     """Changes to the defaults of `VanillaTransformerConfig` and `VanillaTransformerTrainingArguments` (both base)."""
 
-    model: Settings
-    training: Settings
+    def __init__(self, settings: Settings):
+        in_config = {field.name for field in fields(VanillaTransformerConfig)}
+        self.model = {flag: value for flag, value in settings.items() if flag in in_config}
+        self.training = {flag: value for flag, value in settings.items() if flag not in in_config}
 
 
-def _split(settings: Settings) -> Preset:
-    """Return the flags of a preset, apart by whether the configuration of a model has them."""
-    in_config = {field.name for field in fields(VanillaTransformerConfig)}
-    return Preset(
-        model={flag: value for flag, value in settings.items() if flag in in_config},
-        training={flag: value for flag, value in settings.items() if flag not in in_config},
-    )
-
-
-PRESETS = {name: _split(settings) for name, settings in read_yaml(Path(__file__).with_name("presets.yaml")).items()}
+PRESETS = {name: Preset(settings) for name, settings in read_yaml(Path(__file__).with_name("presets.yaml")).items()}
 
 
 def preset(name: str) -> Preset:

@@ -1,4 +1,4 @@
-"""The progress of a training run: what it measures, its lines in the terminal, its curve, and advice on it."""
+"""The progress of a training run: what it measures, its log after a resume, its lines in a terminal, its curve."""
 
 import math
 import sys
@@ -11,13 +11,19 @@ from typing import NamedTuple
 import torch
 from accelerate.accelerator import Accelerator
 from tqdm import tqdm
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import (
+    EarlyStoppingCallback,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
+from ..files import JsonObject
 from ..inference.metrics import perplexity
-from .arguments import NOAM, VanillaTransformerTrainingArguments
-from .schedule import factor_with_same_peak
 
 # The columns of the lines that training prints, with their widths; a validation has its name in place of the last two
 COLUMNS = {"update": 10, "loss": 10, "perplexity": 10, "BLEU": 6, "target tokens/s": 15, "time left": 10}
@@ -25,7 +31,6 @@ MAX_WIDTH = 79
 _LOSS = "Loss in nats per target token, without label smoothing:"
 
 OVERFITTED = 1.05  # times the lowest validation perplexity, or an earlier loss; smaller rises may be chance
-_SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 
 
 class Validation(NamedTuple):
@@ -89,27 +94,52 @@ class OverfittingNotice(TrainerCallback):
             )
 
 
-def short_warmup(args: VanillaTransformerTrainingArguments, updates: int) -> str:
-    """Return the advice for a run that ends during the warm-up, or "" for any other."""
-    has_warmup = args.lr_scheduler_type not in _SCHEDULES_WITHOUT_WARMUP
-    if not has_warmup or updates >= args.get_warmup_steps(updates):
-        return ""
-    warmup = max(1, updates // 4)
-    advice = f"--warmup_steps {warmup}"
-    if args.lr_scheduler_type == NOAM:
-        assert args.learning_rate is not None  # set by __post_init__
-        factor = factor_with_same_peak(args.learning_rate, args.warmup_steps, warmup)
-        advice += f" --learning_rate {factor:.2g}, which keeps the peak of the learning rate"
-    # The settings of this run are in its folder by now, and may not change there
-    return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}, in another --output_dir."
+class ResumedState(TrainerCallback):
+    """Apply the flags to the state in a checkpoint, where transformers would keep the former ones.
 
+    The intervals of logging, validation and saving are those of the flags. The best validation so far is found again
+    in the log, since another metric may have been chosen. Early stopping counts the validations since the best one,
+    and may be new.
 
-class ShortWarmupNotice(TrainerCallback):
-    """Report a run that will end during the warm-up, once transformers has counted the updates of its epochs."""
+    Args:
+        early_stopping: the callback that stops training, if there is one.
+
+    Attributes:
+        has_new_validation: whether the validation text, its tokenisation or the decoding has changed, so that the
+            scores logged earlier are no longer comparable.
+    """
+
+    def __init__(self, early_stopping: EarlyStoppingCallback | None):
+        self._early_stopping = early_stopping
+        self.has_new_validation = False
 
     def on_train_begin(self, args, state, control, **kwargs):
-        if state.is_world_process_zero and (advice := short_warmup(args, state.max_steps)):
-            print(advice, file=sys.stderr, flush=True)
+        state.compute_steps(args, state.max_steps)
+        if self.has_new_validation:
+            state.log_history = [log for log in state.log_history if not any(name.startswith("eval_") for name in log)]
+        metric = f"eval_{args.metric_for_best_model}"
+        validations = [log for log in state.log_history if metric in log]
+        self._find_best(validations, metric, args, state)
+        if self._early_stopping is not None:
+            worse = sum(log["step"] > (state.best_global_step or 0) for log in validations)
+            self._early_stopping.early_stopping_patience_counter = worse
+            state.stateful_callbacks.setdefault("EarlyStoppingCallback", self._early_stopping.state())
+
+    def _find_best(
+        self, validations: list[JsonObject], metric: str, args: TrainingArguments, state: TrainerState
+    ) -> None:
+        """Set the best metric of a state, and the checkpoint of the update that reached it."""
+        folder = Path(str(args.output_dir))
+        if args.load_best_model_at_end:
+            # only of updates whose weights exist
+            validations = [log for log in validations if (folder / f"checkpoint-{log['step']}").is_dir()]
+        validations = [log for log in validations if not math.isnan(log[metric])]
+        choose = max if args.greater_is_better else min
+        best = choose(validations, key=lambda log: log[metric], default={})
+        state.best_metric = best.get(metric)
+        state.best_global_step = best.get("step")
+        checkpoint = folder / f"checkpoint-{state.best_global_step}"
+        state.best_model_checkpoint = str(checkpoint) if checkpoint.is_dir() else None
 
 
 class RunCurve(TensorBoardCallback):

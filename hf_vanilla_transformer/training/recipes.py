@@ -1,15 +1,17 @@
 """Resolve a run: flags over a recipe (a YAML file of flags), the recipe over a preset, the preset over the defaults.
 
-`parse_arguments` decides all of it once, before any text is read, and returns a `Recipe`.
+`parse_arguments` decides all of it once, before any text is read, and returns a `Recipe`. Its settings are recorded in
+the folder of the run, again as a recipe.
 """
 
 import argparse
-import difflib
+import json
 import math
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,14 +19,17 @@ import yaml
 from transformers import Seq2SeqTrainingArguments
 
 from ..errors import UserError
-from ..files import compose_yaml
-from ..flags import Decides, FlagParser, Flags, Part, Settings
+from ..files import MAX_YAML_BYTES, SETTINGS, read_document, read_yaml, write_whole
+from ..flags import Decides, FlagParser, Flags, Settings
 from ..loading import load_config
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.text_rules_vanilla_transformer import Directions, parse_language_pair
 from .arguments import (
     NO_EFFECT,
+    PROCESSES,
     RUN_FLAGS,
+    TEXT,
+    VALIDATION,
     DataArguments,
     ModelArguments,
     Recipe,
@@ -32,9 +37,10 @@ from .arguments import (
     meaning,
 )
 from .presets import PAIRS_PER_BATCH, SMALL_TEXT, fit_to, paper_config, preset
-from .run_folder import FACTS, recorded_settings
 
 _Value = TypeVar("_Value")
+
+FACTS = (PROCESSES, TEXT, VALIDATION)  # recorded with the settings, but not flags
 
 
 def parse_arguments(
@@ -169,7 +175,7 @@ def _as_words(recipe: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _check_sizes(model: ModelArguments) -> None:
     """Check that the model's flags are in range; the sizes of a pretrained model are checked when it is loaded."""
-    changes = model.overrides(Part.CONFIG)
+    changes = model.overrides(VanillaTransformerConfig.__annotations__)
     if model.model_name_or_path:
         changes = {name: value for name, value in changes.items() if meaning(name).decides is not Decides.SIZES}
     paper_config(model.preset, **changes)
@@ -186,7 +192,7 @@ def _resolve(
     Raises:
         ValueError: if a flag contradicts the size of a pretrained model, or the languages are not clear.
     """
-    changes = model.overrides(Part.CONFIG)
+    changes = model.overrides(VanillaTransformerConfig.__annotations__)
     if base := model.model_name_or_path:
         config = load_config(base)
         for name, value in changes.items():
@@ -198,7 +204,7 @@ def _resolve(
     data = _resolve_directions(config, data)
     if recorded:
         args.keep_precision(recorded)
-    return Recipe(model, data, args, config, recorded)
+    return Recipe(model, data, args, config, str(args.output_dir), recorded)
 
 
 def _resolve_directions(config: VanillaTransformerConfig, data: DataArguments) -> DataArguments:
@@ -241,19 +247,14 @@ def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
         ValueError: if the file is not a mapping of the flag names in `known` to plain values, with the line number.
     """
     flags: dict[str, list[str]] = {}
-    seen: set[str] = set()
     for key, value in _read_mapping(path):
         where = f"{path}, line {key.start_mark.line + 1}"
         if key.value in FACTS:
             continue
         if not isinstance(key.value, str) or key.value not in known:
-            near = difflib.get_close_matches(str(key.value), known, n=1)
-            raise UserError(
-                f"{where}: unknown key {str(key.value)!r}{f'; did you mean {near[0]!r}?' if near else '.'}"
-            )
-        if key.value in seen:
+            raise UserError(f"{where}: unknown key {str(key.value)!r}; `train --help` lists the flags.")
+        if key.value in flags:
             raise UserError(f"{where}: {key.value!r} appears twice.")
-        seen.add(key.value)
         values = value.value if isinstance(value, yaml.SequenceNode) else [value]
         if not all(isinstance(item, yaml.ScalarNode) for item in values):
             raise UserError(f"{where}: {key.value!r} must be a plain value or a list of them.")
@@ -265,8 +266,8 @@ def read_recipe(path: str, known: Collection[str]) -> dict[str, list[str]]:
 def _read_mapping(path: str) -> list[tuple[yaml.Node, yaml.Node]]:
     """Return the keys and values of a YAML mapping as nodes, which hold their line numbers."""
     try:
-        root = compose_yaml(Path(path))
-    except yaml.YAMLError as error:
+        root = yaml.compose(read_document(Path(path), MAX_YAML_BYTES), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UserError(f"{path}{line}: not YAML ({getattr(error, 'problem', None) or error}).") from None
@@ -275,3 +276,72 @@ def _read_mapping(path: str) -> list[tuple[yaml.Node, yaml.Node]]:
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{path}: a recipe must consist of lines such as `max_steps: 100000`.")
     return root.value
+
+
+def run_settings(recipe: Recipe) -> Settings:
+    """Return the settings of a run: all of this package's, and those of transformers that are not its defaults."""
+    # creating arguments sets up the distributed processes again: those of a run on the CPU must stay there
+    defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=recipe.args.use_cpu)) | {"use_cpu": False}
+    settings: Settings = {}
+    for group in (recipe.model, recipe.data, recipe.args):
+        for field in fields(group):
+            value = getattr(group, field.name)
+            # Ours are recorded even with their defaults, which another version may change
+            is_default = "meaning" not in field.metadata and value == defaults.get(field.name)
+            unset = value in (None, []) or is_default
+            if field.init and meaning(field.name).recorded and not unset:
+                settings[field.name] = _to_plain(value)
+
+    if not recipe.model.model_name_or_path:
+        # the sizes of a pretrained model are in its own folder
+        for field in fields(ModelArguments):
+            settings[field.name] = getattr(recipe.config, field.name, settings.get(field.name))
+    settings[PROCESSES] = recipe.args.world_size
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _to_plain(value: object) -> str | float | list[object] | None:
+    """Convert a setting to a form that fits in a recipe and that a flag can parse: text, a number, or a list."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, (list, tuple)):
+        # transformers parses lists of its own options, such as --fsdp, from one text
+        words = [str(item.value) for item in value if isinstance(item, Enum)]
+        items = [" ".join(words)] if words else list(value)
+        return items[0] if len(items) == 1 else items
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return value if isinstance(value, (str, int, float)) or value is None else str(value)
+
+
+def write_settings(settings: Settings, folder: str, comment: str, name: str = SETTINGS) -> None:
+    """Write `settings` to `folder` as a recipe, with `comment` as its first line."""
+    file = Path(folder, name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, f"# {comment}\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)}")
+
+
+def recorded_settings(folder: str | Path) -> Settings | None:
+    """Return the settings of the run in `folder`, or None if there is no run.
+
+    Raises:
+        ValueError: if they are damaged.
+    """
+    file = Path(folder, SETTINGS)
+    if not file.is_file():
+        return None
+    try:
+        settings = read_yaml(file)
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict) or not all(map(_is_setting, settings, settings.values())):
+        raise UserError(f"{file} is damaged; choose another --output_dir, or restore the file.")
+    return settings
+
+
+def _is_setting(name: object, value: object) -> bool:
+    """Return whether a pair of a recorded run is a setting: a name, and text, a number or a list of these."""
+    items = value if isinstance(value, list) else [value]
+    return isinstance(name, str) and all(isinstance(item, (str, int, float)) for item in items)

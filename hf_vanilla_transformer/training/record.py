@@ -5,19 +5,17 @@ from pathlib import Path
 import torch
 import transformers
 
-from ..files import JsonObject
+from ..files import JsonObject, public_name
 from ..inference.precision import hardware
 from ..sharing.card import conversion
 from ..version import __version__
-from .arguments import DataArguments, Recipe, meaning
+from .arguments import Recipe, meaning
 from .progress import validations
 from .text import TokenizedText
 from .trainer import VanillaTransformerTrainer
 
-
-def versions() -> str:
-    """Return the versions of the packages that determine the results of training."""
-    return f"hf_vanilla_transformer {__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
+# of the packages that determine the results of training
+VERSIONS = f"hf_vanilla_transformer {__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
 
 
 def training_record(
@@ -29,7 +27,7 @@ def training_record(
     state = trainer.state
     names = recipe.data.dataset_name or []
     base_model = recipe.model.model_name_or_path
-    hub_datasets = [name for name in names if not _is_local(name)]
+    hub_datasets = [name for name in names if not Path(name).exists()]
     public = {
         name: value
         for name, value in settings.items()
@@ -44,17 +42,17 @@ def training_record(
         rounded_bleu = None if bleu is None else round(bleu, 2)
         validation.append({**about, "perplexity": round(perplexity, 2), "bleu": rounded_bleu})
     labels = [Path(file).resolve().name for file in recipe.data.train_file or []]
-    labels += map(_public_name, names)
+    labels += map(public_name, names)
     record = {
         "data": ", ".join(dict.fromkeys(labels)) or "the built-in phrases",
         "dataset_name": dataset_name,
-        "base_model": base_model and _public_name(base_model),
+        "base_model": base_model and public_name(base_model),
         "pairs": text.num_pairs,
         "sources": text.sources,
         "updates": state.global_step,
         "seconds": round(trainer.meter.total_seconds),
         "hardware": hardware(args.device, args.world_size),
-        "software": versions(),
+        "software": VERSIONS,
         "license": license,
         "settings": public,
         "validation": validation,
@@ -68,22 +66,3 @@ def training_record(
             score["direction"] = direction
         record["scores"] = scores
     return record
-
-
-def example_sentence(data: DataArguments, text: TokenizedText) -> str:
-    """Return a source sentence for the card from public text (the built-in phrases, the Hub), else "Hello!"."""
-    if data.train_file or any(map(_is_local, data.dataset_name or ())):
-        return "Hello!"
-    rows = (text.train[i] for i in range(min(100, len(text.train))))
-    sentences = (str(text.tokenizer.decode(row["input_ids"], skip_special_tokens=True)) for row in rows)
-    return next((sentence for sentence in sentences if len(sentence) < 80), "Hello!")
-
-
-def _is_local(name: str) -> bool:
-    """Return whether a dataset or model is a folder on this machine."""
-    return Path(name).exists()
-
-
-def _public_name(name: str) -> str:
-    """Return the name of a dataset or model on the Hub, or the last part of the path of a local one."""
-    return Path(name).resolve().name if _is_local(name) else name

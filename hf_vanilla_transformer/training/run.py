@@ -1,42 +1,58 @@
-"""Train a model from text to a saved folder: `vanilla-transformer train` and `accelerate launch scripts/train.py`."""
+"""Train a model from text to a saved folder, or resume the run in that folder, as `vanilla-transformer train`."""
 
 import sys
-from contextlib import nullcontext
-from dataclasses import fields
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 from accelerate.utils import gather_object
+from filelock import FileLock, Timeout
 from transformers import IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
-from ..data.languages import not_languages
-from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, save_tokenizer, vocabulary_size
+from ..data.tokenizer import check_tokenizer, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..errors import UserError
-from ..files import STATE, read_json
-from ..flags import Decides, Part
-from ..loading import load_config, load_model, load_tokenizer
+from ..files import SETTINGS, STATE, check_folder, read_json
+from ..flags import Decides, Settings
+from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.text_rules_vanilla_transformer import Directions
 from ..sharing.card import write_card, write_record
-from .arguments import AUTO, PAIRS, ModelArguments, Recipe, check_reporters, meaning
+from .arguments import AUTO, PROCESSES, TEXT, VALIDATION, Recipe, check_reporters, decided_by, meaning
 from .checkpoints import find_fault, newest_checkpoint
-from .ema import AVERAGE
 from .failures import explain_failures
-from .progress import ShortWarmupNotice, print_lines
-from .record import example_sentence, training_record, versions
-from .run_folder import (
-    check_continues,
-    check_same_run,
-    compare_validations,
-    more_text,
-    one_run,
-    recorded_settings,
-    renames_text,
-    run_settings,
-    write_settings,
-)
+from .progress import print_lines
+from .recipes import run_settings, write_settings
+from .record import VERSIONS, training_record
 from .text import TokenizedText, all_tags, prepared_folder, read_contents, tokenize_text
 from .trainer import VanillaTransformerTrainer
+
+_DIGESTS = (TEXT, VALIDATION)  # of texts, known once these have been read
+
+
+@contextmanager
+def one_run(folder: str | Path) -> Iterator[None]:
+    """Lock `folder` for a single run; the lock is released even if its process is killed.
+
+    Raises:
+        ValueError: if another run is using the folder, or it is a file.
+    """
+    folder = Path(folder)
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / "run.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"Another run is using {folder}; wait until it ends or choose another folder.") from None
+    try:
+        yield
+    finally:
+        # Deleted while it is still locked, so that the file of a run that starts now is not the one deleted
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+        # A run that was refused leaves no trace
+        if not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def run_train(recipe: Recipe) -> VanillaTransformerTrainer | None:
@@ -67,12 +83,11 @@ class _Run:
 
     def train(self) -> VanillaTransformerTrainer | None:
         """Train until the end or SIGTERM; return None if the run was already finished."""
-        requested = self.args.resume_from_checkpoint
         recorded = self.recipe.recorded
         if recorded and renames_text(recorded, self.settings):
             self.settings |= read_contents(self.recipe.data)
         resumes = check_same_run(recorded, self.settings, self.folder)
-        finished = resumes and not requested and self._is_finished()
+        finished = resumes and not self.args.resume_from_checkpoint and self._is_finished()
         checkpoint = None if finished else self._find_checkpoint(resumes)
         self._check_shared("finished" if finished else Path(checkpoint).name if checkpoint else "no checkpoint")
         if finished:
@@ -81,9 +96,6 @@ class _Run:
             )
             return None
 
-        pairs = Directions(self.recipe.config).pairs
-        if message := not_languages(language for pair in pairs for language in pair):
-            self._report(message)
         text = self._read_text(checkpoint, resumes)
         trainer = self._build_trainer(text)
         if checkpoint:
@@ -92,7 +104,7 @@ class _Run:
         updates = trainer.state.global_step
         # SIGTERM during the last update leaves nothing to resume
         if trainer.guard.stopped and updates < trainer.state.max_steps:
-            without = " without --resume_from_checkpoint" if requested else ""
+            without = " without --resume_from_checkpoint" if self.args.resume_from_checkpoint else ""
             self._report(f"Stopped by SIGTERM after {updates:,} updates; run the same command{without} to resume.")
         else:
             self._finish(trainer, text)
@@ -118,8 +130,11 @@ class _Run:
             ValueError: if training cannot resume from it.
         """
         if requested := self.args.resume_from_checkpoint:
-            if fault := find_fault(Path(requested)):
-                raise UserError(f"--resume_from_checkpoint {requested}: {fault}.")
+            is_own = resumes and Path(requested).resolve().parent == Path(self.folder).resolve()
+            fault = find_fault(Path(requested)) if is_own else f"it is no checkpoint of a run in {self.folder}"
+            if fault:
+                start = f"To start another run from its weights, give --model_name_or_path {requested}"
+                raise UserError(f"--resume_from_checkpoint {requested}: {fault}. {start}.")
             return requested
         newest = newest_checkpoint(self.folder, self._report) if resumes else None
         return str(newest) if newest else None
@@ -152,10 +167,8 @@ class _Run:
         if origin and (model.tokenizer_model, model.normalization) != ("bpe", "none"):
             raise UserError(f"--tokenizer_model and --normalization have no effect: {origin} has its own tokenizer.")
 
-        path = prepared or model.tokenizer_name or checkpoint or self.pretrained
-        if resumes:
-            # A run has saved its tokenizer, which must not change even if its origin has
-            path = self._intact_tokenizer(checkpoint)
+        # A run has saved its tokenizer, which must not change even if its origin has
+        path = self._intact_tokenizer(checkpoint) if resumes else origin
         text = tokenize_text(self.recipe, self.folder, path, self._report)
         if path and not resumes:
             self._check_vocabulary(text.tokenizer, path)
@@ -164,18 +177,17 @@ class _Run:
                 names = ", ".join(data.dataset_name or [])
                 raise UserError(f"{names} has no validation split, which early stopping needs.")
             self.args.eval_strategy = IntervalStrategy.NO
-        self.settings |= {PAIRS: text.num_pairs, **text.contents}
+        self.settings |= text.contents
         check_same_run(recorded, self.settings, self.folder)
         return text
 
     def _intact_tokenizer(self, checkpoint: str | None) -> str:
         """Return the folder with the tokenizer of a run that resumes: its own, or a checkpoint if that is damaged."""
-        if checkpoint and not self.args.resume_from_checkpoint:
+        if checkpoint:
             try:
                 load_tokenizer(self.folder)
             except OSError:
-                name = Path(checkpoint).name
-                self._report(f"The tokenizer in {self.folder} is damaged; restoring it from {name}")
+                self._report(f"The tokenizer in {self.folder} is damaged; restoring it from {Path(checkpoint).name}")
                 return checkpoint
         return self.folder
 
@@ -186,7 +198,6 @@ class _Run:
         rows = {"train_dataset": text.train, "eval_dataset": text.validation}
         chooses = args.bf16 == AUTO
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
-        trainer.add_callback(ShortWarmupNotice())
         print_lines(trainer)
         if chooses:
             self.settings |= {"bf16": args.bf16}
@@ -197,7 +208,7 @@ class _Run:
             # One from this folder is not saved again: another process may be reading it
             if text.tokenizer.name_or_path != self.folder:
                 save_tokenizer(text.tokenizer, self.folder)
-            comment = f"The resolved settings of this run, as a recipe ({versions()})"
+            comment = f"The resolved settings of this run, as a recipe ({VERSIONS})"
             write_settings(self.settings, self.folder, comment)
         return trainer
 
@@ -212,9 +223,7 @@ class _Run:
             follow_tokenizer(config, tokenizer)
             model = VanillaTransformerForConditionalGeneration(config)
         check_tokenizer(tokenizer, config)
-        if self.args.resume_from_checkpoint:
-            self._check_checkpoint(self.args.resume_from_checkpoint, tokenizer)
-        model.generation_config.update(**self.recipe.model.overrides(Part.GENERATION_CONFIG))
+        model.generation_config.update(**self.recipe.model.overrides(vars(model.generation_config)))
         size = f"{model.num_parameters():,} parameters and a vocabulary of {len(tokenizer):,} tokens"
         self._report(f"The model has {size}")
         return model
@@ -252,32 +261,10 @@ class _Run:
             config.vocab_size = size + len(new)
             self._report(f"Added the tags {' '.join(new)} to {self.pretrained}")
 
-    def _check_checkpoint(self, checkpoint: str, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Check that a checkpoint has this model's sizes and vocabulary, and its run the same batches and optimizer.
-
-        Raises:
-            ValueError: if it does not.
-        """
-        saved = load_config(checkpoint)
-        where = f"--resume_from_checkpoint {checkpoint}"
-        for name in (flag.name for flag in fields(ModelArguments)):
-            value = getattr(saved, name, None)
-            expected = getattr(self.recipe.config, name, None)
-            if meaning(name).decides is Decides.SIZES and value != expected:
-                raise UserError(f"{where}: its {name} is {value}, not {expected}.")
-        if fingerprint(load_tokenizer(checkpoint)) != fingerprint(tokenizer):
-            raise UserError(f"{where}: its vocabulary differs from that of this run.")
-        # A checkpoint that was copied out of its run's folder has no settings to compare
-        if before := recorded_settings(Path(checkpoint).parent):
-            check_continues(before, self.settings, checkpoint)
-        if self.args.ema_decay and not Path(checkpoint, AVERAGE).is_file():
-            raise UserError(f"{where}: its run had no --ema_decay; omit the flag.")
-
     def _finish(self, trainer: VanillaTransformerTrainer, text: TokenizedText) -> None:
         """Save the model with its card, report the best metric, and upload the model if requested."""
         trainer.save_model(_internal_call=True)
         record = training_record(trainer, self.settings, self.recipe, text)
-        record["example"] = example_sentence(self.recipe.data, text)
         if self.args.process_index == 0:
             write_record(self.folder, record)
             write_card(self.folder)
@@ -303,3 +290,66 @@ class _Run:
             self._report(f"The best one by validation is in {kept}")
             if trainer.average:
                 self._report("Its moving average was validated, which --load_best_model_at_end makes the model")
+
+
+def check_same_run(before: Settings | None, settings: Settings, folder: str) -> bool:
+    """Return True if `folder` holds a run with these settings, which can be resumed, and False if it holds no run.
+
+    Args:
+        before: the settings that the run has recorded, if there is one.
+
+    Raises:
+        ValueError: if it holds a run with different settings, or a model without a run. Nothing in it is changed.
+    """
+    if before is None:
+        if Path(folder, "config.json").exists():
+            raise UserError(f"{folder} already holds a model; choose another --output_dir.")
+        return False
+    changes = {
+        name: change
+        for name, change in differences(before, settings).items()
+        if decided_by(name, settings) in (Decides.SIZES, Decides.LEARNING)
+    }
+    if changes:
+        launch = f" Launch it with `torchrun --nproc_per_node {before[PROCESSES]}`." if PROCESSES in changes else ""
+        text = f" {more_text(folder)}" if any(meaning(name).content == TEXT for name in changes) else ""
+        raise UserError(
+            f"{folder} holds a run with different settings: {'; '.join(changes.values())}.{launch} Choose another "
+            f"--output_dir, or use the settings in {Path(folder, SETTINGS)} to resume that run.{text}"
+        )
+    return True
+
+
+def differences(before: Settings, settings: Settings) -> dict[str, str]:
+    """Describe each setting that has changed.
+
+    The same text under another name is no change. Text that has not been read yet is taken to be the same.
+    """
+    now = {**{name: before[name] for name in _DIGESTS if name in before}, **settings}
+    same = {name for name in _DIGESTS if name in before and before[name] == now[name]}
+    changes: dict[str, str] = {}
+    for name in {**before, **now}:
+        known = meaning(name)
+        if before.get(name) == now.get(name) or known.content in same or not known.recorded:
+            continue
+        # A digest says nothing to the user
+        values = "has changed" if name in _DIGESTS else f"was {before.get(name)}, now {now.get(name)}"
+        changes[name] = f"{name} {values}"
+    return changes
+
+
+def compare_validations(before: Settings, settings: Settings) -> bool:
+    """Return whether the validations of a run before and after a change of its settings are comparable."""
+    return all(decided_by(name, settings) is not Decides.SCORES for name in differences(before, settings))
+
+
+def renames_text(before: Settings, settings: Settings) -> bool:
+    """Return whether the training text of a run now has another name."""
+    names = {name for name in {**before, **settings} if meaning(name).content == TEXT} - {TEXT}
+    return any(before.get(name) != settings.get(name) for name in names)
+
+
+def more_text(folder: str) -> str:
+    """Return how to continue the run in a folder with more text than it was trained on."""
+    start = f"--model_name_or_path {folder} --train_file OLD NEW --output_dir ANOTHER"
+    return f"To continue with more text, start a run from its model: {start}."

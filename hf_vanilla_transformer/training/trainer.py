@@ -22,11 +22,11 @@ from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent
 from .arguments import NOAM, VanillaTransformerTrainingArguments
-from .checkpoints import UNFINISHED, ResumedState, write_checksums
+from .checkpoints import UNFINISHED, write_checksums
 from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
 from .failures import UpdateGuard
-from .progress import OverfittingNotice, RunCurve, TrainingMeter
+from .progress import OverfittingNotice, ResumedState, RunCurve, TrainingMeter
 from .r_drop import r_drop_loss
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
@@ -63,7 +63,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
         self._sampler: MaxTokensBatchSampler | None = None
         self.meter = TrainingMeter(self.accelerator)
-        self.guard = UpdateGuard(self.accelerator, self.processing_class)
+        self.guard = UpdateGuard(self.accelerator)
         self.average = MovingAverage(args.ema_decay) if args.ema_decay else None
         patience = args.early_stopping_patience
         early_stopping = None if patience is None else EarlyStoppingCallback(patience)
@@ -220,7 +220,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 # The count is of all processes, but DDP averages gradients over them instead of adding them up
                 loss = loss * self.accelerator.num_processes
         if model.training:
-            self.guard.record_loss(loss.detach(), labels)
+            self.guard.record_loss(loss.detach())
             self.meter.add(cross_entropy, tokens)
         return (loss, outputs) if return_outputs else loss
 

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from hf_vanilla_transformer.flags import Decides, FlagParser, Part
+from hf_vanilla_transformer.flags import Decides, FlagParser
+from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.training.arguments import (
     NO_EFFECT,
     DataArguments,
@@ -92,10 +93,10 @@ def test_all_flags_but_the_output_folder_are_optional(tmp_path):
 
 
 def test_only_the_given_model_flags_are_overrides():
-    assert parse(ModelArguments).overrides(Part.CONFIG) == {}
+    assert parse(ModelArguments).overrides(VanillaTransformerConfig.__annotations__) == {}
     model = parse(ModelArguments, "--preset", "tiny", "--d_model", "64", "--dropout", "0")
     assert model.preset == "tiny"
-    assert model.overrides(Part.CONFIG) == {"d_model": 64, "dropout": 0.0}
+    assert model.overrides(VanillaTransformerConfig.__annotations__) == {"d_model": 64, "dropout": 0.0}
 
 
 def test_data_flags_name_no_text_and_enable_cleaning_by_default():
@@ -222,13 +223,13 @@ def test_any_other_flag_of_transformers_changes_what_is_learned(name):
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "gradient_accumulation_steps", "seed", "data_seed", *CHANGE_THE_TEXT])
-def test_flags_that_change_the_batches_are_known_to(name):
-    assert decided_by(name, {"lr_scheduler_type": "noam"}) is Decides.BATCHES
+def test_flags_that_change_the_batches_change_what_is_learned(name):
+    assert decided_by(name, {"lr_scheduler_type": "noam"}) is Decides.LEARNING
 
 
-def test_every_flag_of_the_text_changes_the_batches_except_that_of_the_validation():
+def test_every_flag_of_the_text_changes_what_is_learned_except_that_of_the_validation():
     assert [
-        flag.name for flag in dataclasses.fields(DataArguments) if meaning(flag.name).decides is not Decides.BATCHES
+        flag.name for flag in dataclasses.fields(DataArguments) if meaning(flag.name).decides is not Decides.LEARNING
     ] == ["validation_file"]
 
 

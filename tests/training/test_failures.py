@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from hf_vanilla_transformer import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.checkpoints import find_fault, newest_checkpoint
 from hf_vanilla_transformer.training.failures import UpdateGuard, explain_failures
-from hf_vanilla_transformer.training.run_folder import one_run
+from hf_vanilla_transformer.training.run import one_run
 
 ROWS = [{"input_ids": [5, 6, 7, 2], "labels": [8, 9, 2]}, {"input_ids": [6, 5, 2], "labels": [9, 8, 7, 2]}] * 4
 
@@ -23,7 +23,7 @@ class WithBadLosses(VanillaTransformerTrainer):
         loss = super().compute_loss(*args, **kwargs)
         if self.state.global_step + 1 in self.bad:
             loss = loss * float("nan")
-            self.guard.record_loss(loss.detach(), args[1]["labels"])
+            self.guard.record_loss(loss.detach())
         return loss
 
 
@@ -48,7 +48,6 @@ def test_an_update_with_a_bad_loss_is_skipped_and_training_continues(trainer, ca
     assert all(torch.isfinite(weight).all() for weight in run.model.state_dict().values())
     lines = [line for line in capsys.readouterr().err.splitlines() if "was skipped" in line]
     assert [line.split("Update ")[1].split()[0] for line in lines] == ["3", "4", "6"]
-    assert "loss nan on a batch of" in lines[0]
 
 
 class Snapshots(TrainerCallback):
@@ -175,7 +174,7 @@ class TwoProcesses:
 
 @pytest.mark.parametrize("logging", [True, False])
 def test_with_several_processes_sigterm_stops_one_update_later_even_if_each_is_logged(logging, small_model):
-    guard, state, control = UpdateGuard(TwoProcesses(), None), TrainerState(), TrainerControl()
+    guard, state, control = UpdateGuard(TwoProcesses()), TrainerState(), TrainerControl()
     model = small_model()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     stopped = []

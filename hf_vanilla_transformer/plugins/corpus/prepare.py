@@ -12,8 +12,6 @@ from ...errors import UserError
 from ...flags import option, positive, values_of
 from .runner_flags import RunnerFlags
 
-PRINTS_RESULTS = True
-
 
 @dataclass(kw_only=True)
 class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):

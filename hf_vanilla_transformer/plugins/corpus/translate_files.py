@@ -16,8 +16,6 @@ from .runner_flags import RunnerFlags
 if TYPE_CHECKING:
     from .corpus_translation import CorpusTranslation
 
-PRINTS_RESULTS = True
-
 
 @dataclass(kw_only=True)
 class TranslateFilesArguments(TranslateFlags, RunnerFlags):

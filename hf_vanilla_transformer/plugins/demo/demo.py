@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 
-from ...commands.shared_flags import DtypeFlags, HostFlags, ModelFlags
+from ...commands.shared_flags import DtypeFlags, ModelFlags
 from ...flags import option, positive
 
 
 @dataclass(kw_only=True)
-class DemoArguments(ModelFlags, DtypeFlags, HostFlags):
+class DemoArguments(ModelFlags, DtypeFlags):
     """The flags of `demo`."""
 
+    host: str = option("address to listen on; by default, only from this machine", "127.0.0.1")
     port: int | None = option("port to listen on (default: the first free port from 7860)", None, parse=positive)
 
 
@@ -18,8 +19,6 @@ def run(args: DemoArguments) -> None:
     from ...inference.attention import Explorer
     from .gradio_page import build_page
 
-    # Gradio would only report a used port after it has tried for most of a minute, and after the model is loaded
-    args.listen(args.port).close()
     page = build_page(Explorer.load(args.model, args.dtype or "float32"))
     host = args.host.strip("[]")
     page.launch(server_name=f"[{host}]" if ":" in host else host, server_port=args.port)

@@ -13,8 +13,6 @@ from ...files import check_folder, replacing
 from ...flags import option
 from .. import DOCUMENTS, find, load
 
-PRINTS_RESULTS = True
-
 ENDINGS = tuple(f".{name}" for name in find(DOCUMENTS))  # of the files of which a plugin knows the texts
 
 

@@ -9,8 +9,6 @@ from ...commands.console import say
 from ...errors import UserError
 from ...flags import finite, numpy_seed, option
 
-PRINTS_RESULTS = True
-
 
 def _size(text: str) -> float:
     """Parse a number of pairs, or a share below 1."""

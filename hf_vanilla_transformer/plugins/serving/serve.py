@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import socket
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -9,14 +10,14 @@ from pathlib import Path
 
 from ...commands.console import say
 from ...commands.models import decoding_settings, labels, load_translator
-from ...commands.shared_flags import BackendFlags, BatchFlags, DtypeFlags, HostFlags, SearchFlags
+from ...commands.shared_flags import BackendFlags, BatchFlags, DtypeFlags, SearchFlags
 from ...errors import UserError
 from ...files import import_extra
-from ...flags import option, positive, positive_number
+from ...flags import number, option, positive, positive_number
 
 
 @dataclass(kw_only=True)
-class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlags):
+class ServeArguments(BackendFlags, DtypeFlags, BatchFlags, SearchFlags):
     """The flags of `serve`."""
 
     model: list[str] = option(
@@ -24,7 +25,8 @@ class ServeArguments(HostFlags, BackendFlags, DtypeFlags, BatchFlags, SearchFlag
         metavar="MODEL",
         positional=True,
     )
-    port: int = option("port to listen on", 5000, parse=positive)
+    host: str = option("address to listen on; by default, only from this machine", "127.0.0.1")
+    port: int = option("port to listen on", 5000, parse=number(int, "from 1 to 65535", low=1, below=65_536))
     max_delay_ms: float = option(
         "maximum time for which a sentence waits for others to be translated with it", 5.0, parse=positive_number
     )
@@ -67,7 +69,7 @@ def run(args: ServeArguments) -> None:
         keys = [line.strip() for line in read_lines(str(args.api_key_file)) if line.strip()]
         if not keys:
             raise UserError(f"{args.api_key_file} is empty: write one API key per line into it.")
-    sock = args.listen(args.port)
+    sock = _listen(args.host, args.port)
 
     # Closed even on Ctrl-C: Python aborts if its interpreter ends while a thread is in the middle of torch
     with interruptible(), closing(Batcher(args.max_tokens, args.max_delay_ms / 1000, args.max_queue)) as batcher:
@@ -94,3 +96,17 @@ def run(args: ServeArguments) -> None:
         directions = ", ".join(f"{source} to {target}" for source, target in service.directions)
         say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; press Ctrl-C to stop.")
         serve_until_stopped(app, sock, args.timeout, args.root_path)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address, an IPv6 one with or without brackets.
+
+    Raises:
+        OSError: if that is impossible; the message names the address.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        # So many connections may wait to be accepted
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(f"Cannot listen on {host}, port {port}: {error.strerror or error}.") from None

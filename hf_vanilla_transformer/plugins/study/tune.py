@@ -5,8 +5,6 @@ from functools import partial
 
 from ...commands.console import say
 
-PRINTS_RESULTS = True
-
 
 def run(argv: Sequence[str]) -> None:
     """Run a search, and print its table to stdout."""

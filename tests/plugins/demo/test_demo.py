@@ -167,14 +167,6 @@ def test_character_limit_is_enforced_without_a_browser(small_model, tmp_path):
         explorer.translate("a" * 2001, 1, 0.6)
 
 
-@pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid"])
-def test_invalid_address_is_an_immediate_error(host, capsys):
-    start = time.perf_counter()
-    assert main(["demo", "nowhere", "--host", host]) == 1
-    assert f"Cannot listen on {host}" in capsys.readouterr().err
-    assert time.perf_counter() - start < 10
-
-
 @pytest.mark.parametrize("host", ["::1", "[::1]", "127.0.0.1", "localhost"])
 def test_demo_accepts_ipv4_and_ipv6_addresses(host, small_model, tmp_path, monkeypatch):
     if ":" in host and not os.path.exists("/proc/net/if_inet6"):

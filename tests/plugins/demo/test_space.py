@@ -21,8 +21,9 @@ def test_a_space_gets_no_stray_files_of_a_clone(tmp_path, monkeypatch):
     for stray in (".env", "notes.txt", "token.json", "data/private.en", "model/weights.safetensors", "page.html~"):
         (clone / stray).write_text("secret")
     monkeypatch.setattr(space, "_PACKAGE", clone)
-    # the marker for type checkers is not needed in a Space
-    assert set(space._package_files()) == shipped - {"hf_vanilla_transformer/py.typed"}
+    # a Space needs neither the marker for type checkers nor the template of cards
+    unneeded = {f"hf_vanilla_transformer/{name}" for name in ("py.typed", "sharing/card_template.md")}
+    assert set(space._package_files()) == shipped - unneeded
 
 
 @pytest.mark.slow

@@ -30,3 +30,16 @@ def test_the_number_format_is_measured_with_the_beams_that_serve(save_model, fre
     assert main(["serve", str(folder), *flags]) == 0
     # one sentence at a time, with one beam
     assert searches == [(1, 1, False)]
+
+
+@pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid"])
+def test_an_address_on_which_nothing_can_listen_is_named_before_models_are_loaded(host, capsys):
+    assert main(["serve", "nowhere", "--host", host]) == 1
+    assert f"Cannot listen on {host}, port 5000: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["0", "65536"])
+def test_a_port_that_does_not_exist_is_refused(port, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "nowhere", "--port", port])
+    assert f"must be from 1 to 65535, got {port}" in capsys.readouterr().err

@@ -17,7 +17,7 @@ def test_tune_requires_a_validation_text(tune, without_validation, tmp_path, cap
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--method", "range"], "method must be one of bayesian, random, got"),
+        (["--method", "range"], "argument --method: invalid choice: 'range'"),
         (["--trials", "0"], "--trials: must be at least 1"),
     ],
 )
