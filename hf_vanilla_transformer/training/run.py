@@ -1,7 +1,7 @@
 """Train a model from text to a saved folder: `vanilla-transformer train` and `accelerate launch scripts/train.py`."""
 
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 
@@ -49,7 +49,8 @@ def run_train(recipe: Recipe) -> VanillaTransformerTrainer | None:
     """
     # The main process locks the folder for all, since each of them would be refused by the lock of another
     lock = one_run(recipe.folder) if recipe.args.process_index == 0 else nullcontext()
-    with lock, explain_failures():
+    # Trackers print to stdout, which is for results
+    with lock, redirect_stdout(sys.stderr), explain_failures():
         check_reporters(recipe.args)
         set_seed(recipe.args.seed)
         return _Run(recipe).train()
