@@ -36,6 +36,6 @@ def all_requirements() -> dict[str, list[Requirement]]:
     lists = {"build-system": pyproject()["build-system"]["requires"], "dependencies": project["dependencies"]}
     lists |= project["optional-dependencies"]
     lists["scripts/hf_job.py"] = script_metadata(ROOT / "scripts" / "hf_job.py")["dependencies"]
-    pinned = (ROOT / "scripts" / "constraints.txt").read_text(encoding="utf-8")
-    lists["scripts/constraints.txt"] = pinned.split()
+    for file in ("scripts/constraints.txt", ".github/build-requirements.txt"):
+        lists[file] = re.findall(r"^[\w-]+==[\w.]+", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
     return {place: [Requirement(text) for text in requirements] for place, requirements in lists.items()}
