@@ -10,7 +10,12 @@ from transformers import pipeline
 _BATCH_SIZE = 32
 
 # What a request may set. Anything else that `generate` takes could load code (`custom_generate`) or use all memory.
-_TYPES = {"src_lang": str, "tgt_lang": str, "truncation": (bool, str), "clean_up_tokenization_spaces": bool}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "src_lang": str,
+    "tgt_lang": str,
+    "truncation": (bool, str),
+    "clean_up_tokenization_spaces": bool,
+}
 _RANGES = {"num_beams": (1, 32), "length_penalty": (-10.0, 10.0), "max_new_tokens": (1, 2048)}
 
 
@@ -19,7 +24,7 @@ class EndpointHandler:
 
     def __init__(self, path: str = ""):
         # The code of the model is in the same repository as this file, which the endpoint runs anyway
-        self.translator = pipeline("translation", model=path, trust_remote_code=True)
+        self.translator: Any = pipeline("translation", model=path, trust_remote_code=True)  # type: ignore[call-overload]
 
     def __call__(self, data: dict[str, Any]) -> list[dict[str, str]]:
         """Return `[{"translation_text": ...}, ...]`, one for each text.
