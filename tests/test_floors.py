@@ -32,7 +32,8 @@ def test_no_requirement_allows_a_release_with_a_known_hole(package):
     assert not {place for place, allowed in places.items() if allowed < floor}, reason
 
 
-@pytest.mark.parametrize("package", FLOORS)
+# builds bring their own setuptools
+@pytest.mark.parametrize("package", sorted(FLOORS.keys() - {"setuptools"}))
 def test_no_installed_package_has_a_known_hole(package):
     try:
         installed = Version(version(package))
