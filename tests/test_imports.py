@@ -13,6 +13,7 @@ import pytest
 from corpora import ROOT
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from requirement_lists import pyproject
 
 import hf_vanilla_transformer
 
@@ -143,11 +144,9 @@ def test_the_root_has_few_modules_and_functions_are_short():
                 assert node.end_lineno - node.lineno < 60, f"{name}: {node.name}"
 
 
-@lru_cache
 def project() -> dict:
-    """Return the table [project] of pyproject.toml, which the metadata of an editable installation may be behind."""
-    tomllib = pytest.importorskip("tomllib", reason="part of Python since 3.11")
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    """Return the table [project] of pyproject.toml."""
+    return pyproject()["project"]
 
 
 def declared(extra: str = "") -> set[str]:

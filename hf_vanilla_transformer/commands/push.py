@@ -26,10 +26,12 @@ class PushArguments:
         choices=MODEL_TYPES,
     )
     space: bool = option("also create a Space with the web page of `demo`", False)
+    endpoint: bool = option("also upload a handler.py, with which an inference endpoint serves the model", False)
 
     def __post_init__(self):
-        if self.space and self.format == "marian":
-            raise UserError("--space needs a model of this package, not a copy as MarianMT.")
+        if self.format == "marian" and (self.space or self.endpoint):
+            flag = "--space" if self.space else "--endpoint"
+            raise UserError(f"{flag} needs a model of this package, not a copy as MarianMT.")
 
 
 def run(args: PushArguments) -> None:
@@ -46,6 +48,6 @@ def run(args: PushArguments) -> None:
     scores = read_scores(args.scores) if args.scores else None
     details = CardDetails(license=args.license, scores=scores, format=args.format)
     # None and not False: an organisation may create private repositories by default
-    print(push(args.model, args.repo_id, details, args.private or None))
+    print(push(args.model, args.repo_id, details, args.private or None, endpoint=args.endpoint))
     if args.space:
         print(demo.push_space(args.repo_id, args.private or None))

@@ -33,6 +33,12 @@ _GENERATED = ("<!-- made by vanilla-transformer", "This model card has been auto
 # Scores on datasets of the Hub. The folder may hold files of others, which stay as they are.
 _RESULTS = f"{EVAL_RESULTS_FOLDER}/vanilla_transformer.yaml"
 
+# What an inference endpoint runs, and installs before. The code of the model needs no more than transformers.
+_ENDPOINT: dict[str, Path | bytes] = {
+    "handler.py": Path(__file__).with_name("endpoint_handler.py"),
+    "requirements.txt": b"transformers>=5.17,<6\n",
+}
+
 _NO_TOKEN = "the token is missing or invalid; run `hf auth login` or set HF_TOKEN"
 _REASONS = {
     401: _NO_TOKEN,
@@ -125,6 +131,7 @@ def push(
     create_pr: bool | None = None,
     commit_message: str | None = None,
     commit_description: str | None = None,
+    endpoint: bool = False,
 ) -> str:
     """Upload the model saved in `folder`, with its card, to the Hub in one commit and return its URL.
 
@@ -137,6 +144,7 @@ def push(
         token: a token with write permission; by default the one of `hf auth login` or HF_TOKEN.
         revision: a branch, which is created if it does not exist, or a reference such as refs/pr/1.
         create_pr, commit_message, commit_description: as in `HfApi.create_commit`.
+        endpoint: whether to add the handler with which an inference endpoint of the Hub serves the model.
 
     Raises:
         OSError: if the folder contains no model or the upload fails.
@@ -158,6 +166,8 @@ def push(
         if revision and not revision.startswith("refs/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
 
+        if endpoint:
+            files.update(_ENDPOINT)
         files[CARD] = _choose_card(folder, details, api, repo_id, revision).encode()
         # Results of an earlier upload may be those of other weights
         outdated = _RESULTS not in files and api.file_exists(repo_id, _RESULTS, revision=revision)

@@ -166,7 +166,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         "Stop after this many evaluations without a better model, and keep the best.", None, _NOTHING, parse=positive
     )
     report_to: str | list[str] | None = option(
-        "Where to report metrics: 'tensorboard', 'wandb', 'all', or several of these.", "none", _NOTHING
+        "Where to report metrics: 'tensorboard', 'trackio', 'wandb', 'all', or several of these.", "none", _NOTHING
     )
     # Bare, it is the flag of every verb; with a value, that of transformers
     debug: str | list[DebugOption] = option(

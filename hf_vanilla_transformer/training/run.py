@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
 import torch
@@ -65,7 +65,8 @@ def run_train(recipe: Recipe) -> VanillaTransformerTrainer | None:
     """
     # The main process locks the folder for all, since each of them would be refused by the lock of another
     lock = one_run(recipe.folder) if recipe.args.process_index == 0 else nullcontext()
-    with lock, explain_failures():
+    # Trackers print to stdout, which is for results
+    with lock, redirect_stdout(sys.stderr), explain_failures():
         check_reporters(recipe.args)
         set_seed(recipe.args.seed)
         return _Run(recipe).train()

@@ -40,6 +40,8 @@ ALL_COMMANDS = [command for page in PAGES for command in commands(page)]
 # How a command starts, and why it is not run here
 NOT_RUN = {
     "pip install": "needs a package index",
+    "pip wheel": "tests/system/test_wheel.py builds it",
+    "hf jobs": "needs the Hub; tests/system/test_wheel.py runs the script",
     "bash scripts/install.sh": "downloads; test_install.py runs it with an index on disk",
     "docker": "needs Docker",
     "bash scripts/get_multi30k.sh": "downloads; test_download_text.py runs it with a server of its own",
@@ -244,7 +246,7 @@ def test_every_flag_of_a_command_is_one_of_its_verb(flags):
 
 def test_every_flag_that_the_text_names_exists(flags):
     known = set().union(*flags.values()) | {"--per_device_train_batch_size"}  # hidden, because it is refused
-    known |= {"--cpu", "--NAME"}  # of install.sh, and any flag of a plugin
+    known |= {"--cpu", "--NAME", "--volume"}  # of install.sh, any flag of a plugin, and of `hf jobs`
     for page in PAGES:
         for code in re.findall(r"`([^`]+)`", prose(page)):
             if OTHER_PROGRAMS.match(code) is None:

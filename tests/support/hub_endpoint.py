@@ -1,4 +1,4 @@
-"""A local HTTP server that implements the part of the Hub's API needed to upload and download models.
+"""A local HTTP server that implements the part of the Hub's API needed to upload and download models and datasets.
 
 The token "writer" has write permission, "reader" has not; any other is invalid.
 """
@@ -24,8 +24,8 @@ class LocalHub(ThreadingHTTPServer):
     """The server, with its repositories in memory.
 
     Attributes:
-        repositories: the content of each file, as `repositories[kind][name][path]`; `kind` is "models" or "spaces".
-            The name of a branch other than main is `name@branch`.
+        repositories: the content of each file, as `repositories[kind][name][path]`; `kind` is "models", "datasets" or
+            "spaces". The name of a branch other than main is `name@branch`.
         objects: uploaded large files (LFS), by their hash.
         failures: the status with which a large file of a repository fails, by the name of the repository.
         requests: the method and path of every request.
@@ -33,7 +33,7 @@ class LocalHub(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.repositories: dict[str, dict[str, dict[str, bytes]]] = {"models": {}, "spaces": {}}
+        self.repositories: dict[str, dict[str, dict[str, bytes]]] = {"models": {}, "datasets": {}, "spaces": {}}
         self.objects: dict[str, bytes] = {}
         self.failures: dict[str, int] = {}
         self.requests: list[str] = []
@@ -153,22 +153,23 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.requests.append(f"{self.command} {self.path}")
         path = self.path.partition("?")[0]
-        if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(/revision/\w+)?", path):
-            files = self.server.repositories["models"].get(match[1])
+        if match := re.fullmatch(r"/api/(models|datasets)/([^/]+/[^/]+)(/revision/\w+)?", path):
+            files = self.server.repositories[match[1]].get(match[2])
             if files is not None:
                 siblings = [{"rfilename": name} for name in files]
-                model = {"id": match[1], "modelId": match[1], "sha": COMMIT, "siblings": siblings}
-                self._answer({**model, "pipeline_tag": "translation", "private": False, "tags": []})
+                repository = {"id": match[2], "modelId": match[2], "sha": COMMIT, "siblings": siblings}
+                self._answer({**repository, "pipeline_tag": "translation", "private": False, "tags": []})
                 return
             self._answer({"error": "no such repository"}, 404, X_Error_Code="RepoNotFound")
         elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/xet-write-token/\w+", path):
             storage = {"accessToken": "storage", "exp": 2**32, "casUrl": self.server.address}
             self._answer(storage, self.server.failures.get(match[1], 200))
-        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/\w+(/.*)?", path):
-            files = self.server.repositories["models"].get(match[1], {})
+        elif match := re.fullmatch(r"/api/(models|datasets)/([^/]+/[^/]+)/tree/\w+(/.*)?", path):
+            files = self.server.repositories[match[1]].get(match[2], {})
             self._answer([{"type": "file", "path": n, "size": len(c), "oid": "0"} for n, c in files.items()])
-        elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/\w+/(.+)", path):
-            content = self.server.repositories["models"].get(match[1], {}).get(match[2])
+        elif match := re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/\w+/(.+)", path):
+            kind = "datasets" if match[1] else "models"
+            content = self.server.repositories[kind].get(match[2], {}).get(match[3])
             if content is None:
                 self._answer(b"", 404, X_Error_Code="EntryNotFound", X_Repo_Commit=COMMIT)
             else:

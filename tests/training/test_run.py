@@ -400,6 +400,16 @@ def test_reporters_that_are_not_installed_are_refused_before_the_text_is_read(tr
             train(*flags)
 
 
+def test_what_trackers_print_is_not_on_stdout(train, run_flags, text_flags, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "hf_vanilla_transformer.training.run.check_reporters", lambda _: print("* The tracker is ready.")
+    )
+    train(*run_flags(tmp_path / "run", *text_flags))
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "* The tracker is ready." in output.err
+
+
 def test_no_updates_at_all_are_refused(run_flags, text_flags, tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse_arguments(run_flags(tmp_path / "run", *text_flags, "--max_steps", "0"))

@@ -93,6 +93,8 @@ class BoundedServer(uvicorn.Server):
         connection: Any = partial(_Connection, max_connections)
         config = uvicorn.Config(
             app,
+            # Not uvloop, which uvicorn would take if another package has installed it.
+            loop="asyncio",
             http=connection,
             root_path=root_path,
             log_config=None,

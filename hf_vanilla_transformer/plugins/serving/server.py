@@ -135,8 +135,15 @@ class Server:
             page: whether the page is at the address /.
             allowed_hosts: host names by which the server may be called, besides localhost; None for any.
         """
-        # Without redirects, which would name the address behind a proxy.
-        app = FastAPI(title="hf-vanilla-transformer", version=__version__, redirect_slashes=False)
+        app = FastAPI(
+            title="hf-vanilla-transformer",
+            version=__version__,
+            # They would name the address behind a proxy.
+            redirect_slashes=False,
+            # FastAPI's pages about the API load scripts from other servers.
+            docs_url=None,
+            redoc_url=None,
+        )
         errors: dict[int | str, dict[str, object]] = {code: {"model": Error} for code in _ERRORS}
 
         # `translate` and `detect` read their parameters themselves, from JSON or a form, which FastAPI cannot declare

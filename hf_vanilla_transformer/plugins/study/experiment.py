@@ -1,7 +1,9 @@
 """Train models from scratch on the same text with different settings, for `tune` and scripts/study/range_test.py."""
 
+import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -111,7 +113,8 @@ def run_experiment(study: Callable[[Experiment, Path], str], recipe: Recipe, rep
     """
     _check(recipe)
     folder = Path(recipe.folder)
-    with one_run(folder), explain_failures():
+    # trackers print to stdout, which is for the table
+    with one_run(folder), redirect_stdout(sys.stderr), explain_failures():
         experiment = Experiment(recipe, report)
         with writing(folder):
             table = study(experiment, folder)

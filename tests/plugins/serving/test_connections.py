@@ -3,8 +3,10 @@
 import contextlib
 import logging
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from types import ModuleType
 
 import pytest
 from fastapi import FastAPI
@@ -62,6 +64,15 @@ def test_an_idle_connection_ends_after_its_last_answer(serve):
                 answer += client.recv(1000)
             assert b" 200 " in answer
         assert ended(client)
+
+
+def test_another_event_loop_that_is_installed_is_not_used(monkeypatch):
+    # without the functions that uvicorn would call
+    monkeypatch.setitem(sys.modules, "uvloop", ModuleType("uvloop"))
+    app = FastAPI()
+    app.get("/answer")(lambda: "yes")
+    with live(app, timeout=1) as port:
+        assert request(port, "GET", "/answer").body == "yes"
 
 
 def test_a_client_that_does_not_take_its_answers_is_left():

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -71,3 +72,9 @@ def test_the_head_of_the_page_is_that_of_the_page(serve):
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_without_the_page_its_address_is_unknown(serve, method):
     assert serve(page=False)(method, "/").status == 404
+
+
+# FastAPI has pages about the API at two of these
+@pytest.mark.parametrize("path", ["/", "/docs", "/docs/oauth2-redirect", "/redoc", "/health"])
+def test_no_page_of_the_server_loads_anything_from_elsewhere(serve, path):
+    assert not re.search("(src|href) *= *[\"']?(https?:)?//", str(serve()("GET", path).body))

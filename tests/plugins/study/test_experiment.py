@@ -5,7 +5,7 @@ from small import write_moses
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.source import TextFile
-from hf_vanilla_transformer.plugins.study.experiment import TuneArguments
+from hf_vanilla_transformer.plugins.study.experiment import TuneArguments, run_experiment
 from hf_vanilla_transformer.training.recipes import parse_arguments
 
 
@@ -67,3 +67,18 @@ def test_tune_fits_the_preset_as_train_does(tmp_path):
     flags = ["--train_file", str(text), "--output_dir", str(tmp_path / "study"), "--use_cpu"]
     recipe, _ = parse_arguments(flags, "tune", "", TuneArguments)
     assert (recipe.model.preset, recipe.args.max_steps) == ("tiny", 2000)
+
+
+def test_what_trackers_print_does_not_mix_with_the_table(flags, tmp_path, capsys):
+    recipe, _ = parse_arguments(
+        [*flags, "--max_steps", "4", "--output_dir", str(tmp_path / "s")], "tune", "", TuneArguments
+    )
+
+    def study(experiment, folder):
+        print("* Run finished.")
+        return "table"
+
+    run_experiment(study, recipe, print)
+    output = capsys.readouterr()
+    assert output.out == "table\n"
+    assert "* Run finished.\n" in output.err
