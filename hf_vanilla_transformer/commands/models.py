@@ -19,19 +19,18 @@ def load_translator(
     dtype: str | None = None,
     batch_size: int | None = None,
     num_beams: int | None = None,
-    do_sample: bool = False,
 ) -> "Translator":
     """Load a model and its tokenizer from a folder or the Hub; several names form an ensemble.
 
     Args:
-        names, backend, dtype, batch_size, num_beams, do_sample: as for `Translator.load`.
+        names, backend, dtype, batch_size, num_beams: as for `Translator.load`.
 
     Raises:
         OSError, ValueError: as `Translator.load`.
     """
     from ..inference.translator import Translator
 
-    translator = Translator.load(names, backend, dtype, batch_size, num_beams, do_sample)
+    translator = Translator.load(names, backend, dtype, batch_size, num_beams)
     if dtype == "auto":
         say(f"--dtype auto: {translator.name} translates in {translator.dtype}")
     return translator

@@ -6,7 +6,7 @@ from ..errors import UserError
 from ..flags import finite, option, positive
 from ..inference.exports import format_names
 
-# as in inference.parallel, which imports torch
+# as in inference.hardware, which imports torch
 _MAX_TOKENS = 2048
 
 
@@ -40,7 +40,7 @@ class DtypeFlags:
     dtype: str | None = option(
         "number format of the model; auto measures whether bfloat16 or float32 is faster here (default: float32)",
         None,
-        # as in inference.precision, which imports torch
+        # as in inference.hardware, which imports torch
         choices=("float32", "bfloat16", "float16", "auto"),
     )
 

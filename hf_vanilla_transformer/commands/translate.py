@@ -63,7 +63,7 @@ class TranslateFlags(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags):
 
         if self.do_sample:
             set_seed(self.seed)
-        return load_translator(models, self.backend, dtype, num_beams=self.search_beams, do_sample=self.do_sample)
+        return load_translator(models, self.backend, dtype, num_beams=self.search_beams)
 
 
 def run(args: TranslateFlags) -> None:

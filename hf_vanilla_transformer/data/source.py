@@ -34,7 +34,7 @@ from .formats import READERS, DataError, Row, check_languages, find_files, ident
 from .mixture import MixedRows, temperature_weights
 from .phrases import splits
 from .shards import ShardStream, finished_manifest, load_shards, read_manifest
-from .tags import prefix_ids
+from .tokenizer import prefix_ids
 
 # Part of the cache keys: changed code reads text again.
 VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))

@@ -1,24 +1,27 @@
-"""Learn a joint vocabulary for source and target (section 5.1), as a plain transformers tokenizer, or adapt one."""
+"""Learn a joint vocabulary for source and target (section 5.1), as a plain transformers tokenizer, or adapt one.
+
+A source may start with tags: the target language (Johnson et al. 2017), or the kind of text (Caswell et al. 2019). A
+tag is a special token, so no text can produce it.
+"""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..errors import UserError
 from ..files import digest, replacing_files
+from ..model.text_rules_vanilla_transformer import LANGUAGE_TAG, Directions
 from .subword_codes import count_words, train_subword_nmt
 from .text_flags import TOKENIZER_MODELS
 
-if TYPE_CHECKING:  # they import torch
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
-
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]  # ids 0 to 3; <s> starts the decoder
+_TAG = re.compile(r"<[^\s<>]+>")
 MIN_VOCAB_SIZE = len(SPECIAL_TOKENS) + 256  # every byte has a token, so that no text is unknown
 # What no token may cross: the pattern of GPT-2, which is that of `ByteLevel`, with two differences.
 # - A word is letters with their combining marks, which the vowel signs of Devanagari, Arabic, Thai and many other
@@ -133,13 +136,13 @@ def _train_symbols(texts: Iterable[str], vocab_size: int, model: str) -> Tokeniz
     return tokenizer
 
 
-def save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: str | Path, shared: bool = False) -> None:
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path, shared: bool = False) -> None:
     """Save a tokenizer in a folder, replacing each of its files atomically; `shared` is that of `replacing_files`."""
     with replacing_files(folder, shared) as unfinished:
         tokenizer.save_pretrained(unfinished)
 
 
-def fingerprint(tokenizer: "PreTrainedTokenizerBase") -> str:
+def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a digest of everything that determines the ids that `tokenizer` assigns to a text."""
     if hasattr(tokenizer, "backend_tokenizer"):
         content = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -150,7 +153,7 @@ def fingerprint(tokenizer: "PreTrainedTokenizerBase") -> str:
     return digest(content)
 
 
-def adapt_tokenizer(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
+def adapt_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Give any tokenizer of transformers what training needs: padding, and an end token with which encodings end.
 
     Args:
@@ -177,12 +180,12 @@ def adapt_tokenizer(tokenizer: "PreTrainedTokenizerBase", name: str) -> None:
         )
 
 
-def vocabulary_size(tokenizer: "PreTrainedTokenizerBase") -> int:
+def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the number of embeddings that a tokenizer needs: its highest id and 1, since ids may have gaps."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
-def follow_tokenizer(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizerBase") -> None:
+def follow_tokenizer(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     """Set the size of the vocabulary and the special ids of a new model to those of its tokenizer.
 
     The decoder starts with the start token of the tokenizer, or its classification token, or padding.
@@ -195,7 +198,7 @@ def follow_tokenizer(config: "PreTrainedConfig", tokenizer: "PreTrainedTokenizer
     config.decoder_start_token_id = next(start for start in starts if start is not None)
 
 
-def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", config: "PreTrainedConfig") -> None:
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
     """Check that a tokenizer fits a model.
 
     Raises:
@@ -211,3 +214,64 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerBase", config: "PreTrainedCon
         if actual != expected:
             difference = f"its {name} is {actual}, but the model's is {expected}"
             raise UserError(f"The tokenizer does not fit the model: {difference}.")
+
+
+def add_tags(tokenizer: PreTrainedTokenizerBase, tags: Iterable[str]) -> list[str]:
+    """Add those of `tags` that `tokenizer` lacks as special tokens, and return them.
+
+    Raises:
+        ValueError: if a tag does not have the form <...>, or is already a token that texts can contain.
+    """
+    special = set(special_tokens(tokenizer))
+    vocabulary = tokenizer.get_vocab()
+    named = _named_tokens(tokenizer)
+    for tag in tags:
+        if not _TAG.fullmatch(tag):
+            raise UserError(f"{tag!r} cannot be a tag: tags have the form <...>, without spaces, such as <bt>.")
+        if tag in named:
+            raise UserError(f"{tag} cannot be a tag: the tokenizer uses it already.")
+        if tag in vocabulary and tag not in special:
+            raise UserError(f"{tag} cannot be a tag: it is an ordinary token of the tokenizer.")
+    missing = [tag for tag in dict.fromkeys(tags) if tag not in special]
+    if missing:
+        # Without replace_extra_special_tokens=False, the tags of an earlier call would lose their role.
+        tokenizer.add_special_tokens({"extra_special_tokens": missing}, replace_extra_special_tokens=False)
+        # In a text, a tag is ordinary characters: only `prefix_ids` produces the token.
+        tokenizer.split_special_tokens = True
+    return missing
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return all special tokens, those added as tags included."""
+    return [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+
+
+def _named_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """Return the special tokens with a role, such as `</s>`."""
+    return {str(token) for token in tokenizer.special_tokens_map.values() if not isinstance(token, list)}
+
+
+def prefix_ids(
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    tag: str | None = None,
+) -> list[int]:
+    """Return the token ids with which a source starts: the tag of the target language, if there are tags, and `tag`.
+
+    Args:
+        config: configuration of the model.
+
+    Raises:
+        ValueError: if the model lacks the target language or the tag.
+    """
+    language = Directions(config).tag(source_lang, target_lang)
+    known = special_tokens(tokenizer)
+    named = _named_tokens(tokenizer)
+    others = [token for token in known if token not in named and not token.startswith(LANGUAGE_TAG)]
+    # The user's own tag cannot be a language's: it would contradict the target language.
+    for token, allowed in ((language, set(known) - named), (tag, others)):
+        if token and token not in allowed:
+            raise UserError(f"This model has no tag {token}; it has {', '.join(others) or 'none'}.")
+    return tokenizer.convert_tokens_to_ids([token for token in (language, tag) if token])  # type: ignore[return-value]

@@ -98,7 +98,7 @@ class Explorer:
 
         Args:
             name: the folder of a trained model, or its name on the Hub.
-            dtype: the number format, one of `precision.DTYPES`.
+            dtype: the number format, one of `hardware.DTYPES`.
 
         Raises:
             OSError, ValueError: as `Translator.load`.

@@ -16,8 +16,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import batches_by_length, pad
-from ..data.tags import prefix_ids
-from ..data.tokenizer import check_tokenizer
+from ..data.tokenizer import check_tokenizer, prefix_ids
 from ..errors import UserError, checking_settings
 from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -26,8 +25,16 @@ from ..plugins import DOCUMENTS, load
 from .alignment import Links, align
 from .ensemble import Ensemble
 from .exports import load_export, recognise
-from .parallel import MAX_TOKENS, default_max_tokens, is_faster_in_parallel, run_in_parallel
-from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
+from .hardware import (
+    MAX_TOKENS,
+    avoid_cudnn_attention,
+    choose_dtype,
+    default_device,
+    default_max_tokens,
+    is_faster_in_parallel,
+    named_dtype,
+    run_in_parallel,
+)
 from .runtime import Runtime
 from .segments import Document
 
@@ -118,16 +125,15 @@ class Translator:
         dtype: str | None = None,
         batch_size: int | None = 1,
         num_beams: int | None = None,
-        do_sample: bool = False,
     ) -> "Translator":
         """Return the translator of a saved model, on the accelerator if there is one; several names form an ensemble.
 
         Args:
             names: folders, or names on the Hub.
             backend: "torch", or one of `exports.format_names`, to which a saved model is exported first.
-            dtype: number format of the weights in torch, one of `precision.DTYPES` (default: "float32"); "auto" is the
+            dtype: number format of the weights in torch, one of `hardware.DTYPES` (default: "float32"); "auto" is the
                 faster one here.
-            batch_size, num_beams, do_sample: for which "auto" measures, as in `precision.choose_dtype`.
+            batch_size, num_beams: for which "auto" measures, as in `hardware.choose_dtype`.
 
         Raises:
             ImportError: if the runtime of an export is not installed.
@@ -146,7 +152,7 @@ class Translator:
         models, tokenizers = zip(*(_load_in_torch(name, dtype or "float32") for name in names), strict=True)
         model = models[0] if len(models) == 1 else _make_ensemble(names, models, tokenizers)
         if dtype == "auto":
-            model.to(choose_dtype(model, batch_size, num_beams, do_sample))  # type: ignore[arg-type]
+            model.to(choose_dtype(model, batch_size, num_beams))  # type: ignore[arg-type]
         return cls(model, tokenizers[0], name)
 
     @property
@@ -409,15 +415,19 @@ def _load_in_torch(
     name: str, dtype: str
 ) -> tuple[VanillaTransformerForConditionalGeneration, PreTrainedTokenizerBase]:
     """Return a saved model, on the accelerator if there is one, and its tokenizer."""
-    if export := recognise(name):
-        raise UserError(
-            f"{name} is an export for {export.title}: use evaluate, translate or serve with --backend {export.name}; "
-            "for compare, pass a file of its translations."
-        )
     device = default_device()
     if device.type == "cuda":
         avoid_cudnn_attention()
-    model = load_model(name, dtype=named_dtype(dtype))
+    try:
+        model = load_model(name, dtype=named_dtype(dtype))
+    except (OSError, ValueError):
+        # only now, because asking imports the plugin of every format
+        if export := recognise(name):
+            raise UserError(
+                f"{name} is an export for {export.title}: use evaluate, translate or serve with --backend "
+                f"{export.name}; for compare, pass a file of its translations."
+            ) from None
+        raise
     tokenizer = load_tokenizer(name)
     # Here, because a token id beyond the embedding fails deep in torch, and on a GPU at some later operation
     check_tokenizer(tokenizer, model.config)
@@ -506,7 +516,7 @@ def translate(
         model: the model, an `Ensemble`, or an export loaded with `exports.load_export`.
         tokenizer: the tokenizer saved with the model.
         sentences: a source sentence, or several.
-        dtype: number format of a copy of the model that translates, one of `precision.DTYPES`; by default the model
+        dtype: number format of a copy of the model that translates, one of `hardware.DTYPES`; by default the model
             itself translates. For models and ensembles in torch.
 
     The other arguments are those of `Translator.translate`.
@@ -520,7 +530,7 @@ def translate(
     texts = [sentences] if isinstance(sentences, str) else _check_sentences(sentences)
     if dtype is not None:
         # a text that is split has more sentences
-        model = _copy_in(dtype, model, None if split_sentences else len(texts), generate_kwargs)
+        model = _copy_in(dtype, model, None if split_sentences else len(texts), generate_kwargs.get("num_beams"))
 
     translator = Translator(model, tokenizer)
     translations = translator.translate(
@@ -542,12 +552,11 @@ def translate(
     return results[0] if isinstance(sentences, str) else results
 
 
-def _copy_in(dtype: str, model: Any, batch_size: int | None, settings: Mapping[str, Any]) -> Any:
-    """Return a copy of a model in a number format, where "auto" is the faster one for a search with these settings."""
+def _copy_in(dtype: str, model: Any, batch_size: int | None, num_beams: int | None) -> Any:
+    """Return a copy of a model in a number format, where "auto" is the faster one for such a search."""
     # `Module.to` would convert the weights of the caller's model
     model = copy.deepcopy(model).eval()
-    search = [settings.get(name) for name in ("num_beams", "do_sample")]
-    return model.to(choose_dtype(model, batch_size, *search) if dtype == "auto" else named_dtype(dtype))
+    return model.to(choose_dtype(model, batch_size, num_beams) if dtype == "auto" else named_dtype(dtype))
 
 
 def _check_sentences(sentences: Iterable[str]) -> list[str]:

@@ -45,7 +45,7 @@ def parse_language_pair(pair: str) -> Pair:
     return source, target
 
 
-def language_tag(target_lang: str | None) -> str:
+def language_tag(target_lang: str) -> str:
     """Return the tag with which a source starts that is translated into a language."""
     return f"{LANGUAGE_TAG}{target_lang}>"
 
@@ -158,7 +158,7 @@ class Directions:
             ValueError: as `resolve`.
         """
         _, target_lang = self.resolve(source_lang, target_lang)
-        return language_tag(target_lang) if self.has_tags else None
+        return language_tag(target_lang) if self.has_tags and target_lang else None
 
     def check_tags(self, texts: Iterable[str]) -> None:
         """Warn of tags that are written in texts, where they are ordinary characters, for models with tags."""

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from transformers.debug_utils import DebugOption
 from transformers.utils import logging
 
-from ..inference.precision import (
+from ..inference.hardware import (
     OPERATIONS,
     avoid_cudnn_attention,
     has_native_bfloat16,

@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from ..files import JsonObject, public_name
-from ..inference.precision import hardware
+from ..inference.hardware import hardware
 from ..sharing.card import conversion
 from ..version import __version__
 from .arguments import Recipe, meaning

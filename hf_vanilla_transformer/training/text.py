@@ -22,8 +22,7 @@ from ..data.source import (
     TextFile,
     Tokenization,
 )
-from ..data.tags import add_tags
-from ..data.tokenizer import adapt_tokenizer, save_tokenizer, train_tokenizer
+from ..data.tokenizer import adapt_tokenizer, add_tags, save_tokenizer, train_tokenizer
 from ..errors import UserError
 from ..files import JsonObject, digest
 from ..flags import Settings

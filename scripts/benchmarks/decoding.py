@@ -31,7 +31,7 @@ from hf_vanilla_transformer import (
     convert,
     paper_config,
 )
-from hf_vanilla_transformer.inference.precision import choose_dtype, has_native_bfloat16
+from hf_vanilla_transformer.inference.hardware import choose_dtype, has_native_bfloat16
 from hf_vanilla_transformer.training.presets import preset
 
 VOCAB_SIZE, BATCH_SIZE, SOURCE_LENGTH, TARGET_LENGTH = 16_000, 32, 35, 30  # of the measurements at base size

@@ -22,7 +22,7 @@ from gpu_training import measure_training, peak_rate
 from measuring import describe_machine
 from transformers.utils import logging
 
-from hf_vanilla_transformer.inference.precision import default_device
+from hf_vanilla_transformer.inference.hardware import default_device
 
 OUT_OF_TIME = 3  # exit status
 PAPER_UPDATES = {"base": 100_000, "big": 300_000}  # section 5.2

@@ -24,7 +24,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 from hf_vanilla_transformer.data.cleaning import tokenize_pairs
 from hf_vanilla_transformer.data.source import TextFile
-from hf_vanilla_transformer.inference.precision import has_native_bfloat16
+from hf_vanilla_transformer.inference.hardware import has_native_bfloat16
 
 PAPER = {"vocab_size": 37_000}  # section 5.1; the sample of text uses only a part of it
 # the model of --small

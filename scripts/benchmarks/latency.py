@@ -28,7 +28,7 @@ from measuring import Report, describe_machine, time_interleaved
 from transformers.utils import logging
 
 from hf_vanilla_transformer import convert
-from hf_vanilla_transformer.inference.precision import choose_dtype
+from hf_vanilla_transformer.inference.hardware import choose_dtype
 
 SOURCE_LENGTH, TARGET_LENGTH = 20, 25
 TARGETS = {("base", "beam 4"): "at most 0.85", ("base", "greedy"): "at most 0.95", ("tiny", "beam 4"): "at most 0.6"}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from hf_vanilla_transformer.inference.precision import default_device, hardware, has_native_bfloat16
+from hf_vanilla_transformer.inference.hardware import default_device, hardware, has_native_bfloat16
 
 
 def log(*values: object) -> None:

@@ -18,7 +18,7 @@ from decoding import OURS, SEARCHES, VOCAB_SIZE, in_formats, random_model
 from measuring import Report, describe_machine, time_interleaved
 from transformers.utils import logging
 
-from hf_vanilla_transformer.inference.parallel import default_max_tokens, run_in_parallel
+from hf_vanilla_transformer.inference.hardware import default_max_tokens, run_in_parallel
 
 SOURCE_LENGTH, TARGET_LENGTH = 20, 25
 WAYS: dict[str, Any] = {"together": run_in_parallel, "alternately": map}

@@ -36,7 +36,7 @@ from transformers import (
 from hf_vanilla_transformer import Translator, convert, train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.data.tokenizer import add_tags
 from hf_vanilla_transformer.flags import Decides
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
 from hf_vanilla_transformer.model import text_rules_vanilla_transformer as text_rules

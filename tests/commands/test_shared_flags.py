@@ -6,7 +6,7 @@ from small import write_moses
 
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.commands.shared_flags import BatchFlags, DecodingFlags
-from hf_vanilla_transformer.inference.parallel import MAX_TOKENS
+from hf_vanilla_transformer.inference.hardware import MAX_TOKENS
 
 
 @pytest.mark.parametrize("tokenization", ["ja-mecab", "char"])

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.bpe_dropout import VARIANTS, BpeDropout
 from hf_vanilla_transformer.data.phrases import splits
-from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.data.tokenizer import add_tags
 
 TEXTS = [text for phrase in splits()["train"][:2000] for text in (phrase.en, phrase.de)]
 

@@ -34,7 +34,7 @@ from hf_vanilla_transformer.data.source import (
     TextFile,
     Tokenization,
 )
-from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.data.tokenizer import add_tags
 from hf_vanilla_transformer.model.text_rules_vanilla_transformer import language_tag
 
 Pairs = list[tuple[str, str]]

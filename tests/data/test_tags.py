@@ -2,7 +2,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import VanillaTransformerConfig, train_tokenizer
-from hf_vanilla_transformer.data.tags import add_tags, prefix_ids
+from hf_vanilla_transformer.data.tokenizer import add_tags, prefix_ids
 from hf_vanilla_transformer.model.text_rules_vanilla_transformer import parse_language_pair
 
 PAIRS = ["en-de", "en-fr", "de-en"]

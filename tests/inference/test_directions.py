@@ -5,7 +5,7 @@ from export_models import NEEDS_ONNX, PHRASES
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import Translator, translate
-from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.data.tokenizer import add_tags
 from hf_vanilla_transformer.inference.attention import Explorer
 from hf_vanilla_transformer.inference.comparison import score_translations
 from hf_vanilla_transformer.inference.exports import load_export

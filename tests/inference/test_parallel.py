@@ -10,7 +10,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration, convert, train_tokenizer
 from hf_vanilla_transformer.inference import translator as module
-from hf_vanilla_transformer.inference.parallel import is_faster_in_parallel, run_in_parallel, use_threads
+from hf_vanilla_transformer.inference.hardware import is_faster_in_parallel, run_in_parallel, use_threads
 from hf_vanilla_transformer.inference.translator import Translator
 
 SOURCES = [[*[5 + i % 40, 7, 9 + i % 11][: 1 + i % 3], 3] for i in range(60)]

@@ -12,7 +12,7 @@ from search_models import nbest_lists, translate_ids
 from transformers import GenerationConfig
 
 from hf_vanilla_transformer import Ensemble, Translator, VanillaTransformerTrainer, train_tokenizer, translate
-from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.data.tokenizer import add_tags
 from hf_vanilla_transformer.inference.alignment import words
 
 SENTENCES = [
@@ -127,7 +127,7 @@ def test_progress_counts_every_sentence(model, tokenizer):
 def test_batches_of_one_beam_are_twice_as_large_by_default(settings, sentences, model, tokenizer, monkeypatch):
     sources = tokenizer(["the dog sleeps"] * 16)["input_ids"]
     limit = 4 * len(sources[0])
-    for module in ("parallel", "translator"):
+    for module in ("hardware", "translator"):
         monkeypatch.setattr(f"hf_vanilla_transformer.inference.{module}.MAX_TOKENS", limit)
     translate_ids = partial(Translator(model, tokenizer).translate_ids, sources, max_new_tokens=2, **settings)
     counts = []

@@ -64,7 +64,7 @@ def test_the_same_command_resumes_from_the_newest_intact_checkpoint(train, run_f
 def test_a_run_that_resumes_keeps_its_choice_of_precision(train, run_flags, text_flags, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: True)
     ratios = [0.5]
-    monkeypatch.setattr("hf_vanilla_transformer.inference.precision._time_ratio", lambda *steps: ratios.pop())
+    monkeypatch.setattr("hf_vanilla_transformer.inference.hardware._time_ratio", lambda *steps: ratios.pop())
     flags = run_flags(tmp_path / "run", *text_flags, "--bf16", "auto")
     train(*flags)
     assert yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())["bf16"] is True

@@ -23,7 +23,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.data.source import TextFile
-from hf_vanilla_transformer.data.tags import special_tokens
+from hf_vanilla_transformer.data.tokenizer import special_tokens
 from hf_vanilla_transformer.inference.exports import export_model
 from hf_vanilla_transformer.training.recipes import parse_arguments
 

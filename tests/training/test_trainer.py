@@ -22,7 +22,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
-from hf_vanilla_transformer.inference import precision
+from hf_vanilla_transformer.inference import hardware
 from hf_vanilla_transformer.model.loss_vanilla_transformer import smoothed_cross_entropy
 
 
@@ -290,8 +290,8 @@ def test_bfloat16_on_a_cpu_uses_eager_attention_and_warns_if_it_is_not_native(
 def test_auto_trains_as_if_its_choice_had_been_given(trainer, small_model, monkeypatch, ratio):
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: True)
     # A real measurement, whose result is replaced
-    measure = precision._time_ratio
-    monkeypatch.setattr(precision, "_time_ratio", lambda *steps: measure(*steps) * 0 + ratio)
+    measure = hardware._time_ratio
+    monkeypatch.setattr(hardware, "_time_ratio", lambda *steps: measure(*steps) * 0 + ratio)
     chosen, given = (trainer(small_model(dropout=0.3), bf16=bf16) for bf16 in ("auto", ratio < 1))
     assert (chosen.args.bf16, chosen.args.mixed_precision) == (given.args.bf16, given.args.mixed_precision)
     assert chosen.model.config._attn_implementation == given.model.config._attn_implementation

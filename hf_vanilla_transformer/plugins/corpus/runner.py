@@ -175,7 +175,7 @@ def call(function: Callable[[Task], Result], threads: int, task: Task) -> Result
     # slow to import
     from accelerate.utils import patch_environment
 
-    from ...inference.parallel import use_threads
+    from ...inference.hardware import use_threads
 
     # tokenizers would use all cores
     with use_threads(threads), patch_environment(TOKENIZERS_PARALLELISM="true" if threads > 1 else "false"):

@@ -66,7 +66,7 @@ def run(args: TranslateFilesArguments) -> None:
 
 def _translation(args: TranslateFilesArguments) -> "CorpusTranslation":
     """Return what each worker does, checked with a translator before any task starts."""
-    from ...inference.parallel import use_threads
+    from ...inference.hardware import use_threads
     from .corpus_translation import CorpusTranslation, recorded_dtype
 
     settings = args.settings()

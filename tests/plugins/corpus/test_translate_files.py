@@ -13,7 +13,7 @@ from tokenizers.normalizers import NFKC
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.source import TextFile
-from hf_vanilla_transformer.inference.parallel import use_threads
+from hf_vanilla_transformer.inference.hardware import use_threads
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_scores_and_nbest_lists_are_those_of_the_translator(saved, corpus):
 
 def test_a_job_that_resumes_keeps_the_number_format_that_auto_chose(saved, corpus, monkeypatch):
     faster = [True]
-    monkeypatch.setattr("hf_vanilla_transformer.inference.precision.is_faster_in_bfloat16", lambda *work: faster.pop())
+    monkeypatch.setattr("hf_vanilla_transformer.inference.hardware.is_faster_in_bfloat16", lambda *work: faster.pop())
     assert corpus("--dtype", "auto") == corpus("--dtype", "auto") == 0
     assert faster == []
     manifest = json.loads((saved.folder / "out" / "translation.json").read_text())
@@ -95,7 +95,7 @@ def test_auto_measures_the_search_that_the_workers_run(flags, searches, corpus, 
             step_in(torch.float32)()
         return False
 
-    monkeypatch.setattr("hf_vanilla_transformer.inference.precision.is_faster_in_bfloat16", measure)
+    monkeypatch.setattr("hf_vanilla_transformer.inference.hardware.is_faster_in_bfloat16", measure)
     with use_threads(2):
         assert corpus("--dtype", "auto", *flags) == 0
     assert measured == [(48, 2)] * searches

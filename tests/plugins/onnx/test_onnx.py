@@ -17,7 +17,7 @@ import hf_vanilla_transformer
 from hf_vanilla_transformer import Translator, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.inference.exports import export_model
-from hf_vanilla_transformer.inference.parallel import use_threads
+from hf_vanilla_transformer.inference.hardware import use_threads
 from hf_vanilla_transformer.model.cache_vanilla_transformer import CACHE
 from hf_vanilla_transformer.plugins.onnx.onnx_runtime import OnnxModel
 

@@ -10,7 +10,7 @@ from live_server import metric, text
 from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.data.tokenizer import add_tags
 from hf_vanilla_transformer.plugins.serving.server import ENDINGS
 
 

@@ -5,7 +5,7 @@ from PIL import Image
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.data.tags import add_tags
+from hf_vanilla_transformer.data.tokenizer import add_tags
 
 
 @pytest.fixture

@@ -8,9 +8,8 @@ import torch
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.commands.models import load_translator
-from hf_vanilla_transformer.inference import precision
+from hf_vanilla_transformer.inference import hardware
 from hf_vanilla_transformer.inference.ensemble import Ensemble
-from hf_vanilla_transformer.inference.parallel import run_in_parallel, use_threads
 from hf_vanilla_transformer.inference.translator import Translator
 
 SENTENCES = ["a dog", "the old man reads a book", "", "where do your friends live"]
@@ -36,7 +35,7 @@ def native(monkeypatch):
 def ratios(native, monkeypatch):
     """A list of ratios of times: the next one is the result of the next measurement."""
     results: list[float] = []
-    monkeypatch.setattr(precision, "_time_ratio", lambda *steps: results.pop(0))
+    monkeypatch.setattr(hardware, "_time_ratio", lambda *steps: results.pop(0))
     return results
 
 
@@ -55,7 +54,7 @@ def workloads(native, monkeypatch):
 
     for kind in (VanillaTransformerForConditionalGeneration, Ensemble):
         monkeypatch.setattr(kind, "generate", generate)
-    monkeypatch.setattr(precision, "_time_ratio", run_first)
+    monkeypatch.setattr(hardware, "_time_ratio", run_first)
     return recorded
 
 
@@ -97,7 +96,7 @@ def test_devices_that_multiply_bfloat16_natively(device, avx512, amx, gpu, expec
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: gpu)
-    assert precision.has_native_bfloat16(torch.device(device)) == expected
+    assert hardware.has_native_bfloat16(torch.device(device)) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +111,7 @@ def test_devices_that_multiply_bfloat16_natively(device, avx512, amx, gpu, expec
 def test_the_faster_format_is_measured(native, monkeypatch, float32, bfloat16, steps, expected):
     clock = Clock(monkeypatch)
     step_in = clock.step_in(float32=float32, bfloat16=bfloat16)
-    assert precision.is_faster_in_bfloat16(torch.device("cpu"), step_in) == expected
+    assert hardware.is_faster_in_bfloat16(torch.device("cpu"), step_in) == expected
     assert clock.steps == [torch.float32, torch.bfloat16] * steps
 
 
@@ -120,7 +119,7 @@ def test_nothing_is_run_where_bfloat16_is_emulated(native, monkeypatch):
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: False)
     clock = Clock(monkeypatch)
-    assert not precision.is_faster_in_bfloat16(torch.device("cpu"), clock.step_in())
+    assert not hardware.is_faster_in_bfloat16(torch.device("cpu"), clock.step_in())
     assert clock.steps == []
 
 
@@ -128,46 +127,21 @@ def test_nothing_is_run_where_bfloat16_is_emulated(native, monkeypatch):
 def test_choosing_really_translates_and_changes_neither_the_model_nor_random_numbers(native, small_model, beams):
     model = small_model()
     before, state = {name: weight.clone() for name, weight in model.state_dict().items()}, torch.get_rng_state()
-    assert precision.choose_dtype(model, 4, beams) in (torch.float32, torch.bfloat16)
+    assert hardware.choose_dtype(model, 4, beams) in (torch.float32, torch.bfloat16)
     assert torch.equal(torch.get_rng_state(), state)
     assert not model.training
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
 
 def test_the_search_that_was_asked_for_is_measured(workloads, small_model):
-    precision.choose_dtype(small_model(), 4, 3)
+    hardware.choose_dtype(small_model(), 4, 3)
     assert workloads == [[(4, 3)]]
 
 
 @pytest.mark.parametrize(("beams", "sentences"), [(1, 97), (2, 48)])
-def test_a_text_of_several_batches_is_measured_with_two_searches_at_a_time(
-    beams, sentences, workloads, small_model, monkeypatch
-):
-    together: list[int] = []
-
-    def record(search, batches):
-        together.append(len(batches))
-        return run_in_parallel(search, batches)
-
-    monkeypatch.setattr(precision, "run_in_parallel", record)
-    with use_threads(2):
-        precision.choose_dtype(small_model(), None, beams)
-    assert together == [2]
-    assert workloads == [[(sentences, beams)] * 2]
-
-
-def test_one_search_at_a_time_is_measured_where_translating_runs_one(workloads, small_model):
-    sampling = small_model()
-    sampling.generation_config.do_sample = True
-    with use_threads(2):
-        precision.choose_dtype(small_model(), 1)
-        # whole batches of sentences of 14 tokens
-        precision.choose_dtype(small_model(), 292, 1)
-        precision.choose_dtype(small_model(), 146, 3)
-        precision.choose_dtype(small_model(), None, 4, do_sample=True)
-        precision.choose_dtype(Ensemble([small_model(), small_model()]), 1000)
-        precision.choose_dtype(sampling, 1000, 2)
-    assert [len(searches) for searches in workloads] == [1] * 6
+def test_a_third_of_a_batch_is_measured_for_a_text_of_several(beams, sentences, workloads, small_model):
+    hardware.choose_dtype(small_model(), None, beams)
+    assert workloads == [[(sentences, beams)]]
 
 
 def test_translating_with_auto_asks_a_copy_in_evaluation_mode(ratios, small_model, monkeypatch):
@@ -188,10 +162,9 @@ def test_translating_with_auto_asks_a_copy_in_evaluation_mode(ratios, small_mode
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"num_beams": 3}, (len(SENTENCES), 3, None)),
-        ({"do_sample": True}, (len(SENTENCES), None, True)),
+        ({"num_beams": 3}, (len(SENTENCES), 3)),
         # texts that are split have any number of sentences
-        ({"split_sentences": True}, (None, None, None)),
+        ({"split_sentences": True}, (None, None)),
     ],
 )
 def test_translating_with_auto_measures_its_own_search(settings, expected, small_model, monkeypatch):
@@ -208,8 +181,8 @@ def test_translating_with_auto_measures_its_own_search(settings, expected, small
 
 
 def test_fewer_sentences_are_measured_for_larger_models(workloads, small_model, monkeypatch):
-    monkeypatch.setattr(precision, "OPERATIONS", 3 * 2 * small_model().num_parameters() * (14 + 10))
-    precision.choose_dtype(small_model(), 32, 1)
+    monkeypatch.setattr(hardware, "OPERATIONS", 3 * 2 * small_model().num_parameters() * (14 + 10))
+    hardware.choose_dtype(small_model(), 32, 1)
     assert workloads == [[(3, 1)]]
 
 

@@ -1,19 +1,29 @@
-"""Choose the device, the number format and the attention kernels with which a model runs."""
+"""How a model uses this machine: device, number format, attention kernels, and how many searches run at a time.
+
+A search consists of many small operators, which two cores at once run badly; one search on each core takes less time
+(`python scripts/benchmarks/parallel.py` prints the ratios). With more cores, each search would need several threads of
+its own, which has not been measured, so there a search uses all of them.
+"""
 
 import copy
 import math
 import platform
 import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from ..errors import UserError
-from .parallel import AT_ONCE, default_max_tokens, is_faster_in_parallel, run_in_parallel
 
+MAX_TOKENS = 2048  # source tokens per batch, padding included, unless the user names a limit
+AT_ONCE = 2
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 # A smaller gain than this is not worth the digits that bfloat16 lacks
 _GAIN = 0.03
@@ -22,6 +32,8 @@ _SECONDS = 0.4
 OPERATIONS = 1e10
 _SOURCE_LENGTH = 14
 _NEW_TOKENS = 10
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 def default_device() -> torch.device:
@@ -71,9 +83,7 @@ def named_dtype(name: str) -> torch.dtype:
     return torch.float32 if name == "auto" else getattr(torch, name)
 
 
-def choose_dtype(
-    model: Any, batch_size: int | None = 1, num_beams: int | None = None, do_sample: bool | None = None
-) -> torch.dtype:
+def choose_dtype(model: Any, batch_size: int | None = 1, num_beams: int | None = None) -> torch.dtype:
     """Return the dtype, float32 or bfloat16, in which a model translates faster on its device.
 
     It is measured, which takes about a second.
@@ -82,32 +92,21 @@ def choose_dtype(
         model: a model or an ensemble in evaluation mode; it stays as it is.
         batch_size: how many sentences are translated together; None for a text of several batches.
         num_beams: the beam size; by default that of the model.
-        do_sample: whether tokens will be sampled; by default as the model does.
     """
     config = model.config
     beams = num_beams or model.generation_config.num_beams or 1
     operations = 2 * model.num_parameters() * (_SOURCE_LENGTH + beams * _NEW_TOKENS)
     full = default_max_tokens(beams) // _SOURCE_LENGTH
-    is_text = batch_size is None or batch_size > full
     # In an average step, about a third of a batch is left, since sentences end at different times
     sentences = max(1, min(batch_size or full, full // 3, int(OPERATIONS / operations)))
     shape = (sentences, _SOURCE_LENGTH)
     source = torch.randint(config.vocab_size, shape, generator=torch.Generator().manual_seed(0)).to(model.device)
     # No hypothesis ends early, since models never generate padding
-    settings: dict[str, Any] = {"max_new_tokens": _NEW_TOKENS, "eos_token_id": config.pad_token_id}
-
-    # Two searches at a time share Python, which slows down small operators more than large ones: one search alone
-    # would not show which format is faster
-    searches = AT_ONCE if is_text and not do_sample and is_faster_in_parallel(model) else 1
+    settings: dict[str, Any] = {"max_new_tokens": _NEW_TOKENS, "eos_token_id": config.pad_token_id, "num_beams": beams}
 
     def step_in(dtype: torch.dtype) -> Callable[[], object]:
         translates = copy.deepcopy(model).to(dtype).eval()
-        mask = torch.ones_like(source)
-
-        def search(batch: torch.Tensor) -> object:
-            return translates.generate(batch, attention_mask=mask, num_beams=beams, **settings)
-
-        return lambda: list((run_in_parallel if searches > 1 else map)(search, [source] * searches))
+        return partial(translates.generate, source, attention_mask=torch.ones_like(source), **settings)
 
     return torch.bfloat16 if is_faster_in_bfloat16(model.device, step_in) else torch.float32
 
@@ -145,3 +144,46 @@ def _time_ratio(first: Callable[[], object], second: Callable[[], object], devic
         # With a clear result, more runs would not change the choice
         if time.perf_counter() > end or not 0.6 < ratio < 1.6:
             return ratio
+
+
+def default_max_tokens(num_beams: int) -> int:
+    """Return the default of the source tokens per batch: with one beam, twice as many as with several."""
+    return 2 * MAX_TOKENS if num_beams == 1 else MAX_TOKENS
+
+
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Let torch use `count` cores in this thread of Python, and in those that start meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def is_faster_in_parallel(model: Any) -> bool:
+    """Return whether several searches of a model are faster two at a time than one after the other on all cores."""
+    # The number of cores of threads that start later is one for the whole process: two threads that changed it at the
+    # same time would not restore it
+    if torch.get_num_threads() != AT_ONCE or threading.current_thread() is not threading.main_thread():
+        return False
+    # Not a model of another library, nor a wrapper such as PEFT's, which forwards this to the model within
+    is_thread_safe = hasattr(type(model), "is_thread_safe") and model.is_thread_safe
+    # Sampling draws random numbers, which threads would share
+    return is_thread_safe and not model.generation_config.do_sample
+
+
+def run_in_parallel(search: Callable[[_Item], _Result], batches: Sequence[_Item]) -> Generator[_Result, None, None]:
+    """Yield the result of `search` for each batch, in order; close the generator to end the rest."""
+
+    def search_in_thread(batch: _Item) -> _Result:
+        # which holds only for one thread
+        with torch.inference_mode():
+            return search(batch)
+
+    with (
+        use_threads(1),
+        ThreadPoolExecutor(AT_ONCE, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+    ):
+        yield from pool.map(search_in_thread, batches)
