@@ -5,6 +5,7 @@ Exit status: 0 on success, 1 on failure, 2 on incorrect use, 130 on Ctrl-C. A `U
 """
 
 import inspect
+import io
 import json
 import os
 import signal
@@ -146,6 +147,14 @@ def _draw_only_long_bars() -> None:
         os.environ.setdefault("TQDM_DISABLE", "1")
 
 
+class _ClosedOutput(io.TextIOBase):
+    """A standard output that the caller has closed."""
+
+    def write(self, text: str) -> int:
+        """Raise an OSError: print() would discard results without a word."""
+        raise OSError("Standard output is closed, so results would be lost: redirect it, for example with > FILE.")
+
+
 @contextmanager
 def _noting_interrupts() -> Iterator[list[int]]:
     """Yield a list that is not empty after Ctrl-C, which compiled code may turn into an error of its own."""
@@ -168,10 +177,11 @@ def _noting_interrupts() -> Iterator[list[int]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status."""
-    for name in ("stdout", "stderr"):
-        # closed by the caller; print() would write messages to the results on stdout
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    if sys.stderr is None:
+        # closed by the caller; print() would mix messages with the results on stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = _ClosedOutput()
     _draw_only_long_bars()
     words = sys.argv[1:] if argv is None else argv
     try:

@@ -1,4 +1,4 @@
-"""The progress of a training run: what it measures, its log after a resume, its lines in a terminal, its curve."""
+"""The progress of a training run: what it measures, its log after a resume, its lines, its curve, and advice on it."""
 
 import math
 import sys
@@ -24,10 +24,13 @@ from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
 from ..files import JsonObject
 from ..inference.metrics import perplexity
+from .arguments import NOAM, VanillaTransformerTrainingArguments
+from .schedule import factor_with_same_peak
 
 # The columns of the lines that training prints, with their widths; a validation has its name in place of the last two
 COLUMNS = {"update": 10, "loss": 10, "perplexity": 10, "BLEU": 6, "target tokens/s": 15, "time left": 10}
 MAX_WIDTH = 79
+_SCHEDULES_WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 _LOSS = "Loss in nats per target token, without label smoothing:"
 
 OVERFITTED = 1.05  # times the lowest validation perplexity, or an earlier loss; smaller rises may be chance
@@ -140,6 +143,29 @@ class ResumedState(TrainerCallback):
         state.best_global_step = best.get("step")
         checkpoint = folder / f"checkpoint-{state.best_global_step}"
         state.best_model_checkpoint = str(checkpoint) if checkpoint.is_dir() else None
+
+
+def short_warmup(args: VanillaTransformerTrainingArguments, updates: int) -> str:
+    """Return the advice for a run that ends during the warm-up, or "" for any other."""
+    has_warmup = args.lr_scheduler_type not in _SCHEDULES_WITHOUT_WARMUP
+    if not has_warmup or updates >= args.get_warmup_steps(updates):
+        return ""
+    warmup = max(1, updates // 4)
+    advice = f"--warmup_steps {warmup}"
+    if args.lr_scheduler_type == NOAM:
+        assert args.learning_rate is not None  # set by __post_init__
+        factor = factor_with_same_peak(args.learning_rate, args.warmup_steps, warmup)
+        advice += f" --learning_rate {factor:.2g}, which keeps the peak of the learning rate"
+    # The settings of this run are in its folder by now, and may not change there
+    return f"Training ends during the warm-up of {args.warmup_steps:g} updates: try {advice}, in another --output_dir."
+
+
+class ShortWarmupNotice(TrainerCallback):
+    """Report a run that will end during the warm-up, once transformers has counted the updates of its epochs."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if state.is_world_process_zero and (advice := short_warmup(args, state.max_steps)):
+            print(advice, file=sys.stderr, flush=True)
 
 
 class RunCurve(TensorBoardCallback):

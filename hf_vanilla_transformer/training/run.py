@@ -20,7 +20,7 @@ from ..sharing.card import write_card, write_record
 from .arguments import AUTO, PROCESSES, TEXT, VALIDATION, Recipe, check_reporters, decided_by, meaning
 from .checkpoints import find_fault, newest_checkpoint
 from .failures import explain_failures
-from .progress import print_lines
+from .progress import ShortWarmupNotice, print_lines
 from .recipes import run_settings, write_settings
 from .record import VERSIONS, training_record
 from .text import TokenizedText, all_tags, prepared_folder, read_contents, tokenize_text
@@ -199,6 +199,7 @@ class _Run:
         rows = {"train_dataset": text.train, "eval_dataset": text.validation}
         chooses = args.bf16 == AUTO
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
+        trainer.add_callback(ShortWarmupNotice())
         print_lines(trainer)
         if chooses:
             self.settings |= {"bf16": args.bf16}

@@ -77,12 +77,15 @@ def test_a_byte_order_mark_on_stdin_is_ignored(saved, monkeypatch, capsys):
     assert plain[0] == 0
 
 
-def test_a_closed_standard_input_is_reported_in_one_line(saved):
-    words = f'"{sys.executable}" -m hf_vanilla_transformer translate "{saved.path}" <&-'
+@pytest.mark.parametrize(
+    ("streams", "message"), [("<&-", "Standard input is closed"), (">&-", "Standard output is closed")]
+)
+def test_a_closed_standard_stream_is_reported_in_one_line(saved, streams, message):
+    words = f'"{sys.executable}" -m hf_vanilla_transformer translate "{saved.path}" {streams}'
     run = subprocess.run(["bash", "-c", words], capture_output=True, text=True, input="a\n")
     assert run.returncode == 1
     assert len(run.stderr.splitlines()) == 1
-    assert "Standard input is closed" in run.stderr
+    assert message in run.stderr
 
 
 @pytest.mark.slow

@@ -392,6 +392,31 @@ def test_another_vocabulary_than_that_of_the_pretrained_model_is_rejected(train,
     assert train(*text, *start, str(tmp_path / "first")).state.global_step == 1
 
 
+def test_a_warm_up_longer_than_the_training_is_reported(train, run_flags, text_flags, tmp_path, capfd):
+    train(*run_flags(tmp_path / "run", *text_flags, "--warmup_steps", "2"))
+    assert "during the warm-up" not in capfd.readouterr().err
+    train(*run_flags(tmp_path / "longer", *text_flags, "--warmup_steps", "3"))
+    advice = "try --warmup_steps 1 --learning_rate 0.4, which keeps the peak of the learning rate, in another"
+    assert f"Training ends during the warm-up of 3 updates: {advice} --output_dir." in capfd.readouterr().err
+    train(*run_flags(tmp_path / "another", *text_flags, "--warmup_steps", "1", "--learning_rate", "0.4"))
+    assert "during the warm-up" not in capfd.readouterr().err
+
+
+def test_a_warm_up_longer_than_the_epochs_is_reported(train, run_flags, text_flags, tmp_path, capfd):
+    epochs = ["--max_steps", "-1", "--num_train_epochs"]
+    train(*run_flags(tmp_path / "run", *text_flags, "--warmup_steps", "3", *epochs, "2"))
+    assert "Training ends during the warm-up of 3 updates" in capfd.readouterr().err
+    train(*run_flags(tmp_path / "longer", *text_flags, "--warmup_steps", "3", *epochs, "3"))
+    assert "during the warm-up" not in capfd.readouterr().err
+
+
+def test_a_schedule_without_warm_up_is_not_told_to_shorten_it(train, run_flags, text_flags, tmp_path, capfd):
+    for schedule in ("constant", "reduce_lr_on_plateau"):
+        flags = ["--lr_scheduler_type", schedule, "--learning_rate", "1e-4", "--warmup_steps", "3"]
+        train(*run_flags(tmp_path / schedule, *text_flags, *flags))
+        assert "during the warm-up" not in capfd.readouterr().err
+
+
 def test_reporters_that_are_not_installed_are_refused_before_the_text_is_read(train, run_flags, tmp_path, monkeypatch):
     monkeypatch.setattr(WandbCallback, "__init__", missing_wandb)
     for reporter, message in (("wandb", "requires wandb to be installed"), ("nothing", "nothing is not supported")):

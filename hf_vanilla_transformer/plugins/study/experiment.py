@@ -17,7 +17,7 @@ from ...flags import option, positive, positive_number
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...training.arguments import NOAM, Recipe, check_reporters
 from ...training.failures import explain_failures
-from ...training.progress import print_lines
+from ...training.progress import print_lines, short_warmup
 from ...training.recipes import run_settings
 from ...training.run import one_run
 from ...training.text import prepared_folder, tokenize_text
@@ -76,6 +76,8 @@ class Experiment:
         if self.text.validation is None:
             raise UserError("Tuning compares settings on a validation text: pass --validation_file.")
         follow_tokenizer(self.config, self.text.tokenizer)
+        if advice := short_warmup(args, args.max_steps):
+            report(advice)
         # Both need checkpoints, of which `tune` writes none.
         args.save_strategy = "no"
         args.load_best_model_at_end = False
