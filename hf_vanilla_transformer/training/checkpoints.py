@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments
 
 from ..errors import UserError
-from ..files import MODEL, STATE, WEIGHTS, JsonObject, checksum, model_files, new_folder, read_json
+from ..files import MODEL, STATE, WEIGHTS, JsonObject, checksum, inside, model_files, new_folder, read_json
 
 CHECKSUMS = "checksums.json"
 UNFINISHED = "checkpoint-unfinished"  # folder in which a checkpoint is written before it is renamed
@@ -42,9 +42,10 @@ def find_fault(folder: Path) -> str | None:
     try:
         sums = read_json(folder / CHECKSUMS)
         for name, expected in sums.items():
-            if not (folder / name).is_file():
+            file = inside(folder, name)
+            if not file.is_file():
                 return f"{name} is missing"
-            if checksum(folder / name) != expected:
+            if checksum(file) != expected:
                 return f"{name} is corrupt"
         if (folder / STATE).is_file():
             TrainerState(**read_json(folder / STATE))
