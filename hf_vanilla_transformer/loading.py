@@ -1,6 +1,5 @@
 """Load models and tokenizers from untrusted sources without running their code, with one clear error on failure."""
 
-import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file, find_adapter_config_file
 
-from .errors import MissingExtraError, UserError
+from .errors import MissingExtraError, UserError, damage
 from .files import check_nesting, inside, read_json
 from .model.configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
 from .model.text_rules_vanilla_transformer import Directions
@@ -78,10 +77,7 @@ def loading_errors(name: str, file: str = "") -> Iterator[None]:
     except Exception as error:
         # damaged files can raise any exception
         where = name if Path(name).is_dir() else f"{name} (not a local folder)"
-        # torch's message advises to run the code
-        is_pickle = isinstance(error, pickle.UnpicklingError)
-        reason = "a file in it is damaged or contains code, which is never run" if is_pickle else error
-        raise OSError(f"Cannot load {where}: {file and f'in its {file}, '}{reason}") from error
+        raise OSError(f"Cannot load {where}: {file and f'in its {file}, '}{damage(error)}") from error
 
 
 def read_model_type(name: str) -> str:

@@ -28,10 +28,9 @@ from datasets import (
     concatenate_datasets,
     load_dataset_builder,
 )
-from datasets.exceptions import DatasetGenerationError
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..errors import UserError
+from ..errors import UserError, damage
 from ..files import checksum, digest, inside
 from ..loading import load_tokenizer
 from ..model.text_rules_vanilla_transformer import num_positions
@@ -519,10 +518,12 @@ def _reading_errors(origin: str) -> Iterator[None]:
     """Turn the errors of text that cannot be read, such as a dataset with a loading script, into a `DataError`."""
     try:
         yield
-    # ValueError: raised by pyarrow for a truncated file and by `datasets` for an unknown configuration.
-    except (RuntimeError, ValueError, DatasetGenerationError) as error:
+    except (OSError, MemoryError):
+        raise
+    # Damaged files can raise any exception
+    except Exception as error:
         # What a reader of this package raises arrives as the cause of an error of `datasets`.
         for known in (error, error.__cause__):
             if isinstance(known, DataError):
                 raise known from None
-        raise DataError(f"{origin} cannot be read: {error.__cause__ or error}") from None
+        raise DataError(f"{origin} cannot be read: {damage(error.__cause__ or error)}") from None

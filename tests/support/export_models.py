@@ -44,7 +44,7 @@ def save_padded(save_model, tokenizer, gaps: int = 0):
     """Save a model with an unused id after its tokens, and `gaps` among them; return the model and its folder."""
     model, folder = save_model(vocab_size=len(tokenizer) + gaps + 29)
     # random weights generate what trained ones do not
-    model.lm_head.bias.data[-1] += 16.0
+    model.lm_head.bias.data[-1] += 22.0
     model.save_pretrained(folder)
     if gaps:
         # the ids of the last tokens of a vocabulary that has lost those before them
