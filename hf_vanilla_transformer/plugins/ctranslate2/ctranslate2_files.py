@@ -7,10 +7,10 @@ past the end of an array.
 import math
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...errors import UserError
 from ...files import inside, read_json
@@ -42,9 +42,7 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
     return [tokens.get(token_id, f"<no token {token_id}>") for token_id in range(size)]
 
 
-def convert(
-    model: VanillaTransformerForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, start_token_id: int
-) -> "TransformerSpec":
+def convert(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, start_token_id: int) -> "TransformerSpec":
     """Return the variables, the vocabulary and the configuration that CTranslate2 needs, whose weights are shared.
 
     Raises:
@@ -53,7 +51,7 @@ def convert(
     from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader
     from ctranslate2.specs.transformer_spec import TransformerSpec
 
-    config = model.config
+    config: Any = model.config
     if {config.d_k, config.d_v} != {config.d_model / config.num_heads}:
         raise UserError(
             "CTranslate2 supports only heads that are d_model / num_heads wide, but this model has d_k "
@@ -100,10 +98,16 @@ def convert(
     return spec
 
 
-def start_token(settings: GenerationConfig, config: VanillaTransformerConfig) -> int:
-    """Return the id of the token with which every translation starts."""
-    saved = settings.decoder_start_token_id
-    return config.decoder_start_token_id if saved is None else saved
+def start_token(settings: GenerationConfig, config: PreTrainedConfig) -> int:
+    """Return the id of the token with which every translation starts.
+
+    Raises:
+        ValueError: if the model has none.
+    """
+    for start in (settings.decoder_start_token_id, getattr(config, "decoder_start_token_id", None)):
+        if start is not None:
+            return start
+    raise UserError("CTranslate2 needs a decoder_start_token_id, but the model has none.")
 
 
 def check_files(
