@@ -1,5 +1,6 @@
 """Errors meant for users: the command line prints their message in one line. Any other `ValueError` is a bug."""
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,5 +25,12 @@ def checking_settings() -> Iterator[None]:
         raise UserError(_one_line(error)) from error
 
 
-def _one_line(error: Exception) -> str:
+def damage(error: BaseException) -> str:
+    """Return in one line why a file cannot be loaded; torch advises to run the code that it may contain."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "a file in it is damaged or contains code, which is never run"
+    return _one_line(error)
+
+
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())

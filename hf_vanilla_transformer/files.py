@@ -79,13 +79,36 @@ def own_files(files: Iterable[Path]) -> list[Path]:
     Raises:
         ValueError: if one is, unless it leads to the Hub's cache, whose files are links.
     """
-    from huggingface_hub.constants import HF_HUB_CACHE  # slow to import
-
     existing = [file for file in files if file.is_file()]
     for file in existing:
-        if not any(file.resolve().is_relative_to(Path(place).resolve()) for place in (file.parent, HF_HUB_CACHE)):
+        if _leads_out(file, file.parent):
             raise UserError(f"{file} is a link to a file elsewhere, which may not be meant to be shared; copy it.")
     return existing
+
+
+def inside(folder: str | Path, name: str) -> Path:
+    """Return the path of what a document calls `name` in a folder; whoever wrote it may have meant another place.
+
+    Raises:
+        ValueError: if it is, or leads to, a place outside the folder, unless it is a link to the Hub's cache.
+    """
+    path = Path(folder, name)
+    try:
+        leads_out = not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder))
+        leads_out = leads_out or _leads_out(path, Path(folder))
+    # a null character in the name, or a loop of links
+    except (ValueError, RuntimeError):
+        leads_out = True
+    if leads_out:
+        raise UserError(f"{folder} names {name[:200]!r}, which is outside the folder; nothing is read there.")
+    return path
+
+
+def _leads_out(path: Path, folder: Path) -> bool:
+    """Return whether a path in a folder leads to a place that is neither there nor in the Hub's cache."""
+    from huggingface_hub.constants import HF_HUB_CACHE  # slow to import
+
+    return not any(path.resolve().is_relative_to(Path(place).resolve()) for place in (folder, HF_HUB_CACHE))
 
 
 def write_failure(error: BaseException) -> str | None:

@@ -1,6 +1,5 @@
 """Load models and tokenizers from untrusted sources without running their code, with one clear error on failure."""
 
-import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +17,8 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file, find_adapter_config_file
 
-from .errors import MissingExtraError, UserError
-from .files import check_nesting, read_json
+from .errors import MissingExtraError, UserError, damage
+from .files import check_nesting, inside, read_json
 from .model.configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
 from .model.text_rules_vanilla_transformer import Directions
 
@@ -47,6 +46,9 @@ _SWITCHES = (
 )
 _CHECKED_BY_TRANSFORMERS = ("early_stopping", "transformers_version")
 _MAX_LENGTH = 10_000  # tokens
+_ADAPTER_WEIGHTS = "adapter_model.safetensors"
+# fields of an adapter with which PEFT would import a module, or read files or models elsewhere
+_ADAPTERS_ELSEWHERE = ("megatron_config", "adapters", "shadow_model", "prompt_tuning_init_state_dict_path")
 _MAX_LABELS = 1000  # a translation model has none
 
 
@@ -75,10 +77,7 @@ def loading_errors(name: str, file: str = "") -> Iterator[None]:
     except Exception as error:
         # damaged files can raise any exception
         where = name if Path(name).is_dir() else f"{name} (not a local folder)"
-        # torch's message advises to run the code
-        is_pickle = isinstance(error, pickle.UnpicklingError)
-        reason = "a file in it is damaged or contains code, which is never run" if is_pickle else error
-        raise OSError(f"Cannot load {where}: {file and f'in its {file}, '}{reason}") from error
+        raise OSError(f"Cannot load {where}: {file and f'in its {file}, '}{damage(error)}") from error
 
 
 def read_model_type(name: str) -> str:
@@ -142,9 +141,7 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
     with loading_errors(name):
         # an adapter's folder has no configuration
         adapter = find_adapter_config_file(name)
-        base = read_json(Path(adapter)).get("base_model_name_or_path") if adapter else name
-        if not isinstance(base, str):
-            raise UserError("its adapter_config.json has no base_model_name_or_path")
+        base = _read_adapter(name, adapter) if adapter else name
     # fail early, before memory is allocated for the weights
     config = load_config(base)
     with loading_errors(base):
@@ -154,6 +151,24 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
     _check_model_type(model.config.model_type, name)
     check_decoding(model.generation_config, config, name)
     return model
+
+
+def _read_adapter(name: str, config_file: str) -> str:
+    """Return the name of the base model of an adapter, after checking that PEFT reads and imports nothing else.
+
+    Raises:
+        ValueError: If it would, or the name is missing.
+    """
+    fields = read_json(Path(config_file))
+    for field in _ADAPTERS_ELSEWHERE:
+        if fields.get(field):
+            raise UserError(f"its adapter_config.json has {field}, which names code or other files; remove it")
+    base = fields.get("base_model_name_or_path")
+    if not isinstance(base, str):
+        raise UserError("its adapter_config.json has no base_model_name_or_path")
+    if cached_file(name, _ADAPTER_WEIGHTS, _raise_exceptions_for_missing_entries=False) is None:
+        raise UserError(f"it has no {_ADAPTER_WEIGHTS}, and other weights, which may run code, are never loaded")
+    return base
 
 
 def load_complete(auto_class: Any, name: str, exact: bool = False, **kwargs) -> Any:
@@ -190,8 +205,8 @@ def find_weights(name: str) -> list[str]:
             "them, save the model again with transformers: from_pretrained(...).save_pretrained(...)"
         )
     shards = {str(shard) for shard in read_json(Path(index))["weight_map"].values()}
-    if outside := [shard for shard in shards if Path(shard).name != shard]:
-        raise UserError(f"its {SAFE_WEIGHTS_INDEX_NAME} names {shortened(outside[0])}, which is outside the folder")
+    for shard in shards:
+        inside(Path(index).parent, shard)
     return _readable([str(cached_file(name, shard)) for shard in sorted(shards)])
 
 

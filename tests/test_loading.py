@@ -232,6 +232,31 @@ def test_an_adapter_folder_loads(folder, tmp_path):
     assert torch.equal(load_model(str(tmp_path / "adapter")).eval().generate(source, max_new_tokens=5), expected)
 
 
+ELSEWHERE = {
+    "megatron_config": {"megatron_config": {"x": 1}, "megatron_core": "payload"},
+    "adapters": {"peft_type": "XLORA", "adapters": {"0": "../elsewhere"}},
+    "shadow_model": {"peft_type": "SHADOW", "shadow_model": "../elsewhere"},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("field", ELSEWHERE)
+def test_an_adapter_names_no_code_and_no_other_files(field, folder, tmp_path):
+    adapted = get_peft_model(load_model(str(folder)), LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM"))
+    adapted.save_pretrained(tmp_path / "adapter")
+    change_json("adapter_config.json", **ELSEWHERE[field])(tmp_path / "adapter")
+    with pytest.raises(OSError, match=f"its adapter_config.json has {field}, which names code or other files"):
+        load_model(str(tmp_path / "adapter"))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_pickled_adapters_are_never_loaded(folder, tmp_path):
+    adapted = get_peft_model(load_model(str(folder)), LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM"))
+    adapted.save_pretrained(tmp_path / "adapter", safe_serialization=False)
+    with pytest.raises(OSError, match=r"it has no adapter_model\.safetensors, and other weights"):
+        load_model(str(tmp_path / "adapter"))
+
+
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
 def test_attention_from_the_hub_is_overridden(key, folder):
     change_config(**{key: "kernels-community/flash-attn"})(folder)
@@ -277,7 +302,7 @@ def test_other_layers_than_those_of_the_weights_are_an_error(layers, message, sh
         load_model(str(sharded))
 
 
-@pytest.mark.parametrize("name", ["../model/model.safetensors", "/etc/passwd", "x/y.safetensors"])
+@pytest.mark.parametrize("name", ["../model/model.safetensors", "/etc/passwd", "x/../../y.safetensors"])
 def test_a_shard_outside_the_folder_is_refused(name, sharded):
     change_json("model.safetensors.index.json", weight_map={"model.shared.weight": name})(sharded)
     with pytest.raises(OSError, match="which is outside the folder"):

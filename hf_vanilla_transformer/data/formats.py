@@ -8,7 +8,7 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import UserError
-from ..files import CORPUS_MANIFEST, JsonObject, checksum, read_json
+from ..files import CORPUS_MANIFEST, JsonObject, checksum, inside, read_json
 from .foreign_files import FORMATS, SEPARATORS, ExchangeError, decode
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
@@ -410,20 +410,22 @@ def read_checked(file: Path, always: dict, finished: dict, advice: str) -> JsonO
     raise DataError(f"{file} is damaged; {advice}.")
 
 
-def check_finished(folder: str, manifest: JsonObject, names: Iterable[str], advice: str) -> None:
-    """Check that a job has finished, and that the files that its manifest names still exist.
+def finished_files(folder: str, manifest: JsonObject, key: str, advice: str) -> list[Path]:
+    """Return the files that the manifest of a job names under `key`, after checking that it has finished.
 
     Args:
         advice: what to do if a file is missing.
 
     Raises:
-        DataError: otherwise.
+        ValueError: if it has not finished, or a file is missing or outside the folder.
     """
     if not manifest["whole"]:
         raise DataError(f"{folder} is not finished; run the command that created it again to finish it.")
-    for name in names:
-        if not Path(folder, name).is_file():
-            raise DataError(f"{Path(folder, name)} is missing; {advice}.")
+    files = [inside(folder, name) for name in manifest[key]]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file} is missing; {advice}.")
+    return files
 
 
 def matches(value: object, expected: object) -> bool:
@@ -449,13 +451,13 @@ def _translated_files(folder: str) -> tuple[str, ...]:
     """Return the files of a finished folder of translations.
 
     Raises:
-        DataError: if it is not finished, contains no pairs, or a file is missing.
+        ValueError: as `finished_files`, or if it contains no pairs.
     """
     manifest = read_translation_manifest(folder)
-    check_finished(folder, manifest, manifest.get("parts", ()), _TRANSLATE_AGAIN)
+    files = finished_files(folder, manifest, "parts", _TRANSLATE_AGAIN)
     if manifest["settings"].get("format") != "jsonl":
         raise DataError(f"{folder} contains no sources; translate with --output_format jsonl.")
-    return tuple(str(Path(folder, name)) for name in manifest["parts"])
+    return tuple(map(str, files))
 
 
 def identify(file: str) -> str:

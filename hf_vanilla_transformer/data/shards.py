@@ -14,11 +14,13 @@ import pyarrow.compute as pc
 from datasets import Dataset, concatenate_datasets
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..files import JsonObject
+from ..files import JsonObject, inside
 from .batching import MaxTokensBatchSampler, Rows
-from .formats import DataError, check_finished, read_checked
+from .formats import DataError, finished_files, identify, read_checked
 
 MANIFEST = "manifest.json"
+_IDS = pa.list_(pa.int32())
+SCHEMA = pa.schema({"input_ids": _IDS, "labels": _IDS, "source_length": pa.int32(), "target_length": pa.int32()})
 PREPARE_AGAIN = "prepare the text again in a new folder"
 
 
@@ -33,7 +35,8 @@ def read_manifest(folder: str | Path) -> JsonObject:
     Raises:
         DataError: if the manifest is damaged.
     """
-    finished = {"read": int, "pairs": int, "drops": {str: int}, "shards": {str: {"pairs": int, "bytes": int}}}
+    shard = {"pairs": int, "bytes": int, "blake2b": str}
+    finished = {"read": int, "pairs": int, "drops": {str: int}, "shards": {str: shard}}
     manifest = read_checked(Path(folder, MANIFEST), {}, finished, PREPARE_AGAIN)
     if manifest["whole"] and not manifest["shards"]:
         raise DataError(f"{Path(folder, MANIFEST)} is damaged: it names no shards; {PREPARE_AGAIN}.")
@@ -43,9 +46,8 @@ def read_manifest(folder: str | Path) -> JsonObject:
 def finished_manifest(folder: str) -> JsonObject:
     """Return the manifest of a finished folder, after checking that every shard exists and has the right size."""
     manifest = read_manifest(folder)
-    check_finished(folder, manifest, manifest.get("shards", ()), PREPARE_AGAIN)
-    for name, shard in manifest["shards"].items():
-        file = Path(folder, name)
+    files = finished_files(folder, manifest, "shards", PREPARE_AGAIN)
+    for file, shard in zip(files, manifest["shards"].values(), strict=True):
         # The size reveals an interrupted copy without reading gigabytes, as a checksum would.
         size = file.stat().st_size
         if size != shard["bytes"]:
@@ -56,11 +58,45 @@ def finished_manifest(folder: str) -> JsonObject:
 def load_shards(folder: str) -> Dataset:
     """Return the pairs of a folder of shards as a memory-mapped dataset, of which only the pages in use occupy memory.
 
+    Before that, each process reads every shard once, about a gigabyte per second: damage would go unnoticed, or end
+    the process.
+
     Raises:
         DataError: if the folder is not finished, or a shard is missing or damaged (the message names it).
     """
-    names = finished_manifest(folder)["shards"]
-    return concatenate_datasets([Dataset.from_file(str(Path(folder, name))) for name in names])
+    shards = finished_manifest(folder)["shards"]
+    return concatenate_datasets(
+        [_load_shard(inside(folder, name), shard["blake2b"]) for name, shard in shards.items()]
+    )
+
+
+def _load_shard(file: Path, expected: str) -> Dataset:
+    """Return the pairs of a shard whose digest is given."""
+    try:
+        if identify(str(file)) != expected:
+            raise DataError("its checksum differs from that in the manifest")
+        shard = Dataset.from_file(str(file))
+        # whoever wrote the shard wrote the checksum too
+        shard.data.validate(full=True)
+        if not shard.data.schema.equals(SCHEMA):
+            raise DataError(f"its columns are {', '.join(shard.column_names)}")
+    except (ValueError, OSError) as error:
+        raise DataError(f"{file} is damaged: {error}; {PREPARE_AGAIN}.") from None
+    return shard
+
+
+def check_ids(shards: Dataset, vocab_size: int) -> None:
+    """Check that a vocabulary of this size contains all token ids of shards.
+
+    Raises:
+        DataError: if it does not.
+    """
+    for side in ("input_ids", "labels"):
+        bounds = pc.min_max(pc.list_flatten(shards.data[side])).as_py()
+        least, most = bounds["min"] or 0, bounds["max"] or 0
+        if not 0 <= least <= most < vocab_size:
+            problem = f"The shards contain tokens {least:,} to {most:,}, but the vocabulary has {vocab_size:,}"
+            raise DataError(f"{problem}; {PREPARE_AGAIN}.")
 
 
 @dataclass(eq=False)

@@ -11,19 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import datasets
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, Features, IterableDataset, Value, concatenate_datasets, load_dataset
-from datasets.exceptions import DatasetGenerationError
+from datasets import (
+    Dataset,
+    DatasetBuilder,
+    DatasetDict,
+    Features,
+    IterableDataset,
+    Value,
+    concatenate_datasets,
+    load_dataset_builder,
+)
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..errors import UserError
-from ..files import checksum, digest
+from ..errors import UserError, damage
+from ..files import checksum, digest, inside
 from ..loading import load_tokenizer
 from ..model.text_rules_vanilla_transformer import num_positions
 from . import formats
@@ -33,7 +41,7 @@ from .cleaning import Cleaning, describe_drops, tokenize_pairs
 from .formats import READERS, DataError, Row, check_languages, find_files, identify, json_texts, read_lines
 from .mixture import MixedRows, temperature_weights
 from .phrases import splits
-from .shards import ShardStream, finished_manifest, load_shards, read_manifest
+from .shards import ShardStream, check_ids, finished_manifest, load_shards, read_manifest
 from .tokenizer import prefix_ids
 
 # Part of the cache keys: changed code reads text again.
@@ -319,7 +327,9 @@ class PreparedFolder(TextFile):
         prefix = self.prefix(how)
         if self.streamed and prefix:
             raise UserError(f"{self.path} cannot be streamed: the model's sources start with a tag.")
-        rows: Rows = TokenRows(load_shards(self.path), prefix)
+        shards = load_shards(self.path)
+        check_ids(shards, how.config.vocab_size)
+        rows: Rows = TokenRows(shards, prefix)
         # The samplers check only that a pair fits into a batch, and not how many positions the model has.
         if how.longest < how.max_tokens and (longest := max(int(side.max()) for side in rows.lengths)) > how.longest:
             problem = f"has pairs of up to {longest} tokens, more than {how.longest}"
@@ -347,7 +357,9 @@ class HubDataset(Text):
     def _origin(self) -> str:
         return f"{self.dataset} ({self.config_name})" if self.config_name else self.dataset
 
-    def _load(self, **options):
+    def _builder(self) -> DatasetBuilder:
+        """Return what reads the dataset, after checking that its card names only files of it."""
+        options = {}
         if Path(self.dataset).is_dir():
             # `datasets` takes the path of a folder for a pattern, and cannot be told otherwise
             if glob.has_magic(os.path.abspath(self.dataset)):
@@ -357,7 +369,17 @@ class HubDataset(Text):
             options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE, digest(self._files())))
         _check_cache()
         with _reading_errors(f"The dataset {self._origin}"):
-            return load_dataset(self.dataset, self.config_name, **options)
+            builder = load_dataset_builder(self.dataset, self.config_name, **options)
+            for file in chain.from_iterable((builder.config.data_files or {}).values()):
+                self._check_file(file)
+        return builder
+
+    def _check_file(self, file: str) -> None:
+        """Check that a file from which `datasets` would read is part of the dataset."""
+        if Path(self.dataset).is_dir() and os.path.isabs(file):
+            inside(os.path.abspath(self.dataset), file)
+        elif Path(self.dataset).is_dir() or not file.startswith(f"hf://datasets/{self.dataset}@"):
+            raise DataError(f"it names {file[:200]!r}, which is not part of it; nothing is read there")
 
     def _files(self) -> dict[str, str]:
         """Return the identity of each file in a local folder, by its path there; hidden ones are no text."""
@@ -368,11 +390,18 @@ class HubDataset(Text):
 
     @cached_property
     def _splits(self) -> DatasetDict:
-        return self._load()
+        builder = self._builder()
+        with _reading_errors(f"The dataset {self._origin}"):
+            builder.download_and_prepare()
+            return builder.as_dataset()
 
     @cached_property
     def _stream(self) -> IterableDataset:
-        return self._load(split=self.split, streaming=True)
+        builder = self._builder()
+        with _reading_errors(f"The dataset {self._origin}"):
+            stream = builder.as_streaming_dataset(self.split)
+        # never open what its other columns name, such as pictures
+        return stream.decode(False) if stream.features else stream
 
     def identity(self) -> list:
         # What has been loaded may no longer be within reach, and so cannot be streamed
@@ -489,10 +518,12 @@ def _reading_errors(origin: str) -> Iterator[None]:
     """Turn the errors of text that cannot be read, such as a dataset with a loading script, into a `DataError`."""
     try:
         yield
-    # ValueError: raised by pyarrow for a truncated file and by `datasets` for an unknown configuration.
-    except (RuntimeError, ValueError, DatasetGenerationError) as error:
+    except (OSError, MemoryError):
+        raise
+    # Damaged files can raise any exception
+    except Exception as error:
         # What a reader of this package raises arrives as the cause of an error of `datasets`.
         for known in (error, error.__cause__):
             if isinstance(known, DataError):
                 raise known from None
-        raise DataError(f"{origin} cannot be read: {error.__cause__ or error}") from None
+        raise DataError(f"{origin} cannot be read: {damage(error.__cause__ or error)}") from None

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerState
 
 from ..errors import UserError
-from ..files import MODEL, STATE, WEIGHTS, checksum, model_files, new_folder, read_json
+from ..files import MODEL, STATE, WEIGHTS, checksum, inside, model_files, new_folder, read_json
 
 CHECKSUMS = "checksums.json"
 UNFINISHED = "checkpoint-unfinished"  # folder in which a checkpoint is written before it is renamed
@@ -41,9 +41,10 @@ def find_fault(folder: Path) -> str | None:
     try:
         sums = read_json(folder / CHECKSUMS)
         for name, expected in sums.items():
-            if not (folder / name).is_file():
+            file = inside(folder, name)
+            if not file.is_file():
                 return f"{name} is missing"
-            if checksum(folder / name) != expected:
+            if checksum(file) != expected:
                 return f"{name} is corrupt"
         if (folder / STATE).is_file():
             TrainerState(**read_json(folder / STATE))

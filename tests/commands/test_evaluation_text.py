@@ -1,6 +1,7 @@
 import json
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import URLError
 
 import datasets
@@ -8,6 +9,7 @@ import pytest
 from sacrebleu.dataset import DATASETS
 
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data import source
 
 
 def test_unknown_languages_must_be_given_as_flags(saved, capsys):
@@ -44,9 +46,9 @@ def test_a_dataset_scores_like_the_same_text_in_files(saved, capsys):
 def test_scores_on_a_dataset_of_the_hub_name_it_apart_from_its_split(saved, capsys, monkeypatch):
     rows = [{"de": de, "en": en} for de, en in zip(saved.references, saved.sources, strict=True)]
     split = datasets.Dataset.from_dict({"translation": rows})
-    monkeypatch.setattr(
-        "hf_vanilla_transformer.data.source.load_dataset", lambda *_, **__: datasets.DatasetDict(dev=split)
-    )
+    config = SimpleNamespace(data_files=None)
+    prepared = {"download_and_prepare": lambda: None, "as_dataset": lambda: datasets.DatasetDict(dev=split)}
+    monkeypatch.setattr(source, "load_dataset_builder", lambda *_, **__: SimpleNamespace(config=config, **prepared))
     flags = ["--dataset_name", "someone/text", "--dataset_config_name", "de-en", "--split", "dev"]
     assert main(["evaluate", saved.path, *flags]) == 0
     scores = json.loads(capsys.readouterr().out)

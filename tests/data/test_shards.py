@@ -4,6 +4,8 @@ import itertools
 import json
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from sample_text import PAIRS, GivenRows, prepare_sample, rows
 from small import model_flags
@@ -12,6 +14,7 @@ from torch.utils.data import DataLoader
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.formats import DataError, read_translation_manifest
 from hf_vanilla_transformer.data.shards import ShardStream, load_shards
+from hf_vanilla_transformer.files import checksum
 
 SMALL = [*model_flags(num_encoder_layers=4, num_decoder_layers=4), "--max_tokens", "256"]
 
@@ -40,6 +43,76 @@ def test_a_missing_or_truncated_shard_is_named(prepared, damage):
         shard.write_bytes(shard.read_bytes()[:-100])
     with pytest.raises(DataError, match=f"shard-00001.arrow is {damage}"):
         load_shards(str(prepared))
+
+
+def flip_bits(shard):
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 255
+    shard.write_bytes(content)
+
+
+def read_table(shard):
+    with pa.ipc.open_stream(shard.read_bytes()) as stream:
+        return stream.read_all()
+
+
+def record(shard):
+    """Record a shard in the manifest, as whoever wrote it would."""
+    manifest = json.loads((shard.parent / "manifest.json").read_text())
+    manifest["shards"][shard.name] |= {"bytes": shard.stat().st_size, "blake2b": checksum(shard)}
+    (shard.parent / "manifest.json").write_text(json.dumps(manifest))
+
+
+def rewrite(change):
+    """Return a change of the table in a shard, which is recorded."""
+
+    def write(shard):
+        table = change(read_table(shard))
+        with pa.OSFile(str(shard), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+        record(shard)
+
+    return write
+
+
+def point_outside(shard):
+    """Let the lists of a shard end far behind their values: whoever reads them reads other memory."""
+    ids = read_table(shard)["labels"].chunk(0)
+    offsets = np.frombuffer(ids.buffers()[1], np.int32)[: len(ids) + 1]
+    broken = np.concatenate([offsets[:1], offsets[1:] + (1 << 30)]).astype(np.int32)
+    content = shard.read_bytes()
+    assert content.count(offsets.tobytes()) == 1
+    shard.write_bytes(content.replace(offsets.tobytes(), broken.tobytes()))
+    record(shard)
+
+
+DAMAGES = {
+    "flipped bits": (flip_bits, "its checksum differs from that in the manifest"),
+    "lists that end elsewhere": (point_outside, "[Oo]ffset"),
+    "other columns": (
+        rewrite(lambda table: table.drop(["source_length"])),
+        "its columns are input_ids, labels, target",
+    ),
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_shard_of_the_right_size_that_is_damaged_is_named(prepared, damage, streamed):
+    change, message = DAMAGES[damage]
+    change(prepared / "shard-00001.arrow")
+    with pytest.raises(DataError, match=rf"shard-00001\.arrow is damaged: [^\n]*{message}"):
+        next(iter(ShardStream(str(prepared), 200))) if streamed else load_shards(str(prepared))
+
+
+def test_token_ids_beyond_the_vocabulary_are_refused(prepared, tmp_path, capsys):
+    change = rewrite(
+        lambda table: table.set_column(1, "labels", pa.array([[10**6]] * len(table), table.schema[1].type))
+    )
+    change(prepared / "shard-00001.arrow")
+    flags = [*SMALL, "--max_steps", "2", "--train_file", str(prepared), "--output_dir", str(tmp_path / "run")]
+    assert main(["train", *flags]) == 1
+    assert "The shards contain tokens 2 to 1,000,000, but the vocabulary has" in capsys.readouterr().err
 
 
 WRONG = ["[]", "{", "{}", '{"settings": {}, "whole": true, "shards": null}', '{"whole": true}', "[" * 100_000]

@@ -1,5 +1,7 @@
 """What the tests of exports have in common: sentences, variants of the model, and comparisons of outputs."""
 
+import json
+
 import pytest
 import torch
 import transformers
@@ -19,6 +21,39 @@ VARIANTS = {
 }
 
 NEEDS_ONNX = pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="too old for ONNX exports")
+
+
+# Decoding settings saved with a model
+SETTINGS = {
+    "no repetitions": {"no_repeat_ngram_size": 2},
+    "a penalty for repetitions": {"repetition_penalty": 1.5},
+    "suppressed tokens": {"suppress_tokens": [19, 48, 116]},
+    "words to avoid": {"bad_words_ids": [[19], [48], [116]]},
+    "a forced first token": {"forced_bos_token_id": 77},
+    "a forced last token": {"forced_eos_token_id": 2},
+    "several last tokens": {"eos_token_id": [2, 19, 48]},
+    "a start token": {"decoder_start_token_id": 55},
+    "a shortest translation": {"min_length": 9},
+    "a smallest number of tokens": {"min_new_tokens": 9},
+    "sampling from one token": {"do_sample": True, "top_k": 1},
+    "defaults of transformers": {"top_p": 1.0, "typical_p": 1.0, "encoder_repetition_penalty": 1.0},
+}
+
+
+def save_padded(save_model, tokenizer, gaps: int = 0):
+    """Save a model with an unused id after its tokens, and `gaps` among them; return the model and its folder."""
+    model, folder = save_model(vocab_size=len(tokenizer) + gaps + 29)
+    # random weights generate what trained ones do not
+    model.lm_head.bias.data[-1] += 22.0
+    model.save_pretrained(folder)
+    if gaps:
+        # the ids of the last tokens of a vocabulary that has lost those before them
+        content = json.loads((folder / "tokenizer.json").read_text())
+        vocabulary = content["model"]["vocab"]
+        first = len(vocabulary) - 40
+        content["model"]["vocab"] = {token: i + gaps * (i >= first) for token, i in vocabulary.items()}
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+    return model, folder
 
 
 def without_special_tokens(outputs: list[list[int]]) -> list[list[int]]:

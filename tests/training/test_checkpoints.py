@@ -46,6 +46,13 @@ def test_checkpoints_with_weights_are_listed_in_the_order_of_their_steps(run):
     assert [folder.name for folder in checkpoint_folders(run)] == ["checkpoint-8", "checkpoint-9", "checkpoint-10"]
 
 
+def test_a_checkpoint_names_only_its_own_files(tmp_path):
+    (tmp_path / "checkpoint-1").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "checkpoint-1" / "checksums.json").write_text('{"../secret": ""}')
+    assert "names '../secret', which is outside the folder" in find_fault(tmp_path / "checkpoint-1")
+
+
 def test_every_change_to_a_checkpoint_is_detected(tmp_path):
     (tmp_path / "a").write_bytes(b"weights")
     (tmp_path / "optimizer.pt").write_bytes(b"")

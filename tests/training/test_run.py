@@ -1,12 +1,12 @@
 import json
 import os
-import pickle
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from corpora import ROOT
+from foreign_code import pickled
 from safetensors.torch import load_file
 from sample_text import PAIRS
 from small import write_moses
@@ -520,16 +520,6 @@ def test_a_resume_restores_damaged_files_of_the_tokenizer_from_the_checkpoint(
     assert "is damaged; restoring it from checkpoint-2" in capfd.readouterr().err
 
 
-class _Code:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, marker: Path):
-        self.marker = marker
-
-    def __reduce__(self):
-        return Path.touch, (self.marker,)
-
-
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "ema.safetensors"])
 @pytest.mark.parametrize("damage", ["code", "text", "empty"])
 def test_a_checkpoint_whose_pickles_are_not_plain_data_is_refused(
@@ -538,7 +528,7 @@ def test_a_checkpoint_whose_pickles_are_not_plain_data_is_refused(
     flags = run_flags(tmp_path / "run", *text_flags, "--save_steps", "2", "--ema_decay", "0.9")
     train(*flags, "--max_steps", "2")
     checkpoint = tmp_path / "run" / "checkpoint-2"
-    contents = {"code": pickle.dumps(_Code(tmp_path / "marker"), protocol=2), "text": b"text", "empty": b""}
+    contents = {"code": pickled(tmp_path / "marker"), "text": b"text", "empty": b""}
     (checkpoint / name).write_bytes(contents[damage])
     (checkpoint / "checksums.json").unlink()
     write_checksums(checkpoint)

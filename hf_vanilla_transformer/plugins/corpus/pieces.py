@@ -16,14 +16,13 @@ from transformers import PreTrainedTokenizerBase
 
 from ...data.cleaning import DROP_REASONS, Cleaning, clean_batch
 from ...data.formats import DataError
+from ...data.shards import SCHEMA as SHARD_SCHEMA
 from ...data.source import Source, text_to_exclude
 from ...files import checksum, replacing
 from ...loading import load_tokenizer
 from .deduplication import digest, duplicates_of, find_duplicates, write_digests
 from .runner import damaged, read_note, write_json
 
-_IDS = pa.list_(pa.int32())
-_TOKENS = pa.schema({"input_ids": _IDS, "labels": _IDS, "source_length": pa.int32(), "target_length": pa.int32()})
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 ROWS_PER_BATCH = 5000  # tokenised at a time, and written as one record batch
 WORK = "prepare-work"  # subfolder of temporary files, removed at the end
@@ -128,7 +127,7 @@ class PieceTasks(NamedTuple):
         drops = Counter[str]()
         digests = []
         excluded = load_excluded(self.preparation.exclude, self.preparation.languages)
-        with _arrow_writer(self.file("tokens", piece.number), _TOKENS) as writer:
+        with _arrow_writer(self.file("tokens", piece.number), SHARD_SCHEMA) as writer:
             for batch in _arrow_batches(self.file("text", piece.source, piece.part)):
                 texts = batch.to_pydict()
                 tokens = clean_batch(
@@ -138,8 +137,8 @@ class PieceTasks(NamedTuple):
                 kept = [i for i, drop in enumerate(tokens["drop"]) if drop < 0]
                 if self.preparation.cleaning:
                     digests += [digest(texts["source"][i], texts["target"][i]) for i in kept]
-                columns = [pa.array([tokens[column.name][i] for i in kept], column.type) for column in _TOKENS]
-                writer.write_batch(pa.record_batch(columns, schema=_TOKENS))
+                columns = [pa.array([tokens[column.name][i] for i in kept], column.type) for column in SHARD_SCHEMA]
+                writer.write_batch(pa.record_batch(columns, schema=SHARD_SCHEMA))
         if self.preparation.cleaning:
             write_digests(self.file("digests", piece.number, ending="npy"), digests)
         write_json(self.file("tokens", piece.number, ending="json"), {"drops": dict(drops)})
@@ -164,7 +163,7 @@ class PieceTasks(NamedTuple):
         shard = self.shard(piece)
         counts = Counter[str](read=piece.pairs)
         start = 0
-        with _arrow_writer(shard, _TOKENS) as writer:
+        with _arrow_writer(shard, SHARD_SCHEMA) as writer:
             for batch in _arrow_batches(self.file("tokens", piece.number)):
                 kept = np.ones(batch.num_rows, bool)
                 # duplicates are numbered within the piece, not within the batch

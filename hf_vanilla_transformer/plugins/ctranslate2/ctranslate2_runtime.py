@@ -1,6 +1,6 @@
 """CTranslate2, fast on CPUs and GPUs: write its models, and run them through a `generate` like transformers'."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from ...errors import UserError
@@ -22,14 +22,27 @@ from ...model.generation_vanilla_transformer import (
     has_gnmt_penalty,
     output_limits,
 )
-from ...model.layers_vanilla_transformer import sinusoids
 from ...model.text_rules_vanilla_transformer import num_positions
+from .ctranslate2_files import check_files, convert, start_token, vocabulary
 
 if TYPE_CHECKING:
     from ctranslate2 import TranslationResult
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+# Settings saved with a model that the search here follows
+_FOLLOWED = (
+    *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "renormalize_logits"),
+    *("max_length", "max_new_tokens", "min_length", "min_new_tokens"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+    *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "bad_words_ids"),
+    *("no_repeat_ngram_size", "repetition_penalty", "do_sample", "temperature", "top_k", "top_p"),
+)
+_OF_SAMPLING = ("typical_p", "min_p", "epsilon_cutoff", "eta_cutoff", "top_h")
+_WITHOUT_EFFECT = (
+    *("use_cache", "disable_compile", "remove_invalid_values", "transformers_version", "return_dict_in_generate"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
+)
 _USAGE = """`ctranslate2.Translator(THIS_FOLDER)` loads it directly. Its input must be tokenised with
 the tokenizer in it and end with `</s>`."""
 
@@ -68,7 +81,12 @@ class CTranslate2Model:
         self.config = VanillaTransformerConfig.from_pretrained(Path(folder, CONFIG_FOLDER))
         check_config(self.config, folder)
         self.generation_config = load_generation_config(str(Path(folder, CONFIG_FOLDER)), self.config)
+        _check_search(self.generation_config)
         self.tokenizer = load_tokenizer(folder)
+        self._start_token_id = start_token(self.generation_config, self.config)
+        check_files(Path(folder), self.config, self.tokenizer, self._start_token_id)
+        self._tokens = vocabulary(self.tokenizer, self.config.vocab_size)
+        self._ids = {token: token_id for token_id, token in enumerate(self._tokens)}
         threads = torch.get_num_threads()
         self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads)
         # every model has one
@@ -129,7 +147,7 @@ class CTranslate2Model:
             returned += [self._end_at(limit, hypothesis) for hypothesis in hypotheses[:num_return_sequences]]
 
         # (B num_return_sequences, T), as transformers returns them
-        rows = [torch.tensor([self.config.decoder_start_token_id, *ids]) for ids, _ in returned]
+        rows = [torch.tensor([self._start_token_id, *ids]) for ids, _ in returned]
         sequences: Any = pad_sequence(rows, batch_first=True, padding_value=self._pad_token_id)
         if not output_sequence_scores:
             return sequences
@@ -147,40 +165,64 @@ class CTranslate2Model:
         end = self.generation_config.forced_eos_token_id
         if end is None or len(hypothesis.ids) < limit:
             return hypothesis
-        first = end[0] if isinstance(end, list) else end
-        return hypothesis._replace(ids=[*hypothesis.ids[:-1], first])
+        return hypothesis._replace(ids=[*hypothesis.ids[:-1], _as_list(end)[0]])
 
     def _search(
         self, sources: list[list[int]], limit: int, beams: int, count: int, alpha: float
     ) -> list[list[_Hypothesis]]:
         """Return `count` hypotheses of each source, best first."""
+        if self.generation_config.do_sample and beams > 1:
+            raise UserError("CTranslate2 samples only without a beam; set num_beams to 1.")
         try:
             results = self.translator.translate_batch(
-                [self.tokenizer.convert_ids_to_tokens(source) for source in sources],
+                [self._named(source) for source in sources],
                 beam_size=beams,
                 num_hypotheses=count,
                 # 0 ranks by log P
                 length_penalty=0.0 if has_gnmt_penalty(self.config) else alpha,
                 max_decoding_length=limit,
-                # allow empty translations; the default of CTranslate2 is 1
-                min_decoding_length=0,
                 max_input_length=0,
-                suppress_sequences=[
-                    self.tokenizer.convert_ids_to_tokens(word) for word in self.generation_config.bad_words_ids or ()
-                ],
                 return_scores=True,
                 return_end_token=True,
+                **self._search_settings(len(sources)),
             )
         except (RuntimeError, ValueError) as error:
-            # such as a text longer than the position table, or a start token that is not in the export
+            # such as a text longer than the position table
             raise UserError(f"CTranslate2 failed: {error}") from error
         return [self._rank(result, alpha) for result in results]
+
+    def _search_settings(self, num_sources: int) -> dict[str, Any]:
+        """Return the arguments of `translate_batch` for the settings saved with the model."""
+        saved = self.generation_config
+        shortest = max((saved.min_length or 0) - 1, 0) if saved.min_new_tokens is None else saved.min_new_tokens
+        words = [*(saved.bad_words_ids or ()), *([token_id] for token_id in saved.suppress_tokens or ())]
+        arguments: dict[str, Any] = {
+            # the default of CTranslate2 is 1, without empty translations
+            "min_decoding_length": shortest,
+            "no_repeat_ngram_size": saved.no_repeat_ngram_size or 0,
+            "repetition_penalty": 1.0 if saved.repetition_penalty is None else saved.repetition_penalty,
+            "suppress_sequences": [self._named(word) for word in words],
+        }
+        if saved.eos_token_id is not None:
+            arguments["end_token"] = self._named(_as_list(saved.eos_token_id))
+        if saved.forced_bos_token_id is not None:
+            arguments["target_prefix"] = [self._named(_as_list(saved.forced_bos_token_id)[:1])] * num_sources
+        if saved.do_sample:
+            # of transformers, if it is not saved
+            arguments["sampling_topk"] = 50 if saved.top_k is None else saved.top_k
+            arguments["sampling_topp"] = 1.0 if saved.top_p is None else saved.top_p
+            arguments["sampling_temperature"] = 1.0 if saved.temperature is None else saved.temperature
+        return arguments
+
+    def _named(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens with these ids, by which CTranslate2 knows them."""
+        return [self._tokens[token_id] for token_id in ids]
 
     def _rank(self, result: "TranslationResult", alpha: float) -> list[_Hypothesis]:
         """Return the hypotheses of a sentence by their scores, which are those of the model's length penalty."""
         hypotheses = []
         for tokens, score in zip(result.hypotheses, result.scores, strict=True):
-            ids: Any = self.tokenizer.convert_tokens_to_ids(tokens)
+            ids = [self._ids[token] for token in tokens]
             # |Y| includes `</s>`, which CTranslate2 returns too
             penalty: Any = gnmt_length_penalty(len(ids), alpha) if has_gnmt_penalty(self.config) else 1.0
             hypotheses.append(_Hypothesis(ids, score / penalty))
@@ -188,51 +230,38 @@ class CTranslate2Model:
         return sorted(hypotheses, key=attrgetter("score"), reverse=True)
 
 
+def _as_list(ids: int | list[int]) -> list[int]:
+    return ids if isinstance(ids, list) else [ids]
+
+
+def _check_search(settings: GenerationConfig) -> None:
+    """Check that CTranslate2 can follow the decoding settings saved with a model.
+
+    Raises:
+        ValueError: if it cannot, naming those that it lacks.
+    """
+    known = vars(GenerationConfig())
+    defaults = GenerationConfig._get_default_generation_params()
+    ignored = (*_FOLLOWED, *_WITHOUT_EFFECT, *(() if settings.do_sample else _OF_SAMPLING))
+    lacking = [
+        name
+        for name, value in settings.to_diff_dict().items()
+        if name in known
+        and not name.startswith("_")
+        and name not in ignored
+        and value not in (None, defaults.get(name))
+    ]
+    if lacking:
+        raise UserError(
+            f"CTranslate2 does not support {', '.join(sorted(lacking))}: remove it from generation_config.json to "
+            "export the model without."
+        )
+
+
 def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Path, quantization: str | None) -> None:
     """Convert a model, and write it with its configuration to `target`."""
-    from ctranslate2.converters.transformers import _SUPPORTED_ACTIVATIONS, BartLoader
-    from ctranslate2.specs.transformer_spec import TransformerSpec
-
-    # BART has the same layers under the same names; only positions, and norms around embeddings, differ
-    class VanillaTransformerLoader(BartLoader):
-        def get_model_spec(self, model):
-            config = model.config
-            if {config.d_k, config.d_v} != {config.d_model / config.num_heads}:
-                raise UserError(
-                    "CTranslate2 supports only heads that are d_model / num_heads wide, but this model has d_k "
-                    f"{config.d_k} and d_v {config.d_v}."
-                )
-            if config.activation_function not in _SUPPORTED_ACTIVATIONS:
-                raise UserError(f"CTranslate2 does not support the activation {config.activation_function!r}.")
-            self.positions = num_positions(config, is_export=True)
-            spec = TransformerSpec.from_config(
-                (config.num_encoder_layers, config.num_decoder_layers),
-                config.num_heads,
-                pre_norm=False,
-                activation=_SUPPORTED_ACTIVATIONS[config.activation_function],
-            )
-            self.set_encoder(spec.encoder, model.model.encoder)
-            self.set_decoder(spec.decoder, model.model.decoder)
-            self.set_linear(spec.decoder.projection, model.lm_head)
-            return spec
-
-        def set_position_encodings(self, spec, module):
-            if hasattr(module, "table"):
-                # as a table, whatever the order of sines and cosines in CTranslate2 itself
-                spec.encodings = sinusoids(self.positions, module.table.shape[1]).float()
-            else:
-                spec.encodings = module.weight
-
-        def set_config(self, config, model, tokenizer):
-            super().set_config(config, model, tokenizer)
-            # CTranslate2 expects a name even of a start token that does not exist
-            config.bos_token = config.bos_token or config.eos_token
-            config.layer_norm_epsilon = model.config.layer_norm_eps
-
-    # as CTranslate2's converter does with a model that it has loaded
-    with torch.no_grad():
-        spec = VanillaTransformerLoader()(model, tokenizer)
-    spec.validate()
+    _check_search(model.generation_config)
+    spec = convert(model, tokenizer, start_token(model.generation_config, model.config))
     spec.optimize(quantization=quantization)
     spec.save(str(target))
     model.config.save_pretrained(target / CONFIG_FOLDER)

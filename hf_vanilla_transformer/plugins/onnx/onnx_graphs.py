@@ -14,7 +14,7 @@ import torch
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from ...errors import UserError
-from ...files import import_extra
+from ...files import import_extra, inside
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 # Part of the cache. transformers prefixes the name of an input that a graph also returns, and that of its counterpart
@@ -52,9 +52,12 @@ class Graph:
     """
 
     def __init__(self, file: Path, options: Any):
+        for part in (file.name, f"{file.name}.data"):
+            inside(file.parent, part)
         check_graph(file)
         runtime = import_extra("onnxruntime", "export")
         self._session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self._name = file.name
         self._inputs = {value.name: _place(value.name) for value in self._session.get_inputs()}
         # a decoder step also returns the keys and values of the source, which it was given
         given = {place for place in self._inputs.values() if place and place.attention == "cross"}
@@ -71,28 +74,37 @@ class Graph:
             tensors: the other inputs by name. Tracing has removed from a graph those that it found unused.
 
         Raises:
-            ValueError: if the graph has an input that is not given.
+            ValueError: if the graph has an input that is not given, cannot be run, or returns something else.
         """
         inputs = {}
         for name, place in self._inputs.items():
-            if place and cache is not None:
-                tensor = getattr(_layers(cache, place.attention).layers[place.layer], place.part)
-            elif name in tensors:
-                tensor = tensors[name]
-            else:
+            tensor = _cached(cache, place) if place and cache is not None else tensors.get(name)
+            if tensor is None:
                 raise UserError(f"A graph of this export has the input {name}, which is not part of a translation.")
             inputs[name] = tensor.contiguous().numpy()
 
         names = [self._result, *(self._cached if cache is not None else ())]
-        result, *others = map(torch.from_numpy, self._session.run(names, inputs))
+        try:
+            result, *others = map(torch.from_numpy, self._session.run(names, inputs))
+        # of ONNX Runtime, whose classes have no common base
+        except Exception as error:
+            raise UserError(f"{self._name} cannot be run: {' '.join(str(error).split())[:500]}") from error
         if cache is not None:
             for place, tensor in zip(self._cached.values(), others, strict=True):
+                if tensor.dim() != 4 or len(tensor) != len(result):
+                    raise UserError(f"{self._name} returns keys and values of the shape {tuple(tensor.shape)}")
                 _replace(cache, place, tensor)
         return result
 
 
 def _layers(cache: EncoderDecoderCache, attention: str) -> Cache:
     return cache.self_attention_cache if attention == "self" else cache.cross_attention_cache
+
+
+def _cached(cache: EncoderDecoderCache, place: _Place) -> torch.Tensor | None:
+    """Return a tensor of the cache, or None if it does not have it."""
+    layers = _layers(cache, place.attention).layers
+    return getattr(layers[place.layer], place.part) if place.layer < len(layers) else None
 
 
 def _replace(cache: EncoderDecoderCache, place: _Place, tensor: torch.Tensor) -> None:

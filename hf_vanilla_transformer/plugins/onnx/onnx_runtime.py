@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import transformers
 from packaging.version import Version
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
@@ -30,7 +30,8 @@ _GRAPHS = ("encoder", "prefill", "decode")
 _USAGE = """Any build of ONNX Runtime can run the graphs. Run `encoder.onnx` once per sentence (tokenised with
 `tokenizer.json`, ending with `</s>`), `prefill.onnx` for the first output token, which also returns the attention keys
 and values, and `decode.onnx` for each further token, which takes and returns them. `export.json` lists all inputs and
-outputs. In Python, `transformers.exporters` runs the graphs:
+outputs. In Python, `transformers.exporters` runs the graphs. It imports and calls what `export.json` names, so use it
+only for an export of your own:
 
     from transformers.exporters import ExportedModel
     exported = ExportedModel.from_pretrained("THIS_FOLDER", trust_remote_code=True)  # for its config class
@@ -100,7 +101,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
 
         Args:
             attention_mask: (B, S); by default everything but padding.
-            settings: keyword arguments of `GenerationMixin.generate`.
+            settings: keyword arguments of `GenerationMixin.generate`; it always uses the cache.
 
         Raises:
             ValueError: if the source or the output is longer than the position table of the export, or
@@ -114,7 +115,9 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         mask = input_ids.ne(pad_token_id).long() if attention_mask is None else attention_mask
         # once for all steps and beams
         states = self.graphs["encoder"]({"input_ids": input_ids, "attention_mask": mask})
+        _check_shape("encoder", states, (*input_ids.shape, self.config.d_model))
         output = BaseModelOutput(last_hidden_state=states)
+        settings["use_cache"] = True
         return super().generate(input_ids, attention_mask=mask, encoder_outputs=output, **settings)
 
     @accept_past_key_values
@@ -133,9 +136,11 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
             "encoder_outputs.last_hidden_state": encoder_outputs.last_hidden_state,
             "attention_mask": attention_mask,
         }
-        graph = self.graphs["decode" if cache.get_seq_length() else "prefill"]
+        name = "decode" if cache.get_seq_length() else "prefill"
+        logits = self.graphs[name](tensors, cache)
+        _check_shape(name, logits, (*decoder_input_ids.shape, self.config.vocab_size))
         caches: dict[str, Any] = {CACHE: cache}
-        return Seq2SeqLMOutput(logits=graph(tensors, cache), **caches)
+        return Seq2SeqLMOutput(logits=logits, **caches)
 
     def _check_length(self, length: int) -> None:
         limit = self._max_output_tokens()
@@ -143,11 +148,21 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
             raise UserError(f"The export has {limit} positions, but the text needs {length}. Shorten it.")
 
 
+def _check_shape(name: str, result: torch.Tensor, expected: tuple[int, ...]) -> None:
+    if result.shape != expected or not result.is_floating_point():
+        actual = f"{result.dtype} {tuple(result.shape)}"
+        raise UserError(f"{name}.onnx returned {actual} instead of numbers {expected}: it is not of this model.")
+
+
 def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: Path, quantization: str | None) -> None:
     """Export the graphs of a model to `target`."""
     exporters = import_exporters()
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
+    # ONNX Runtime has few operators in half precision on CPUs
+    model.float().config.dtype = torch.float32
+    # transformers' Trainer switches it off, but the graphs of single steps need it
+    model.config.use_cache = True
     for stack in (model.get_encoder(), model.get_decoder()):
         # extends a table of sinusoids to this length
         stack.embed_positions(0, num_positions(stack.config, is_export=True))
@@ -162,7 +177,7 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: P
         # tracing would turn a length of 1 into a constant
         sample["decoder_input_ids"] = torch.tensor([[1, 4, 5], [1, 6, 7]])
         # return_dict_in_generate selects the decoding loop of transformers instead of the fast search
-        search = type(model.generation_config)(num_beams=1, return_dict_in_generate=True)
+        search = GenerationConfig(num_beams=1, use_cache=True, return_dict_in_generate=True)
         steps = exporter.export_for_generation(model, sample, config, generation_config=search)
         exporters.ExportedModel(
             {"encoder": encoder.components["model"], **steps.components},

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from export_models import PHRASES, VARIANTS, count_equal, without_special_tokens
+from export_models import PHRASES, SETTINGS, VARIANTS, count_equal, save_padded, without_special_tokens
 from search_models import nbest_lists, translate_ids
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.inference.exports import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
+from hf_vanilla_transformer.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.plugins.ctranslate2.ctranslate2_runtime import CTranslate2Model
 
 
@@ -57,6 +58,67 @@ def test_n_best_lists_have_the_scores_of_the_model(save_model, phrase_tokenizer,
     assert common > 20  # the searches differ a little, the scores of one hypothesis do not
     with pytest.raises(ValueError, match="exceeds the beam size"):
         exported.generate(torch.full((1, 3), 5), num_beams=2, num_return_sequences=3)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_saved_with_a_model_are_followed(save_model, phrase_tokenizer, tmp_path, name):
+    model, folder = save_model()
+    model.generation_config.update(**SETTINGS[name])
+    model.save_pretrained(folder)
+    export_model(folder, tmp_path / "export", "ctranslate2")
+    sources = phrase_tokenizer(PHRASES)["input_ids"]
+    settings = {"num_beams": 1, "max_new_tokens": 15}
+    expected = translate_ids(model, sources, **settings)
+    outputs = translate_ids(load_export(str(tmp_path / "export"), "ctranslate2"), sources, **settings)
+    assert [row[0] for row in outputs] == [row[0] for row in expected]
+    assert count_equal(outputs, expected) >= 0.99 * len(expected)
+    # else they would not show
+    model.generation_config = load_model(str(save_model()[1])).generation_config
+    if name not in ("sampling from one token", "defaults of transformers", "a forced last token"):
+        assert count_equal(translate_ids(model, sources, **settings), expected) < 0.9 * len(expected)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"begin_suppress_tokens": [5]}, {"encoder_no_repeat_ngram_size": 3}, {"do_sample": True, "typical_p": 0.5}],
+)
+def test_settings_without_an_equivalent_are_refused_when_a_model_is_exported(save_model, tmp_path, settings):
+    model, folder = save_model()
+    export_model(folder, tmp_path / "before", "ctranslate2")
+    model.generation_config.update(**settings)
+    model.save_pretrained(folder)
+    message = f"CTranslate2 does not support {[*settings][-1]}: remove it from generation_config.json"
+    with pytest.raises(ValueError, match=message):
+        export_model(folder, tmp_path / "export", "ctranslate2")
+    assert not (tmp_path / "export").exists()
+    # in an export from elsewhere
+    model.generation_config.save_pretrained(tmp_path / "before" / "vanilla_transformer")
+    with pytest.raises(OSError, match=message):
+        load_export(str(tmp_path / "before"), "ctranslate2")
+
+
+def test_sampling_is_followed_and_has_no_beam(save_model, phrase_tokenizer):
+    model, folder = save_model()
+    model.generation_config.update(do_sample=True, num_beams=1, temperature=2.0, top_k=0)
+    model.save_pretrained(folder)
+    exported = load_export(folder, "ctranslate2")
+    sources = phrase_tokenizer(PHRASES)["input_ids"]
+    first, second = (translate_ids(exported, sources, max_new_tokens=15) for _ in range(2))
+    assert first != second
+    with pytest.raises(ValueError, match="samples only without a beam; set num_beams to 1"):
+        translate_ids(exported, sources, num_beams=2, max_new_tokens=15)
+
+
+@pytest.mark.parametrize("gaps", [0, 7])
+def test_ids_without_tokens_change_nothing(save_model, phrase_tokenizer, tmp_path, gaps):
+    model, folder = save_padded(save_model, phrase_tokenizer, gaps)
+    export_model(folder, tmp_path / "export", "ctranslate2")
+    exported = load_export(str(tmp_path / "export"), "ctranslate2")
+    sources = load_tokenizer(folder)(PHRASES)["input_ids"]
+    settings = {"num_beams": 1, "max_new_tokens": 15}
+    outputs = translate_ids(exported, sources, **settings)
+    assert outputs == translate_ids(model, sources, **settings)
+    assert max(map(max, outputs)) == model.config.vocab_size - 1
 
 
 def test_length_limit_is_source_length_plus_50_in_any_batch(save_model, phrase_tokenizer):

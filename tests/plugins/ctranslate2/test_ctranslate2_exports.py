@@ -12,8 +12,9 @@ from small import write_moses
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.inference.exports import export_model
+from hf_vanilla_transformer.inference.exports import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
+from hf_vanilla_transformer.plugins.ctranslate2.ctranslate2_runtime import QUANTIZATIONS
 
 
 def test_ctranslate2_export_contains_model_tokenizer_configuration_and_readme(save_model, tmp_path):
@@ -92,6 +93,72 @@ def test_export_used_without_its_backend_is_an_error_that_names_it(save_model, t
     for verb in (["evaluate"], ["plot", "attention", "--sentence", "a dog", "--output", "x.png"], ["demo"]):
         assert main([*verb, str(tmp_path / "export")]) == 1
         assert "is an export for CTranslate2: use " in capsys.readouterr().err
+
+
+def longer_vocabulary(folder):
+    file = folder / "shared_vocabulary.json"
+    file.write_text(json.dumps([*json.loads(file.read_text()), *(f"extra {i}" for i in range(100_000))]))
+
+
+def reversed_vocabulary(folder):
+    file = folder / "shared_vocabulary.json"
+    file.write_text(json.dumps(json.loads(file.read_text())[::-1]))
+
+
+def change_json(name, **changes):
+    def change(folder):
+        (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **changes}))
+
+    return change
+
+
+def fewer_rows(folder):
+    """Halve the number of rows of a weight, but not the weight itself."""
+    content = (folder / "model.bin").read_bytes()
+    name = b"decoder/embeddings/weight\0\x02"
+    start = content.index(name) + len(name)
+    rows = int.from_bytes(content[start : start + 4], "little")
+    (folder / "model.bin").write_bytes(content[:start] + (rows // 2).to_bytes(4, "little") + content[start + 4 :])
+
+
+def link_weights(folder):
+    (folder / "model.bin").rename(folder.parent / "elsewhere.bin")
+    (folder / "model.bin").symlink_to(folder.parent / "elsewhere.bin")
+
+
+_CONFIG = "vanilla_transformer/config.json"
+_OTHER = "is missing, or is not that of the configuration"
+# with which CTranslate2 reads past its arrays, or translates into something else
+MISMATCHES = {
+    "a vocabulary longer than the embeddings": (
+        longer_vocabulary,
+        r"shared_vocabulary\.json does not list the \d+ tok",
+    ),
+    "a vocabulary in another order": (reversed_vocabulary, r"shared_vocabulary\.json does not list"),
+    "fewer rows than bytes": (fewer_rows, r"'decoder/embeddings/weight' has [\d,]+ bytes"),
+    "other heads": (change_json(_CONFIG, num_heads=8, d_k=4, d_v=4), f"num_heads' {_OTHER}"),
+    "another width": (change_json(_CONFIG, d_ff=128), f"linear_0/bias' {_OTHER}"),
+    "fewer layers": (change_json(_CONFIG, num_decoder_layers=1), f"decoder/layer_1/[^ ]*' {_OTHER}"),
+    "keys of a single head": (change_json("config.json", multi_query_attention=True), r"its config\.json is not that"),
+    "weights elsewhere": (link_weights, r"names 'model\.bin', which is outside the folder"),
+}
+
+
+@pytest.mark.parametrize("damage", MISMATCHES)
+def test_files_of_an_export_that_do_not_match_are_refused_before_they_are_used(save_model, tmp_path, damage):
+    _, folder = save_model()
+    export_model(folder, tmp_path / "export", "ctranslate2")
+    change, message = MISMATCHES[damage]
+    change(tmp_path / "export")
+    with pytest.raises(OSError, match=rf"^Cannot load {tmp_path / 'export'}: [^\n]*{message}"):
+        load_export(str(tmp_path / "export"), "ctranslate2")
+
+
+@pytest.mark.parametrize("quantization", QUANTIZATIONS)
+def test_every_quantisation_is_recognised_when_it_is_loaded(save_model, tmp_path, quantization):
+    model, folder = save_model(attention_bias=True)
+    export_model(folder, tmp_path / "export", "ctranslate2", quantization)
+    assert load_export(str(tmp_path / "export"), "ctranslate2").config.d_ff == model.config.d_ff
 
 
 @pytest.mark.parametrize("damage", ["model.bin", "vanilla_transformer/config.json", "tokenizer.json"])

@@ -10,8 +10,17 @@ import numpy
 import psutil
 import pytest
 import torch
-from export_models import NEEDS_ONNX, PHRASES, VARIANTS, check_export_of_adapter, count_equal, without_special_tokens
+from export_models import (
+    NEEDS_ONNX,
+    PHRASES,
+    VARIANTS,
+    check_export_of_adapter,
+    count_equal,
+    save_padded,
+    without_special_tokens,
+)
 from search_models import translate_ids
+from transformers import AutoModelForSeq2SeqLM
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import Translator, translate
@@ -53,6 +62,24 @@ def test_export_translates_like_generate(save_model, phrase_tokenizer, tmp_path,
         expected = translate_ids(model, sources, max_new_tokens=12, **settings)
         outputs = translate_ids(exported, sources, max_new_tokens=12, **settings)
         assert without_special_tokens(outputs) == without_special_tokens(expected)
+
+
+def test_a_model_in_half_precision_from_the_config_of_a_run_translates_the_same(
+    save_model, phrase_tokenizer, tmp_path
+):
+    """As transformers' Trainer leaves it, without a cache, with a padded vocabulary and a setting of decoding."""
+    padded, folder = save_padded(save_model, phrase_tokenizer)
+    padded.config.use_cache = False
+    model = AutoModelForSeq2SeqLM.from_config(padded.config, dtype=torch.bfloat16).eval()
+    model.load_state_dict(padded.state_dict())
+    model.generation_config.update(no_repeat_ngram_size=2)
+    model.save_pretrained(folder)
+    export_model(folder, tmp_path / "onnx", "onnx")
+    exported = OnnxModel(tmp_path / "onnx")
+    sources = phrase_tokenizer(PHRASES[:20])["input_ids"]
+    for settings in ({"num_beams": 1}, {"num_beams": 3}, {"num_beams": 1, "use_cache": False}):
+        expected = translate_ids(model.float(), sources, max_new_tokens=12, **settings)
+        assert translate_ids(exported, sources, max_new_tokens=12, **settings) == expected
 
 
 def test_threads_are_those_of_torch_and_too_long_text_is_a_clear_error(export):

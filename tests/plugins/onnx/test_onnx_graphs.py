@@ -7,6 +7,7 @@ onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper  # noqa: E402
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache  # noqa: E402
 
 from hf_vanilla_transformer.plugins.onnx.onnx_graphs import Graph, check_graph  # noqa: E402
 
@@ -101,3 +102,44 @@ def test_a_graph_does_not_choose_how_many_layers_the_cache_has(tmp_path):
     file = save(tmp_path / "prefill.onnx", nodes, outputs=outputs)
     with pytest.raises(ValueError, match="keys and values of 1,000,000,000 layers"):
         Graph(file, runtime.SessionOptions())
+
+
+def test_what_cannot_be_run_is_a_one_line_error(tmp_path):
+    missing = helper.make_node("Reshape", ["x", "w"], ["y"])
+    shape = helper.make_tensor("w", TensorProto.INT64, [1], [3])
+    graph = Graph(save(tmp_path / "encoder.onnx", [missing], [shape]), runtime.SessionOptions())
+    with pytest.raises(ValueError, match=r"^encoder\.onnx cannot be run: [^\n]+$"):
+        graph({"x": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("name", ["encoder.onnx", "encoder.onnx.data"])
+def test_a_graph_and_its_weights_are_no_links_to_files_elsewhere(tmp_path, name):
+    (tmp_path / "export").mkdir()
+    file = save(tmp_path / "export" / "encoder.onnx", [add()], [weight("encoder.onnx.data")])
+    (tmp_path / "export" / "encoder.onnx.data").write_bytes(torch.ones(2).numpy().tobytes())
+    (tmp_path / "export" / name).rename(tmp_path / "elsewhere")
+    (tmp_path / "export" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=f"names '{name}', which is outside the folder"):
+        Graph(file, runtime.SessionOptions())
+
+
+@pytest.mark.parametrize(
+    "name", ["cache.self_attention_cache.layers.0.keys", "cache.cross_attention_cache.layers.7.keys"]
+)
+def test_a_graph_reads_only_what_is_in_the_cache(tmp_path, name):
+    given = helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+    graph = helper.make_graph([add("x", name)], "graph", [TENSOR, given], [RESULT])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.save(model, str(tmp_path / "decode.onnx"))
+    decode = Graph(tmp_path / "decode.onnx", runtime.SessionOptions())
+    with pytest.raises(ValueError, match=f"has the input {name}, which is not part of a translation"):
+        decode({"x": torch.zeros(2)}, EncoderDecoderCache(DynamicCache(), DynamicCache()))
+
+
+def test_keys_and_values_have_the_shape_of_a_cache(tmp_path):
+    name = "cache.self_attention_cache.layers.0.keys"
+    nodes = [add("x", "x"), helper.make_node("Identity", ["x"], [name])]
+    outputs = [RESULT, helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])]
+    prefill = Graph(save(tmp_path / "prefill.onnx", nodes, outputs=outputs), runtime.SessionOptions())
+    with pytest.raises(ValueError, match=r"returns keys and values of the shape \(2,\)"):
+        prefill({"x": torch.zeros(2)}, EncoderDecoderCache(DynamicCache(), DynamicCache()))
