@@ -92,7 +92,7 @@ def check_reporters(args: TrainingArguments) -> None:
         raise UserError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
 
 
-def _check_effect(args: TrainingArguments) -> None:
+def check_effect(args: TrainingArguments) -> None:
     """Check that the flags without effect have their defaults.
 
     Raises:
@@ -185,7 +185,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         check_values(self)
         if self.max_steps == 0:
             raise UserError("max_steps must be at least 1, or -1 to train for num_train_epochs, got 0.")
-        _check_effect(self)
+        check_effect(self)
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:
             raise UserError("lr_scheduler_kwargs has no effect with the noam schedule; set warmup_steps instead.")
