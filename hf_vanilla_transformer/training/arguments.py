@@ -12,7 +12,19 @@ from transformers.integrations import get_reporting_integration_callbacks
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..errors import UserError, checking_settings
 from ..files import MODEL_TYPES
-from ..flags import Decides, Meaning, Part, Settings, check_values, finite, number, numpy_seed, option, positive
+from ..flags import (
+    Decides,
+    Meaning,
+    Part,
+    Settings,
+    check_values,
+    details,
+    finite,
+    number,
+    numpy_seed,
+    option,
+    positive,
+)
 from ..loading import check_search
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -171,7 +183,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int | None = option(
         "Stop after this many evaluations without a better model, and keep the best.", None, _NOTHING, parse=positive
     )
-    report_to: str | list[str] | None = option(
+    # In the order that HfArgumentParser expects
+    report_to: None | str | list[str] = option(  # noqa: RUF036
         "Where to report metrics: 'tensorboard', 'wandb', 'all', or several of these.", "none", _NOTHING
     )
     # Bare, it is the flag of every verb; with a value, that of transformers
@@ -303,7 +316,7 @@ class ModelArguments(VocabularyFlags):
 
     def overrides(self, part: Part) -> dict[str, object]:
         """Return the given fields that belong to a part of the saved model, by name."""
-        names = [flag.name for flag in fields(self) if flag.metadata["meaning"].part is part]
+        names = [flag.name for flag in fields(self) if meaning(flag.name).part is part]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -386,7 +399,7 @@ class Recipe:
 
 RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
 _MEANINGS: dict[str, Meaning] = {
-    flag.name: flag.metadata["meaning"] for kind in RUN_FLAGS for flag in fields(kind) if "meaning" in flag.metadata
+    flag.name: known for kind in RUN_FLAGS for flag in fields(kind) if (known := details(flag).meaning)
 }
 _MEANINGS |= {PROCESSES: _BATCHES, PAIRS: _BATCHES, TEXT: _TEXT, VALIDATION: _VALIDATION}
 

@@ -13,7 +13,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from ..errors import UserError
 from ..files import SETTINGS, check_folder, read_yaml, write_whole
-from ..flags import Decides, Settings
+from ..flags import Decides, Settings, details
 from .arguments import PAIRS, PROCESSES, TEXT, VALIDATION, ModelArguments, Recipe, decided_by, meaning
 
 _TEXTS = (PAIRS, TEXT, VALIDATION)  # known once the text has been read
@@ -55,7 +55,7 @@ def run_settings(recipe: Recipe) -> Settings:
         for field in fields(group):
             value = getattr(group, field.name)
             # Ours are recorded even with their defaults, which another version may change
-            is_default = "meaning" not in field.metadata and value == defaults.get(field.name)
+            is_default = details(field).meaning is None and value == defaults.get(field.name)
             unset = value in (None, []) or is_default
             if field.init and meaning(field.name).recorded and not unset:
                 settings[field.name] = _to_plain(value)
