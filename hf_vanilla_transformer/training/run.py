@@ -12,7 +12,7 @@ from transformers import IntervalStrategy, PreTrainedTokenizerBase, set_seed
 from ..data.languages import not_languages
 from ..data.tokenizer import check_tokenizer, fingerprint, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..errors import UserError
-from ..files import STATE, read_json
+from ..files import STATE, read_json, weight_files
 from ..flags import Decides, Part
 from ..loading import load_config, load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -80,6 +80,8 @@ class _Run:
                 f"The run in {self.folder} is finished; there is nothing left to do. {more_text(self.folder)}"
             )
             return None
+        if resumes and not checkpoint:
+            self._check_restart()
 
         pairs = Directions(self.recipe.config).pairs
         if message := not_languages(language for pair in pairs for language in pair):
@@ -123,6 +125,20 @@ class _Run:
             return requested
         newest = newest_checkpoint(self.folder, self._report) if resumes else None
         return str(newest) if newest else None
+
+    def _check_restart(self) -> None:
+        """Check that a run without a checkpoint, which starts again, has no model that it would overwrite.
+
+        Raises:
+            ValueError: if it has one.
+        """
+        if weight_files(Path(self.folder)):
+            raise UserError(
+                f"{self.folder} holds the model of this run but no checkpoint, so the run cannot be resumed, and its "
+                "model is left unchanged. To train it further, start a run from its weights: "
+                f"--model_name_or_path {self.folder} --output_dir ANOTHER."
+            )
+        self._report(f"The run in {self.folder} has no checkpoint: it starts again from update 0")
 
     def _check_shared(self, state: str) -> None:
         """Check that all processes see the same state of the run: one that differs would wait for the others forever.

@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..files import SETTINGS, check_folder, read_yaml, write_whole
 from ..flags import Decides, Settings, details
 from .arguments import PAIRS, PROCESSES, TEXT, VALIDATION, ModelArguments, Recipe, decided_by, meaning
+from .checkpoints import checkpoint_folders
 
 _TEXTS = (PAIRS, TEXT, VALIDATION)  # known once the text has been read
 FACTS = (PROCESSES, *_TEXTS)  # recorded with the settings, but not flags
@@ -179,7 +180,7 @@ def check_same_run(before: Settings | None, settings: Settings, folder: str) -> 
         ValueError: if it holds a run with different settings, or a model without a run. Nothing in it is changed.
     """
     if before is None:
-        if Path(folder, "config.json").exists():
+        if Path(folder, "config.json").exists() or checkpoint_folders(folder):
             raise UserError(f"{folder} already holds a model; choose another --output_dir.")
         return False
     free = (Decides.LENGTH, Decides.SCORES, Decides.NOTHING)
