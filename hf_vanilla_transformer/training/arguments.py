@@ -1,10 +1,12 @@
 """Dataclasses whose fields are the flags of `vanilla-transformer train` and `tune`."""
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from accelerate.utils import parse_flag_from_env
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from transformers.debug_utils import DebugOption
 from transformers.integrations import get_reporting_integration_callbacks
@@ -97,11 +99,20 @@ def check_reporters(args: TrainingArguments) -> None:
     Raises:
         ValueError: if one is not, or is unknown.
     """
+    reason = None
+    hook = sys.unraisablehook
+    # Some of these callbacks raise once more when they are deleted, which Python would print
+    sys.unraisablehook = lambda unraisable: None
     try:
         for reporter in get_reporting_integration_callbacks(args.report_to):
             reporter()
     except (RuntimeError, ImportError, ValueError) as error:
-        raise UserError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
+        reason = " ".join(str(error).split())
+    finally:
+        sys.unraisablehook = hook
+    # Not from the error, whose traceback would keep the callback
+    if reason is not None:
+        raise UserError(f"--report_to {' '.join(args.report_to or ())}: {reason}")
 
 
 def check_effect(args: TrainingArguments) -> None:
@@ -199,6 +210,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if self.max_steps == 0:
             raise UserError("max_steps must be at least 1, or -1 to train for num_train_epochs, got 0.")
         check_effect(self)
+        # transformers trains on the CPU then, but would refuse bfloat16 there without the flag
+        self.use_cpu |= parse_flag_from_env("ACCELERATE_USE_CPU")
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:
             raise UserError("lr_scheduler_kwargs has no effect with the noam schedule; set warmup_steps instead.")

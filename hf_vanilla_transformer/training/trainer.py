@@ -22,7 +22,7 @@ from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent
-from .arguments import NOAM, VanillaTransformerTrainingArguments, check_effect
+from .arguments import NOAM, VanillaTransformerTrainingArguments, check_effect, check_reporters
 from .checkpoints import UNFINISHED, ResumedState, write_checksums
 from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
@@ -70,6 +70,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if not isinstance(args, VanillaTransformerTrainingArguments):
             raise UserError(f"args must be VanillaTransformerTrainingArguments, got {type(args).__name__}.")
         check_effect(args)
+        check_reporters(args)
         prepare_device(args)
         if model is not None:
             check_model(model)
