@@ -267,6 +267,21 @@ def as_rows(dataset: Any) -> Rows | None:
     return GivenRows(dataset)
 
 
+def sized_rows(dataset: Any) -> Rows:
+    """Return the rows of a dataset to evaluate, which must have a length.
+
+    Raises:
+        ValueError: if it has none; or as `as_rows`.
+    """
+    rows = as_rows(dataset)
+    if not hasattr(rows, "__len__"):
+        raise UserError(
+            f"A dataset to evaluate must have a length, which a stream ({type(dataset).__name__}) has not: read it "
+            "first, for example with Dataset.from_list(list(stream))."
+        )
+    return rows
+
+
 def by_name(dataset: Any) -> dict[str, Any]:
     """Return the datasets given to a trainer for evaluation by name; a single one has the name "".
 

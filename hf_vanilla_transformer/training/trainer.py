@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, IntervalStrategy
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import sort_checkpoints
+from transformers.utils import logging
 
-from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, by_name
+from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name, sized_rows
 from ..errors import UserError, checking_settings
 from ..files import STATE, replacing, replacing_files, write_failure
 from ..loading import loading_errors
@@ -32,6 +33,8 @@ from .r_drop import r_drop_loss
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
 from .validation import ValidatingTrainer
+
+logger = logging.get_logger(__name__)
 
 
 def check_model(model: Any) -> None:
@@ -167,7 +170,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         check_effect(self.args)
         if self.eval_dataset is not None and self.args.eval_strategy != IntervalStrategy.NO:
             for dataset in by_name(self.eval_dataset).values():
-                self.validation_rows(dataset)
+                sized_rows(dataset)
         try:
             return super().train(*args, **kwargs)
         finally:
@@ -190,8 +193,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Return batches of at most `max_tokens` tokens per side, which accelerate shards over the processes."""
-        rows = self._rows(self.train_dataset)
+        rows = as_rows(self.train_dataset)
         if rows is None:
+            pairs = self.args.train_batch_size
+            logger.warning(f"The training set is a stream without a length: a batch has {pairs} pairs of any length.")
             return super().get_train_dataloader()
         readers = max(1, self.args.dataloader_num_workers)
         self._sampler = rows.sampler(self.args.max_tokens, self.args.batch_seed, readers)
@@ -222,6 +227,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         processes, so that one batch of 8 pairs and 8 accumulated batches of 1 have the same gradient. With R-Drop, the
         model runs twice with different dropout. A `compute_loss_func` replaces all of this, smoothing included.
         """
+        if "labels" not in inputs:
+            raise UserError(f'Training needs "labels" in each batch, which has only {", ".join(inputs)}.')
         labels = inputs["labels"]
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
         if inputs.keys().isdisjoint(("decoder_input_ids", "decoder_inputs_embeds")):

@@ -15,7 +15,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase, Seq2SeqTrainer
 from transformers.trainer_pt_utils import nested_numpify
 from transformers.trainer_utils import denumpify_detensorize, speed_metrics
 
-from ..data.batching import Rows, Seq2SeqCollator, as_rows, batches_by_length, by_name, pad, unpadded
+from ..data.batching import Rows, Seq2SeqCollator, batches_by_length, by_name, pad, sized_rows, unpadded
 from ..data.workers import prepare_data_worker
 from ..errors import UserError, checking_settings
 from ..inference.metrics import bleu, evaluate_translations, perplexity
@@ -92,10 +92,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
         model = self._validated_model()
         metrics = self._losses(model, sets[""]) | self._translation_metrics(model, sets[""], gen_kwargs)
         if self._wants_logits():
-            loader = self.get_eval_dataloader(sets[""])
-            output = self.evaluation_loop(loader, "Evaluation", None, ignore_keys, metric_key_prefix)
             # its loss is a mean of batches
-            metrics = {**output.metrics, **metrics}
+            metrics = {**self._logits_metrics(model, sets[""], ignore_keys, metric_key_prefix), **metrics}
         prefix = f"{metric_key_prefix}_"
         # `compute_metrics` may return names with or without the prefix, as with Trainer
         metrics = {f"{prefix}{name.removeprefix(prefix)}": value for name, value in metrics.items()}
@@ -120,24 +118,6 @@ class ValidatingTrainer(Seq2SeqTrainer):
             vars(settings).clear()
             vars(settings).update(before)
 
-    def _rows(self, dataset) -> Rows | None:
-        """Return the dataset's rows, or None if it has no length."""
-        return as_rows(dataset)
-
-    def validation_rows(self, dataset) -> Rows:
-        """Return the rows of a dataset to evaluate.
-
-        Raises:
-            ValueError: if it has no length, or its rows are not pairs of token ids.
-        """
-        rows = self._rows(dataset)
-        if rows is None:
-            raise UserError(
-                f"A dataset to evaluate must have a length, which a stream ({type(dataset).__name__}) has not: read "
-                "it first, for example with Dataset.from_list(list(stream))."
-            )
-        return rows
-
     def _loader(self, rows: Rows, **batches) -> DataLoader:
         """Return a loader set up by the flags --dataloader_*; `batches` are more arguments of `DataLoader`."""
         flags = {name: value for name, value in vars(self.args).items() if name.startswith("dataloader_")}
@@ -159,7 +139,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
 
     def _losses(self, model: torch.nn.Module, dataset: _Pairs) -> dict[str, float]:
         """Return the loss and the perplexity, from means over the real target tokens of all processes."""
-        rows = self.validation_rows(dataset)
+        rows = sized_rows(dataset)
         batches = batches_by_length(*rows.lengths, self.args.max_tokens)
         # Not sharded by accelerate, which repeats batches so that all processes have the same number
         own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
@@ -218,6 +198,19 @@ class ValidatingTrainer(Seq2SeqTrainer):
                 arrays = nested_numpify((predictions, references))
                 metrics |= denumpify_detensorize(self.compute_metrics(EvalPrediction(*arrays)))
         return metrics
+
+    def _logits_metrics(
+        self, model: VanillaTransformerForConditionalGeneration, dataset: _Pairs, ignore_keys, prefix: str
+    ) -> dict[str, float]:
+        """Return the metrics that `Seq2SeqTrainer` computes from the logits of a model."""
+        trained = self.model
+        # which may be replaced by its moving average
+        self.model = model
+        try:
+            loader = self.get_eval_dataloader(dataset)
+            return self.evaluation_loop(loader, "Evaluation", None, ignore_keys, prefix).metrics or {}
+        finally:
+            self.model = trained
 
     def _check_use_of_source(self, outputs: list[list[int]], labels: list[list[int]]) -> None:
         """Report during training that nearly all translations are the same sentence, unless their references are."""

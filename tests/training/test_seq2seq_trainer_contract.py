@@ -84,7 +84,7 @@ def test_rows_have_the_loss_that_transformers_gives_marian(collator, trainer, tm
 
 
 @pytest.mark.parametrize(
-    ("change", "kind"), [(right_padded, "torch"), (right_padded, "numpy"), (with_other_columns, "list")]
+    ("change", "kind"), [(right_padded, "torch"), (right_padded, "list"), (with_other_columns, "numpy")]
 )
 def test_rows_in_any_form_train_and_translate_as_plain_ones(change, kind, trainer):
     def rows(plain):
@@ -145,12 +145,24 @@ def test_a_loss_of_the_users_own_is_accumulated_exactly(trainer):
         run = trainer(compute_loss_func=squared, max_steps=2, **settings)
         run.train()
         losses.append(run.state.log_history[1]["loss"])
+    assert losses[0] < 1
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
 def test_r_drop_is_refused_with_a_loss_of_the_users_own(trainer):
     with pytest.raises(UserError, match="r_drop_alpha has no effect with compute_loss_func"):
         trainer(compute_loss_func=squared, r_drop_alpha=1.0)
+
+
+class Evaluate(TrainerCallback):
+    """Evaluate after the last update, before the moving average replaces the weights."""
+
+    def __init__(self, run):
+        self.run = run
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == state.max_steps:
+            self.run.evaluate()
 
 
 def best_tokens(logits, labels):
@@ -269,23 +281,6 @@ def test_arguments_may_be_given_by_position(trainer, tmp_path):
     assert run.evaluate()["eval_bleu"] == given.evaluate()["eval_bleu"]
 
 
-def test_the_optimizer_and_the_callbacks_of_the_caller_are_used(trainer):
-    class Counter(TrainerCallback):
-        steps = 0
-
-        def on_step_end(self, args, state, control, **kwargs):
-            self.steps += 1
-
-    model = trainer().model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    counter = Counter()
-    run = trainer(model, optimizers=(optimizer, schedule), callbacks=[counter])
-    run.train()
-    assert counter.steps == 3
-    assert {log["learning_rate"] for log in run.state.log_history if "learning_rate" in log} == {0.5}
-
-
 class Wrapped(nn.Module):
     """A module of a user's own around a model."""
 
@@ -312,9 +307,7 @@ def test_a_model_of_another_class_is_refused_in_one_line(small_model, trainer):
     with pytest.raises(UserError, match="cannot train a MarianMTModel"):
         VanillaTransformerTrainer(args=args, model_init=lambda: marian)
 
-
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-def test_models_with_adapters_and_subclasses_are_trained(small_model, trainer):
+    # but neither a subclass nor an adapter
     class Subclass(type(small_model())):
         def forward(self, *args, **kwargs):
             return super().forward(*args, **kwargs)
@@ -365,6 +358,33 @@ def test_a_validation_set_that_cannot_be_used_is_refused_before_training(kind, t
     for unusable_set in (dataset, sets, "bad"):
         with pytest.raises(UserError, match=message):
             run.evaluate(unusable_set)
+
+
+def test_a_training_stream_says_how_it_is_batched_and_that_it_needs_labels(trainer, caplog):
+    run = trainer(train_dataset=pairs(LENGTHS).to_iterable_dataset(), max_steps=2)
+    run.train()
+    assert run.state.log_history[0]["loss"] > 0
+    assert "a batch has 8 pairs of any length" in caplog.text
+    unlabelled = trainer(train_dataset=pairs(LENGTHS).remove_columns("labels").to_iterable_dataset(), max_steps=2)
+    with pytest.raises(UserError, match='needs "labels" in each batch, which has only input_ids, attention_mask'):
+        unlabelled.train()
+
+
+def test_the_logits_are_those_of_the_moving_average(trainer):
+    seen = []
+
+    def logits(outputs, labels):
+        seen.append(outputs[0])
+        return outputs[0]
+
+    functions = {"preprocess_logits_for_metrics": logits, "compute_metrics": lambda prediction: {}}
+    run = trainer(ema_decay=0.9, **functions)
+    run.add_callback(Evaluate(run))
+    run.train()
+    batch = run.data_collator([run.eval_dataset[i] for i in range(4)])
+    with torch.no_grad():
+        # training ends with the average
+        torch.testing.assert_close(run.model(**batch).logits, seen[-1])
 
 
 def test_evaluation_reports_its_speed_as_the_trainer_does(trainer):
