@@ -50,6 +50,25 @@ class Meaning:
     content: str | None = None
 
 
+@dataclass(frozen=True)
+class Details:
+    """What a flag is, apart from what argparse is told; the arguments of `option` say more."""
+
+    meaning: Meaning | None = None
+    parse: Callable[[str], object] | None = None
+    required: bool = False
+    positional: bool = False
+
+
+# Not in the metadata of a field, because transformers' HfArgumentParser passes all of that to argparse
+_DETAILS: dict[Field[Any], Details] = {}
+
+
+def details(flag: Field[Any]) -> Details:
+    """Return the details of a field; one that `option` has not made has none."""
+    return _DETAILS.get(flag, Details())
+
+
 def option(
     help: str,
     default: object = MISSING,
@@ -58,7 +77,7 @@ def option(
     parse: Callable[[str], object] | None = None,
     required: bool = False,
     positional: bool = False,
-    **details: object,
+    **settings: object,
 ) -> Any:
     """Return a dataclass field that is a flag; its type says which values it takes, and how many.
 
@@ -67,14 +86,17 @@ def option(
         parse: converts each word to a value; raises `argparse.ArgumentTypeError`. By default the type does.
         required: whether it is required on the command line, although it has a default in Python.
         positional: whether it is given without its name.
-        details: `metavar`, `choices`, `nargs` and `const`, as in argparse.
+        settings: `metavar`, `choices`, `nargs` and `const`, as in argparse.
     """
-    ours = {"meaning": meaning, "parse": parse, "required": required, "positional": positional}
-    metadata = {"help": help, **details, **{name: value for name, value in ours.items() if value}}
+    metadata = {"help": help, **settings}
+    flag: Any
     if isinstance(default, list):
         # each instance has a list of its own
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+        flag = field(default_factory=lambda: list(default), metadata=metadata)
+    else:
+        flag = field(default=default, metadata=metadata)
+    _DETAILS[flag] = Details(meaning, parse, required, positional)
+    return flag
 
 
 def number(
@@ -226,19 +248,20 @@ class FlagParser(argparse.ArgumentParser):
             return
         self.flags[flag.name] = flag
         metadata = flag.metadata
+        own = details(flag)
         default = flag.default_factory() if flag.default_factory is not MISSING else flag.default
         settings |= {name: metadata[name] for name in ("nargs", "const", "choices", "metavar") if name in metadata}
         settings |= {"help": _help(metadata.get("help"), default), "default": argparse.SUPPRESS}
         if flag.name in self._hidden:
             settings["help"] = argparse.SUPPRESS
-        if "parse" in metadata:
-            settings["type"] = metadata["parse"]
-        if metadata.get("positional"):
+        if own.parse is not None:
+            settings["type"] = own.parse
+        if own.positional:
             if default is not MISSING:
                 settings["nargs"] = "*"
             group.add_argument(flag.name, **settings)
             return
-        if default is MISSING or metadata.get("required"):
+        if default is MISSING or own.required:
             settings["required"] = True
         group.add_argument(*_spellings(flag.name), **settings)
         if default is True:
@@ -306,7 +329,7 @@ def check_values(flags: Flags) -> None:
         choices = flag.metadata.get("choices", [value])
         if value not in choices:
             raise UserError(f"{flag.name} must be one of {', '.join(map(str, choices))}, got {value!r}.")
-        parse = flag.metadata.get("parse", str)
+        parse = details(flag).parse or str
         for item in value if isinstance(value, list) else [value]:
             try:
                 parse(str(item))

@@ -209,7 +209,7 @@ class GivenRows(Rows):
     @property
     def lengths(self) -> tuple[np.ndarray, np.ndarray]:
         # Tokenised text has its lengths as columns, so that no row has to be read.
-        if "source_length" in getattr(self.dataset, "column_names", ()):
+        if {"source_length", "target_length"} <= {*getattr(self.dataset, "column_names", ())}:
             return np.asarray(self.dataset["source_length"][:]), np.asarray(self.dataset["target_length"][:])
         pairs = [[len(row[side]) for side in SIDES] for row in self.dataset]
         source, target = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
@@ -267,6 +267,21 @@ def as_rows(dataset: Any) -> Rows | None:
     return GivenRows(dataset)
 
 
+def sized_rows(dataset: Any) -> Rows:
+    """Return the rows of a dataset to evaluate, which must have a length.
+
+    Raises:
+        ValueError: if it has none; or as `as_rows`.
+    """
+    rows = as_rows(dataset)
+    if not hasattr(rows, "__len__"):
+        raise UserError(
+            f"A dataset to evaluate must have a length, which a stream ({type(dataset).__name__}) has not: read it "
+            "first, for example with Dataset.from_list(list(stream))."
+        )
+    return rows
+
+
 def by_name(dataset: Any) -> dict[str, Any]:
     """Return the datasets given to a trainer for evaluation by name; a single one has the name "".
 
@@ -280,10 +295,22 @@ def by_name(dataset: Any) -> dict[str, Any]:
     return dict(dataset)
 
 
+def unpadded(pair: Pair) -> tuple[list[int], list[int]]:
+    """Return the token ids of both sides of a pair that may be padded, without those that do not count."""
+    source = pair["input_ids"]
+    mask = pair.get("attention_mask", [1] * len(source))
+    return (
+        [int(token) for token, counts in zip(source, mask, strict=True) if counts],
+        [int(token) for token in pair["labels"] if token != IGNORED_LABEL],
+    )
+
+
 class Seq2SeqCollator:
     """Pad a batch of tokenised pairs, and shift the labels to obtain the decoder input.
 
     *Shape:* `input_ids`, `attention_mask` (B, S); `labels`, `decoder_input_ids` (B, T). Labels are -100 at padding.
+    Rows may have masks and decoder inputs of their own, which are padded too, or have no labels. Other columns are
+    left out.
 
     Args:
         round_to: round S and T up to few different lengths, but to no more than this. On a GPU, the first matrix
@@ -300,20 +327,35 @@ class Seq2SeqCollator:
         self.max_tokens = max_tokens
 
     def __call__(self, pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
-        sources = [pair["input_ids"] for pair in pairs]
         round_to = self.round_to
         if self.max_tokens is not None:
             round_to = min(round_to, self.max_tokens // len(pairs))
-        input_ids = pad(sources, self.pad_token_id, round_to)
-        labels = pad([pair["labels"] for pair in pairs], IGNORED_LABEL, round_to)
-        shifted = shift_right(labels, self.pad_token_id, self.decoder_start_token_id)
-
-        # By length and not by token: a tokenizer may use the padding token inside a text.
-        lengths = torch.tensor([len(source) for source in sources])[:, None]
-        return {
-            "input_ids": input_ids,
-            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths).long(),
-            # The shift moves the `</s>` of a shorter target to its first padded position, where it is padding too.
-            "decoder_input_ids": shifted.masked_fill(labels == IGNORED_LABEL, self.pad_token_id),
-            "labels": labels,
+        # The columns that a row may have, with their values at padding.
+        values = {
+            "input_ids": self.pad_token_id,
+            "attention_mask": 0,
+            "labels": IGNORED_LABEL,
+            "decoder_input_ids": self.pad_token_id,
+            "decoder_attention_mask": 0,
         }
+        batch = {
+            name: pad([pair[name] for pair in pairs], value, round_to)
+            for name, value in values.items()
+            if name in pairs[0]
+        }
+
+        if "attention_mask" not in batch:
+            batch["attention_mask"] = self._within(pairs, "input_ids", batch).long()
+        if "labels" in batch and "decoder_input_ids" not in batch:
+            shifted = shift_right(batch["labels"], self.pad_token_id, self.decoder_start_token_id)
+            # The shift moves the `</s>` of a shorter target to its first padded position, where it is padding too.
+            padded = ~self._within(pairs, "labels", batch)
+            batch["decoder_input_ids"] = shifted.masked_fill(padded, self.pad_token_id)
+        return batch
+
+    @staticmethod
+    def _within(pairs: Sequence[Pair], name: str, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return where a padded column holds what its rows held, true or false, (B, T)."""
+        # By length and not by token: a tokenizer may use the padding token inside a text.
+        lengths = torch.tensor([len(pair[name]) for pair in pairs])[:, None]
+        return torch.arange(batch[name].shape[1]) < lengths

@@ -1,10 +1,12 @@
 """Dataclasses whose fields are the flags of `vanilla-transformer train` and `tune`."""
 
 import math
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+from accelerate.utils import parse_flag_from_env
 from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.debug_utils import DebugOption
 from transformers.integrations import get_reporting_integration_callbacks
@@ -12,7 +14,18 @@ from transformers.integrations import get_reporting_integration_callbacks
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..errors import UserError, checking_settings
 from ..files import MODEL_TYPES
-from ..flags import Decides, Meaning, Settings, check_values, finite, number, numpy_seed, option, positive
+from ..flags import (
+    Decides,
+    Meaning,
+    Settings,
+    check_values,
+    details,
+    finite,
+    number,
+    numpy_seed,
+    option,
+    positive,
+)
 from ..loading import check_search
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -79,14 +92,23 @@ def check_reporters(args: TrainingArguments) -> None:
     Raises:
         ValueError: if one is not, or is unknown.
     """
+    reason = None
+    hook = sys.unraisablehook
+    # Some of these callbacks raise once more when they are deleted, which Python would print
+    sys.unraisablehook = lambda unraisable: None
     try:
         for reporter in get_reporting_integration_callbacks(args.report_to):
             reporter()
     except (RuntimeError, ImportError, ValueError) as error:
-        raise UserError(f"--report_to {' '.join(args.report_to or ())}: {error}") from error
+        reason = " ".join(str(error).split())
+    finally:
+        sys.unraisablehook = hook
+    # Not from the error, whose traceback would keep the callback
+    if reason is not None:
+        raise UserError(f"--report_to {' '.join(args.report_to or ())}: {reason}")
 
 
-def _check_effect(args: TrainingArguments) -> None:
+def check_effect(args: TrainingArguments) -> None:
     """Check that the flags without effect have their defaults.
 
     Raises:
@@ -165,7 +187,8 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int | None = option(
         "Stop after this many evaluations without a better model, and keep the best.", None, _NOTHING, parse=positive
     )
-    report_to: str | list[str] | None = option(
+    # In the order that HfArgumentParser expects
+    report_to: None | str | list[str] = option(  # noqa: RUF036
         "Where to report metrics: 'tensorboard', 'trackio', 'wandb', 'all', or several of these.", "none", _NOTHING
     )
     # Bare, it is the flag of every verb; with a value, that of transformers
@@ -179,7 +202,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         check_values(self)
         if self.max_steps == 0:
             raise UserError("max_steps must be at least 1, or -1 to train for num_train_epochs, got 0.")
-        _check_effect(self)
+        check_effect(self)
+        # transformers trains on the CPU then, but would refuse bfloat16 there without the flag
+        self.use_cpu |= parse_flag_from_env("ACCELERATE_USE_CPU")
         noam = self.lr_scheduler_type == NOAM
         if noam and self.lr_scheduler_kwargs:
             raise UserError("lr_scheduler_kwargs has no effect with the noam schedule; set warmup_steps instead.")
@@ -376,7 +401,7 @@ class Recipe:
 
 RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
 _MEANINGS: dict[str, Meaning] = {
-    flag.name: flag.metadata["meaning"] for kind in RUN_FLAGS for flag in fields(kind) if "meaning" in flag.metadata
+    flag.name: known for kind in RUN_FLAGS for flag in fields(kind) if (known := details(flag).meaning)
 }
 _MEANINGS |= {PROCESSES: _LEARNING, TEXT: _TEXT, VALIDATION: _VALIDATION}
 

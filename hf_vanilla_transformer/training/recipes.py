@@ -20,7 +20,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from ..errors import UserError
 from ..files import MAX_YAML_BYTES, SETTINGS, read_document, read_yaml, write_whole
-from ..flags import Decides, FlagParser, Flags, Settings
+from ..flags import Decides, FlagParser, Flags, Settings, details
 from ..loading import load_config
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.text_rules_vanilla_transformer import Directions, parse_language_pair
@@ -287,7 +287,7 @@ def run_settings(recipe: Recipe) -> Settings:
         for field in fields(group):
             value = getattr(group, field.name)
             # Ours are recorded even with their defaults, which another version may change
-            is_default = "meaning" not in field.metadata and value == defaults.get(field.name)
+            is_default = details(field).meaning is None and value == defaults.get(field.name)
             unset = value in (None, []) or is_default
             if field.init and meaning(field.name).recorded and not unset:
                 settings[field.name] = _to_plain(value)

@@ -12,13 +12,13 @@ from transformers import IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
 from ..data.tokenizer import check_tokenizer, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..errors import UserError
-from ..files import SETTINGS, STATE, check_folder, read_json
+from ..files import SETTINGS, STATE, check_folder, read_json, weight_files
 from ..flags import Decides, Settings
 from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
 from .arguments import AUTO, PROCESSES, TEXT, VALIDATION, Recipe, check_reporters, decided_by, meaning
-from .checkpoints import find_fault, newest_checkpoint
+from .checkpoints import checkpoint_folders, find_fault, newest_checkpoint
 from .failures import explain_failures
 from .progress import ShortWarmupNotice, print_lines
 from .recipes import run_settings, write_settings
@@ -96,6 +96,8 @@ class _Run:
                 f"The run in {self.folder} is finished; there is nothing left to do. {more_text(self.folder)}"
             )
             return None
+        if resumes and not checkpoint:
+            self._check_restart()
 
         text = self._read_text(checkpoint, resumes)
         trainer = self._build_trainer(text)
@@ -139,6 +141,20 @@ class _Run:
             return requested
         newest = newest_checkpoint(self.folder, self._report) if resumes else None
         return str(newest) if newest else None
+
+    def _check_restart(self) -> None:
+        """Check that a run without a checkpoint, which starts again, has no model that it would overwrite.
+
+        Raises:
+            ValueError: if it has one.
+        """
+        if weight_files(Path(self.folder)):
+            raise UserError(
+                f"{self.folder} holds the model of this run but no checkpoint, so the run cannot be resumed, and its "
+                "model is left unchanged. To train it further, start a run from its weights: "
+                f"--model_name_or_path {self.folder} --output_dir ANOTHER."
+            )
+        self._report(f"The run in {self.folder} has no checkpoint: it starts again from update 0")
 
     def _check_shared(self, state: str) -> None:
         """Check that all processes see the same state of the run: one that differs would wait for the others forever.
@@ -304,7 +320,7 @@ def check_same_run(before: Settings | None, settings: Settings, folder: str) -> 
         ValueError: if it holds a run with different settings, or a model without a run. Nothing in it is changed.
     """
     if before is None:
-        if Path(folder, "config.json").exists():
+        if Path(folder, "config.json").exists() or checkpoint_folders(folder):
             raise UserError(f"{folder} already holds a model; choose another --output_dir.")
         return False
     changes = {

@@ -9,19 +9,21 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, IntervalStrategy
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import sort_checkpoints
+from transformers.utils import logging
 
-from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, by_name
+from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name, sized_rows
 from ..errors import UserError, checking_settings
 from ..files import STATE, replacing, replacing_files, write_failure
 from ..loading import loading_errors
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent
-from .arguments import NOAM, VanillaTransformerTrainingArguments
+from .arguments import NOAM, VanillaTransformerTrainingArguments, check_effect, check_reporters
 from .checkpoints import UNFINISHED, write_checksums
 from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
@@ -31,6 +33,25 @@ from .r_drop import r_drop_loss
 from .schedule import get_noam_schedule
 from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_name
 from .validation import ValidatingTrainer
+
+logger = logging.get_logger(__name__)
+
+
+def check_model(model: Any) -> None:
+    """Check that this trainer can train a model, which may be compiled and have an adapter.
+
+    Raises:
+        ValueError: if it is of another class, whose loss would be computed wrongly.
+    """
+    base = getattr(model, "_orig_mod", model)
+    base = base.get_base_model() if hasattr(base, "get_base_model") else base
+    # By name: the class of a model that was loaded with its own code is another one
+    names = [kind.__name__ for kind in type(base).__mro__]
+    if VanillaTransformerForConditionalGeneration.__name__ not in names:
+        raise UserError(
+            f"VanillaTransformerTrainer cannot train a {names[0]}: use transformers' Seq2SeqTrainer, or convert a "
+            "MarianMT model with `vanilla-transformer convert`."
+        )
 
 
 class VanillaTransformerTrainer(ValidatingTrainer):
@@ -47,16 +68,26 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         ValueError: for a `metric_for_best_model` that validation does not report, or flags that exclude each other.
     """
 
-    def __init__(self, model=None, args=None, data_collator=None, **kwargs):
+    def __init__(self, model=None, args=None, data_collator=None, *more, **kwargs):
         args = args or VanillaTransformerTrainingArguments()
+        if not isinstance(args, VanillaTransformerTrainingArguments):
+            raise UserError(f"args must be VanillaTransformerTrainingArguments, got {type(args).__name__}.")
+        check_effect(args)
+        check_reporters(args)
         prepare_device(args)
+        if model is not None:
+            check_model(model)
         choose_precision(model, args)
-        if kwargs.get("eval_dataset") is not None:
-            args = self._name_metric(args, kwargs["eval_dataset"], kwargs.get("compute_metrics"))
         if model is not None:
             choose_attention(model, args)
         with checking_settings():
-            super().__init__(model, args, data_collator, **kwargs)
+            super().__init__(model, args, data_collator, *more, **kwargs)
+        if args.r_drop_alpha and self.compute_loss_func:
+            raise UserError("r_drop_alpha has no effect with compute_loss_func: set only one of them.")
+        # compute_loss applies it, and predictions have a loss without it
+        self.label_smoother = None
+        if self.eval_dataset is not None:
+            self.args = self._name_metric()
         if data_collator is None:
             self.data_collator = self._default_collator()
         self._configure_accelerator()
@@ -77,10 +108,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             self.pop_callback(TensorBoardCallback)
             self.add_callback(RunCurve())
 
-    def _name_metric(
-        self, args: VanillaTransformerTrainingArguments, eval_dataset, compute_metrics
-    ) -> VanillaTransformerTrainingArguments:
-        """Check that validation reports `metric_for_best_model`, and return `args` with its full name.
+    def _name_metric(self) -> VanillaTransformerTrainingArguments:
+        """Check that validation reports `metric_for_best_model`, and return the arguments with its full name.
 
         If none of several validation sets is named, the metric is that of the first. The metrics of `compute_metrics`
         or of an overridden `evaluate` are not known in advance and so not checked.
@@ -88,15 +117,16 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         Raises:
             ValueError: if validation does not report the metric.
         """
+        args = self.args
         metric = str(args.metric_for_best_model)
-        prefixes = [f"{name}_" if name else "" for name in by_name(eval_dataset)]
+        prefixes = [f"{name}_" if name else "" for name in by_name(self.eval_dataset)]
         reported = [prefix + name for prefix in prefixes for name in args.metrics()]
         if prefixes and metric not in reported and metric in args.metrics():
             metric = prefixes[0] + metric
             # A copy, because the caller may use the same arguments for another trainer
             args = copy.copy(args)
             args.metric_for_best_model = metric
-        known = not compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
+        known = not self.compute_metrics and type(self).evaluate is ValidatingTrainer.evaluate
         if known and metric not in reported:
             raise UserError(f"metric_for_best_model must be one of {', '.join(reported)}, got {metric!r}.")
         return args
@@ -131,11 +161,16 @@ class VanillaTransformerTrainer(ValidatingTrainer):
     def call_model_init(self, trial=None):
         # a model of transformers, or an adapter around one
         model: Any = super().call_model_init(trial)
+        check_model(model)
         choose_attention(model, self.args)
         return model
 
     def train(self, *args, **kwargs):
-        """Train as `Seq2SeqTrainer.train` does; then restore the SIGTERM handler."""
+        """Train as `Seq2SeqTrainer.train` does, once the validation text is known to be usable."""
+        check_effect(self.args)
+        if self.eval_dataset is not None and self.args.eval_strategy != IntervalStrategy.NO:
+            for dataset in by_name(self.eval_dataset).values():
+                sized_rows(dataset)
         try:
             return super().train(*args, **kwargs)
         finally:
@@ -158,8 +193,10 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Return batches of at most `max_tokens` tokens per side, which accelerate shards over the processes."""
-        rows = self._rows(self.train_dataset)
+        rows = as_rows(self.train_dataset)
         if rows is None:
+            pairs = self.args.train_batch_size
+            logger.warning(f"The training set is a stream without a length: a batch has {pairs} pairs of any length.")
             return super().get_train_dataloader()
         readers = max(1, self.args.dataloader_num_workers)
         self._sampler = rows.sampler(self.args.max_tokens, self.args.batch_seed, readers)
@@ -188,14 +225,25 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
         `num_items_in_batch` is the number of real target tokens in the whole update, over all its batches and
         processes, so that one batch of 8 pairs and 8 accumulated batches of 1 have the same gradient. With R-Drop, the
-        model runs twice with different dropout.
+        model runs twice with different dropout. A `compute_loss_func` replaces all of this, smoothing included.
         """
+        if "labels" not in inputs:
+            raise UserError(f'Training needs "labels" in each batch, which has only {", ".join(inputs)}.')
         labels = inputs["labels"]
         inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        if inputs.keys().isdisjoint(("decoder_input_ids", "decoder_inputs_embeds")):
+            # A collator that does not know the model leaves it to the model to shift the labels
+            inputs["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels)
+        tokens = labels.ne(IGNORED_LABEL).sum()
+        # Labels may all be ignored
+        items = tokens.clamp(min=1) if num_items_in_batch is None else num_items_in_batch
         smoothing = self.args.label_smoothing_factor if model.training else 0.0
         pad_token_id = self.model.config.pad_token_id
         cross_entropy = None
-        if model.training and (r_drop := self.args.r_drop_alpha):
+        if self.compute_loss_func is not None:
+            outputs = model(**inputs, use_cache=False)
+            loss = self.compute_loss_func(outputs, labels, num_items_in_batch=items)
+        elif model.training and (r_drop := self.args.r_drop_alpha):
             # One pass over 2 B rows is faster than two passes, and each half of the rows has its own dropout
             twice = {name: torch.cat((value, value)) for name, value in inputs.items()}
             outputs = model(**twice, use_cache=False)
@@ -208,17 +256,15 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             outputs = model(**inputs, labels=labels, smoothing=smoothing, num_items_in_batch=1)
             # divided by 1, so the sum over tokens
             loss = outputs.loss
-            # a model of another class has none
+            # a method that a user has put in place of the model's forward may return none
             cross_entropy = outputs.get("cross_entropy")
 
-        tokens = labels.ne(IGNORED_LABEL).sum()
-        if num_items_in_batch is None:
-            loss = loss / tokens
-        else:
-            loss = loss / num_items_in_batch
-            if self.args.average_tokens_across_devices:
-                # The count is of all processes, but DDP averages gradients over them instead of adding them up
-                loss = loss * self.accelerator.num_processes
+        if self.compute_loss_func is None:
+            # one of the user's own is already divided
+            loss = loss / items
+        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            # The count is of all processes, but DDP averages gradients over them instead of adding them up
+            loss = loss * self.accelerator.num_processes
         if model.training:
             self.guard.record_loss(loss.detach())
             self.meter.add(cross_entropy, tokens)

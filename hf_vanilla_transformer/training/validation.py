@@ -5,22 +5,25 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
+from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import EvalPrediction, PreTrainedTokenizerBase, Seq2SeqTrainer
-from transformers.trainer_utils import denumpify_detensorize
+from transformers.trainer_pt_utils import nested_numpify
+from transformers.trainer_utils import denumpify_detensorize, speed_metrics
 
-from ..data.batching import Rows, as_rows, batches_by_length, by_name, pad
+from ..data.batching import Rows, Seq2SeqCollator, batches_by_length, by_name, pad, sized_rows, unpadded
 from ..data.workers import prepare_data_worker
 from ..errors import UserError, checking_settings
 from ..inference.metrics import bleu, evaluate_translations, perplexity
 from ..inference.translator import Translator
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
+from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .arguments import VanillaTransformerTrainingArguments
+from .arguments import VanillaTransformerTrainingArguments, check_effect
 from .ema import MovingAverage
 from .sharding import unsharded
 
@@ -52,20 +55,25 @@ class ValidatingTrainer(Seq2SeqTrainer):
     processing_class: PreTrainedTokenizerBase  # None is allowed where nothing is translated
     average: MovingAverage | None
 
-    def evaluate(  # type: ignore[override]
-        self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"
+    def evaluate(
+        self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval", **gen_kwargs
     ) -> dict[str, float]:
         """Return the unsmoothed cross-entropy in nats per real target token, its exponential (perplexity) and BLEU.
 
         Every pair counts exactly once, for any number of processes; one longer than `max_tokens` forms its own batch.
         Several datasets are evaluated one after the other, each under its own name. BLEU is computed on translations
-        with the model's decoding settings, except for `generation_num_beams`. `compute_metrics` receives the same
-        translations, as token ids padded with -100, and the labels.
+        with the model's decoding settings, except for `generation_num_beams` and `gen_kwargs`, those of `generate`.
+
+        With `compute_loss_func`, the loss is the mean of its values, each weighted by the tokens of its batch.
+        `compute_metrics` receives the translations, as token ids padded with -100, and the labels. With
+        `preprocess_logits_for_metrics`, it receives what that makes of the logits for the labels, or of the
+        translations if `predict_with_generate` is set.
 
         Raises:
-            ValueError: if there is no dataset, or no tokenizer for BLEU.
+            ValueError: if there is no dataset, one has no length, or there is no tokenizer for BLEU.
         """
-        start = time.perf_counter()
+        check_effect(self.args)
+        start = time.time()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
             dataset = by_name(self.eval_dataset)[dataset]
@@ -75,26 +83,40 @@ class ValidatingTrainer(Seq2SeqTrainer):
         if set(sets) != {""}:
             metrics: dict[str, float] = {}
             for name, part in sets.items():
-                metrics |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}")
+                metrics |= self.evaluate(part, ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs)
             return metrics
 
         # Checked here, because computing the loss of a large text first would waste minutes
         if self.args.eval_bleu and self.processing_class is None:
             raise UserError("BLEU in validation needs a tokenizer: give processing_class, or set eval_bleu=False.")
         model = self._validated_model()
-        loss = self._validation_loss(model, sets[""])
-        metrics = {"loss": loss, "perplexity": perplexity(loss), **self._translation_metrics(model, sets[""])}
-        metrics["runtime"] = round(time.perf_counter() - start, 3)
+        metrics = self._losses(model, sets[""]) | self._translation_metrics(model, sets[""], gen_kwargs)
+        if self._wants_logits():
+            # its loss is a mean of batches
+            metrics = {**self._logits_metrics(model, sets[""], ignore_keys, metric_key_prefix), **metrics}
         prefix = f"{metric_key_prefix}_"
         # `compute_metrics` may return names with or without the prefix, as with Trainer
         metrics = {f"{prefix}{name.removeprefix(prefix)}": value for name, value in metrics.items()}
+        metrics |= speed_metrics(metric_key_prefix, start, len(sets[""]))
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _rows(self, dataset) -> Rows | None:
-        """Return the dataset's rows, or None if it has no length."""
-        return as_rows(dataset)
+    def _wants_logits(self) -> bool:
+        """Return whether `compute_metrics` receives something made of logits, and not of translations."""
+        has_functions = self.compute_metrics is not None and self.preprocess_logits_for_metrics is not None
+        return has_functions and not self.args.predict_with_generate
+
+    def prediction_step(self, *args, **kwargs):
+        """Predict a batch as `Seq2SeqTrainer` does, but keep the decoding settings, to which it adds its defaults."""
+        settings = self.model.generation_config
+        before = copy.deepcopy(vars(settings))
+        try:
+            return super().prediction_step(*args, **kwargs)
+        finally:
+            # in place, because a model and its adapter share the object
+            vars(settings).clear()
+            vars(settings).update(before)
 
     def _loader(self, rows: Rows, **batches) -> DataLoader:
         """Return a loader set up by the flags --dataloader_*; `batches` are more arguments of `DataLoader`."""
@@ -102,7 +124,11 @@ class ValidatingTrainer(Seq2SeqTrainer):
         given = {name.removeprefix("dataloader_"): value for name, value in flags.items() if value is not None}
         # Memory is pinned only for copies to a GPU; without one, torch would warn
         given["pin_memory"] &= self.args.device.type != "cpu"
-        given |= {"collate_fn": self.data_collator, "worker_init_fn": prepare_data_worker}
+        collator = self.data_collator
+        if not isinstance(collator, Seq2SeqCollator):
+            # One of transformers cannot pad columns of text
+            collator = self._get_collator_with_removed_columns(collator)
+        given |= {"collate_fn": collator, "worker_init_fn": prepare_data_worker}
         with checking_settings():
             return DataLoader(rows, **given, **batches)
 
@@ -111,53 +137,80 @@ class ValidatingTrainer(Seq2SeqTrainer):
             return self.average.model
         return unsharded(self.accelerator.unwrap_model(self.model))
 
-    def _validation_loss(self, model: torch.nn.Module, dataset: _Pairs) -> float:
-        """Return the mean cross-entropy per real target token, over all processes."""
-        rows = self._rows(dataset)
-        # `_translate_ids` needs a length as well
-        assert rows is not None
+    def _losses(self, model: torch.nn.Module, dataset: _Pairs) -> dict[str, float]:
+        """Return the loss and the perplexity, from means over the real target tokens of all processes."""
+        rows = sized_rows(dataset)
         batches = batches_by_length(*rows.lengths, self.args.max_tokens)
         # Not sharded by accelerate, which repeats batches so that all processes have the same number
         own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
         was_training = model.training
         model.eval()
         # A sum over millions of tokens needs float64, which MPS lacks
-        totals = torch.zeros(2, dtype=torch.float32 if self.args.device.type == "mps" else torch.float64)
+        totals = torch.zeros(3, dtype=torch.float32 if self.args.device.type == "mps" else torch.float64)
         totals = totals.to(self.args.device)
         with torch.no_grad():
             for batch in self._loader(rows, batch_sampler=own):
                 inputs = self._prepare_inputs(batch)
-                tokens = inputs["labels"].ne(IGNORED_LABEL).sum()
                 with self.compute_loss_context_manager():
-                    loss = self.compute_loss(model, inputs)
-                # a tuple only with return_outputs
-                assert isinstance(loss, torch.Tensor)
-                # The sum over the batch's tokens again, so that every token of the text has the same weight
-                totals += torch.stack((loss * tokens, tokens)).to(totals)
+                    totals += self._batch_losses(model, inputs).to(totals)
         model.train(was_training)
-        loss_sum, tokens = self.accelerator.reduce(totals).tolist()
-        return loss_sum / tokens
+        loss_sum, nats, tokens = self.accelerator.reduce(totals).tolist()
+        return {"loss": loss_sum / tokens, "perplexity": perplexity(nats / tokens)}
+
+    def _batch_losses(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        """Return the loss and the cross-entropy of a batch, summed over its real target tokens, and these, (3,)."""
+        labels = inputs["labels"]
+        tokens = labels.ne(IGNORED_LABEL).sum()
+        # a tuple only with return_outputs
+        loss: Any
+        if self.compute_loss_func is None:
+            loss = self.compute_loss(model, inputs)
+            nats = loss * tokens
+        else:
+            # The perplexity is not that of the user's own loss
+            loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+            nats = smoothed_cross_entropy(outputs.logits, labels, 0.0, self.model.config.pad_token_id)
+        # The sum over the batch's tokens again, so that every token of the text has the same weight
+        return torch.stack((loss * tokens, nats, tokens))
 
     def _translation_metrics(
-        self, model: VanillaTransformerForConditionalGeneration, dataset: _Pairs
+        self, model: VanillaTransformerForConditionalGeneration, dataset: _Pairs, gen_kwargs: Mapping[str, object]
     ) -> dict[str, float]:
-        """Translate the dataset if its BLEU or `compute_metrics` is requested, and return these metrics."""
+        """Translate the dataset if its BLEU or `compute_metrics` needs it, and return these metrics."""
         metrics: dict[str, float] = {}
-        if self.args.eval_bleu or self.compute_metrics:
+        if self.args.eval_bleu or (self.compute_metrics and not self._wants_logits()):
+            given = {name: value for name, value in gen_kwargs.items() if value is not None}
             beams = self.args.generation_num_beams
-            outputs, labels = self._translate_ids(model, dataset, **({} if beams is None else {"num_beams": beams}))
+            settings = given if beams is None else {"num_beams": beams, **given}
+            outputs, labels = self._translate_ids(model, dataset, **settings)
             if untranslated := sum(not output for output in outputs):
                 # more tokens than the model has positions
                 metrics["untranslated"] = untranslated
             self._check_use_of_source(outputs, labels)
             if self.args.eval_bleu:
-                predictions, references = self._decode(outputs, labels)
-                metrics["bleu"] = bleu(self.args.bleu_tokenize).corpus_score(predictions, [references]).score
-            if self.compute_metrics:
-                arrays = (pad(rows, IGNORED_LABEL).numpy() for rows in (outputs, labels))
+                texts, reference_texts = self._decode(outputs, labels)
+                metrics["bleu"] = bleu(self.args.bleu_tokenize).corpus_score(texts, [reference_texts]).score
+            if self.compute_metrics and not self._wants_logits():
+                predictions, references = (pad(rows, IGNORED_LABEL) for rows in (outputs, labels))
+                if self.preprocess_logits_for_metrics:
+                    predictions = self.preprocess_logits_for_metrics(predictions, references)
                 # NumPy scalars would fail later, when the state of the run is saved as JSON
+                arrays = nested_numpify((predictions, references))
                 metrics |= denumpify_detensorize(self.compute_metrics(EvalPrediction(*arrays)))
         return metrics
+
+    def _logits_metrics(
+        self, model: VanillaTransformerForConditionalGeneration, dataset: _Pairs, ignore_keys, prefix: str
+    ) -> dict[str, float]:
+        """Return the metrics that `Seq2SeqTrainer` computes from the logits of a model."""
+        trained = self.model
+        # which may be replaced by its moving average
+        self.model = model
+        try:
+            loader = self.get_eval_dataloader(dataset)
+            return self.evaluation_loop(loader, "Evaluation", None, ignore_keys, prefix).metrics or {}
+        finally:
+            self.model = trained
 
     def _check_use_of_source(self, outputs: list[list[int]], labels: list[list[int]]) -> None:
         """Report during training that nearly all translations are the same sentence, unless their references are."""
@@ -192,18 +245,18 @@ class ValidatingTrainer(Seq2SeqTrainer):
         processes = self.accelerator.num_processes
         # Every n-th pair, so that a text in order of length is shared fairly
         mine = range(self.accelerator.process_index, len(dataset), processes)
-        pairs = [dataset[i] for i in mine]
+        pairs = [unpadded(dataset[i]) for i in mine]
         # None: only in a terminal
         hidden = self.args.disable_tqdm or not self.accelerator.is_local_main_process or None
         with (
             self.compute_loss_context_manager(),
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
-            sources = [pair["input_ids"] for pair in pairs]
+            sources = [source for source, _ in pairs]
             translator = Translator(_without_wrapper(model), self.processing_class)
             translations = translator.translate_ids(sources, progress=bar.update, **settings)
         outputs = [translation.hypotheses[0] if translation.hypotheses else [] for translation in translations]
-        labels = [list(map(int, pair["labels"])) for pair in pairs]
+        labels = [target for _, target in pairs]
         rows = list(zip(mine, outputs, labels, strict=True))
         if processes > 1:
             rows = sorted(gather_object(rows), key=itemgetter(0))

@@ -1,9 +1,13 @@
 import dataclasses
+import gc
 import json
 import sys
 
 import pytest
+from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
+from hf_vanilla_transformer.errors import UserError
 from hf_vanilla_transformer.flags import Decides, FlagParser
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.training.arguments import (
@@ -11,6 +15,7 @@ from hf_vanilla_transformer.training.arguments import (
     DataArguments,
     ModelArguments,
     VanillaTransformerTrainingArguments,
+    check_reporters,
     decided_by,
     meaning,
 )
@@ -191,6 +196,33 @@ def test_decoding_settings_out_of_range_are_rejected(name, value):
 
 def test_noise_on_the_embeddings_is_accepted(tmp_path):
     assert arguments(tmp_path, neftune_noise_alpha=5.0).neftune_noise_alpha == 5.0
+
+
+@pytest.mark.filterwarnings("ignore:The .*Callback is deprecated:FutureWarning")
+def test_reporters_that_are_not_installed_are_refused_in_one_line_and_nothing_else(tmp_path, trainer, monkeypatch):
+    missing = INTEGRATION_TO_CALLBACK.keys() - get_available_reporting_integrations()
+    assert {"neptune", "dagshub"} <= missing
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    for reporter in missing:
+        with pytest.raises(UserError, match=rf"^--report_to {reporter}: .*(instal|requires).*$"):
+            check_reporters(arguments(tmp_path, report_to=reporter))
+    with pytest.raises(UserError, match="--report_to neptune: "):
+        trainer(report_to=["neptune"])
+    gc.collect()
+    assert unraisable == []
+
+
+@pytest.mark.parametrize(("value", "on_cpu"), [("True", True), ("1", True), ("False", False)])
+def test_the_launcher_may_choose_the_cpu_for_bfloat16(value, on_cpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", value)  # as `accelerate launch --cpu` does
+    monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: False)
+    if on_cpu:
+        args = VanillaTransformerTrainingArguments(str(tmp_path), bf16=True)
+        assert (args.device.type, args.bf16, args.use_cpu) == ("cpu", True, True)
+    else:
+        with pytest.raises(UserError, match="use_cpu"):
+            VanillaTransformerTrainingArguments(str(tmp_path), bf16=True)
 
 
 CHANGE_THE_TEXT = [

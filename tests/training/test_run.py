@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.integrations import WandbCallback
 
+from hf_vanilla_transformer.errors import UserError
 from hf_vanilla_transformer.training.checkpoints import write_checksums
 from hf_vanilla_transformer.training.recipes import parse_arguments
 
@@ -271,6 +273,60 @@ def test_a_finished_run_is_left_unchanged(train, run_flags, text_flags, tmp_path
     assert train(*flags) is None
     assert "is finished" in capfd.readouterr().err
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*")} == before
+
+
+def files_in(folder):
+    """Return the content of each file in a folder."""
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("lost", "longer"),
+    [
+        ("checkpoints", ("--max_steps", "4")),
+        ("checkpoints and state", ("--max_steps", "-1", "--num_train_epochs", "9")),
+    ],
+)
+def test_a_finished_model_without_checkpoints_is_never_overwritten(
+    lost, longer, train, run_flags, text_flags, tmp_path
+):
+    folder = tmp_path / "run"
+    flags = run_flags(folder, *text_flags)
+    train(*flags)
+    shutil.rmtree(folder / "checkpoint-2")
+    if lost == "checkpoints and state":
+        (folder / "trainer_state.json").unlink()
+    before = files_in(folder)
+    with pytest.raises(UserError, match=r"no checkpoint, so the run cannot be resumed, .* ANOTHER\.$") as error:
+        train(*flags, *longer)
+    assert files_in(folder) == before
+    # what the message says to type
+    *_, advice = str(error.value).rpartition("its weights: ")
+    words = advice.rstrip(".").replace("ANOTHER", str(tmp_path / "other")).split()
+    run = train(*flags, *longer, *words)
+    assert run.state.global_step == run.state.max_steps
+    assert files_in(folder) == before
+
+
+def test_a_run_that_was_never_saved_starts_again_and_says_so(train, run_flags, text_flags, tmp_path, capfd):
+    flags = run_flags(tmp_path / "run", *text_flags, "--save_strategy", "no")
+    train(*flags)
+    for name in ("model.safetensors", "trainer_state.json"):
+        (tmp_path / "run" / name).unlink()
+    assert train(*flags).state.global_step == 2
+    assert "has no checkpoint: it starts again from update 0" in capfd.readouterr().err
+
+
+def test_checkpoints_without_the_settings_of_their_run_are_never_overwritten(train, run_flags, text_flags, tmp_path):
+    flags = run_flags(tmp_path / "run", *text_flags)
+    train(*flags)
+    for file in (tmp_path / "run").iterdir():
+        if file.is_file():
+            file.unlink()
+    before = files_in(tmp_path / "run")
+    with pytest.raises(UserError, match=r"run already holds a model; choose another --output_dir\.$"):
+        train(*flags)
+    assert files_in(tmp_path / "run") == before
 
 
 def test_fine_tuning_starts_from_a_saved_model(train, run_flags, text_flags, moses, tmp_path):
