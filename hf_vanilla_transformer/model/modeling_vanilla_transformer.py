@@ -91,7 +91,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def tie_weights(self, *args, **kwargs):
         """Tie as transformers does, and let both stacks call one module, so that hooks on it see every use.
 
-        `__init__` does not share the module: `from_pretrained` overlooks missing weights of shared modules.
+        `__init__` does not do so: a file may have the matrix under any of its names, or different ones.
         """
         super().tie_weights(*args, **kwargs)
         # not always a model of this package: torch.compile wraps it
@@ -162,6 +162,21 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.layers = nn.ModuleList(layers)
         self.gradient_checkpointing = False
         self.post_init()
+
+    def call_embedding(self, embedding: nn.Module) -> None:
+        """Look tokens up in a module of the whole model, which is not registered here again.
+
+        Under several names, it would keep the weights of `torch.func.functional_call` (torch issue 164759), and FSDP2
+        would refuse it.
+        """
+        self._modules.pop("embed_tokens", None)
+        vars(self)["embed_tokens"] = embedding
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        if "embed_tokens" not in self._modules:
+            # a dictionary of another class may name the shared matrix here as well
+            state_dict.pop(f"{prefix}embed_tokens.weight", None)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def token_embeddings(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Return the embeddings times sqrt(d_model); `inputs_embeds` are unscaled rows of the embedding matrix."""
@@ -293,10 +308,10 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __setattr__(self, name: str, value: Any):
         super().__setattr__(name, value)
-        # FSDP2 refuses a matrix that several modules hold, and PEFT replaces modules by name: replace all uses
+        # PEFT, for example, replaces modules by name
         if name == "shared" and "decoder" in self._modules:
-            self.encoder.embed_tokens = value
-            self.decoder.embed_tokens = value
+            self.encoder.call_embedding(value)
+            self.decoder.call_embedding(value)
 
     def get_input_embeddings(self) -> nn.Embedding:
         # if tied, the decoder calls the same module

@@ -216,8 +216,10 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
     if output_bias is not None:
         weights["final_logits_bias"] = output_bias[None]  # (1, vocab_size)
-    # Marian's state names a shared embedding even where none is shared.
-    weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
+    # Marian's state names all three embeddings, whether they are tied or not.
+    embedding = _permute_residual("shared.weight", model.get_input_embeddings().weight, order)
+    for module in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
+        weights.setdefault(f"model.{module}.weight", embedding)
 
     # Any, because mypy cannot call transformers' decorated `to`.
     marian: Any = MarianMTModel(config)
