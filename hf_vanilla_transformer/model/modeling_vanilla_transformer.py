@@ -398,6 +398,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         # cross-entropy on labels aligned with the logits, without another shift
         self.loss_type = "ForMaskedLM"
         self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
+        # Trainer writes use_cache=False, which is meant for training, into the configuration of a model
+        self.generation_config.use_cache = True
         self.post_init()
 
     @property

@@ -233,11 +233,12 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
         if isinstance(module, nn.LayerNorm):
             module.eps = source.layer_norm_eps
 
-    marian.generation_config = copy.deepcopy(model.generation_config)
-    if marian.generation_config.max_length is None and marian.generation_config.max_new_tokens is None:
+    settings = copy.deepcopy(model.generation_config)
+    if settings.max_length == vars(settings).pop("longest_output", None):
         # The limit of this package's `generate` is relative to the source, which no generation config can say; without
         # one, Marian's `generate` would end every translation after 20 tokens.
-        marian.generation_config.max_length = source.max_position_embeddings
+        settings.max_length = None if settings.max_new_tokens else source.max_position_embeddings
+    marian.generation_config = settings
     return marian.train(model.training)
 
 
