@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import length_hint
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -133,6 +135,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
         transformers refuses to save a length penalty with one beam, for which it has no effect.
         """
+        if not self.config.tie_word_embeddings and hasattr(self.base_model, "shared"):
+            kwargs["state_dict"] = self._untied_state(kwargs.get("state_dict") or self.state_dict())
         config = getattr(self, "generation_config", None)
         if config is None or (config.num_beams or 1) > 1:
             return super().save_pretrained(*args, **kwargs)
@@ -142,6 +146,19 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             return super().save_pretrained(*args, **kwargs)
         finally:
             config.length_penalty = length_penalty
+
+    @staticmethod
+    def _untied_state(state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Name the shared embedding as an untied model does: a matrix of each stack.
+
+        PEFT unties a model that has trained its embedding or its projection (`modules_to_save`) by its configuration.
+        """
+        untied = dict(state_dict)
+        for name in [name for name in state_dict if name.endswith("shared.weight")]:
+            matrix = untied.pop(name)
+            for stack in ("encoder", "decoder"):
+                untied.setdefault(name.replace("shared", f"{stack}.embed_tokens"), matrix.clone())
+        return untied
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -404,9 +421,20 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     @property
     def _is_original(self) -> bool:
-        """Whether these are the classes of this module: subclasses may compute something else."""
-        classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
-        return (type(self), type(self.model), type(self.model.decoder)) == classes
+        """Whether the methods of a search are those of this module: subclasses and users may replace them."""
+        parts = (self, self.model, self.model.decoder)
+        if tuple(map(type, parts)) != _SEARCHED_CLASSES[: len(parts)]:
+            return False
+        for cls, methods in _ORIGINAL_METHODS.items():
+            if any(getattr(cls, name) is not method for name, method in methods.items()):
+                return False
+        for part in parts:
+            methods = _ORIGINAL_METHODS[type(part)]
+            # PEFT, for example, sets a method of the class on the object itself, and leaves it there
+            own = [name for name in vars(part) if name in methods]
+            if any(getattr(vars(part)[name], "__func__", None) is not methods[name] for name in own):
+                return False
+        return True
 
     @property
     def is_thread_safe(self) -> bool:
@@ -506,6 +534,28 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         if labels is not None:
             loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
+
+
+# What the fast search computes without calling it, to detect replaced methods
+_SEARCHED_CLASSES = (
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
+    VanillaTransformerDecoder,
+    VanillaTransformerDecoderLayer,
+)
+
+
+def _searched_methods() -> dict[type, dict[str, Any]]:
+    """Return the methods of these classes, and of those of transformers and this package from which they inherit."""
+    bases = [base for cls in _SEARCHED_CLASSES for base in cls.__mro__]
+    bases = [base for base in bases if base is GenerationMixin or "vanilla_transformer" in base.__module__]
+    defined = [(name, value) for base in bases for name, value in vars(base).items()]
+    # the search runs within `generate`
+    names = {name for name, value in defined if isinstance(value, FunctionType)} - {"generate"}
+    return {base: {name: getattr(base, name) for name in names if hasattr(base, name)} for base in bases}
+
+
+_ORIGINAL_METHODS = _searched_methods()
 
 
 __all__ = [
