@@ -320,18 +320,24 @@ def _load_as_marian(name: str) -> tuple[MarianMTModel, PreTrainedTokenizerBase]:
 
 
 def _reorder_vocabulary(marian: MarianMTModel, order: list[int]) -> None:
-    """Reorder the tokens of a model; `order` has the old id of each."""
+    """Reorder the tokens of a model; `order` has the old id of each, and does not have those to be removed."""
     weights = marian.state_dict()
     for name, tensor in weights.items():
         if name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):
             weights[name] = tensor[order]
     weights["final_logits_bias"] = weights["final_logits_bias"][:, order]
+    if len(order) < marian.config.vocab_size:
+        marian.resize_token_embeddings(len(order), mean_resizing=False)
     marian.load_state_dict(weights)
 
     new_ids = {old: new for new, old in enumerate(order)}
 
     def renumber(value: Any) -> Any:
-        return [renumber(item) for item in value] if isinstance(value, list) else new_ids[value]
+        """Return the new id of a token, None if it is removed, or a list without what has such a token."""
+        if not isinstance(value, list):
+            return new_ids.get(value)
+        kept = [item for item in value if new_ids.keys() >= set(item if isinstance(item, list) else [item])]
+        return [renumber(item) for item in kept] or None
 
     names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")]
     names += ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"]

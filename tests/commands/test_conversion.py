@@ -15,6 +15,7 @@ from guide_pages import GUIDE
 from opus_models import opus_model, write_opus_tokenizer
 from sample_text import PAIRS
 from small import write_moses
+from tokenizers import Tokenizer
 from transformers import (
     AutoTokenizer,
     BartConfig,
@@ -367,7 +368,16 @@ def test_a_model_without_equivalent_is_refused_in_one_line(tmp_path, name, capsy
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "tags"])
+def move_last_token(tokenizer):
+    """Return a tokenizer whose ids have a gap before the last token."""
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = content["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] += 7
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(content))
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "tags", "padded", "gap"])
 def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model, tmp_path, kind):
     texts = [text for pair in PAIRS for text in pair]
     tokenizer = train_tokenizer(texts, 350, "unigram" if kind == "unigram" else "bpe")
@@ -375,8 +385,15 @@ def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model
     if kind == "tags":
         add_tags(tokenizer, ["<2de>", "<2fr>"])
         languages = {"language_pairs": ["en-de", "en-fr"]}
-    model = small_model(vocab_size=len(tokenizer), lm_head_bias=True, layer_norm_eps=1e-5, **languages)
+    if kind == "gap":
+        tokenizer = move_last_token(tokenizer)
+    used = sorted(tokenizer.get_vocab().values())
+    size = 384 if kind == "padded" else used[-1] + 1
+    model = small_model(vocab_size=size, lm_head_bias=True, layer_norm_eps=1e-5, **languages)
     model.lm_head.bias.data.normal_()
+    if unused := sorted({*range(size)} - {*used}):
+        model.generation_config.suppress_tokens = [7, *unused]
+        model.generation_config.bad_words_ids = [[unused[0]], [9, unused[0]]]
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     assert main(["convert", str(tmp_path / "model"), str(tmp_path / "marian"), "--to", "marian"]) == 0
@@ -395,8 +412,12 @@ def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     marian = MarianMTModel.from_pretrained(tmp_path / "marian")
     copy = AutoTokenizer.from_pretrained(tmp_path / "marian")
-    assert copy.pad_token_id == marian.config.pad_token_id == len(tokenizer) - 1
+    assert copy.pad_token_id == marian.config.pad_token_id == len(used) - 1 == marian.config.vocab_size - 1
     assert marian.generation_config.max_length == 64
+    if unused:
+        suppressed = copy.convert_ids_to_tokens(marian.generation_config.suppress_tokens)
+        assert suppressed == tokenizer.convert_ids_to_tokens([7])
+        assert marian.generation_config.bad_words_ids is None
 
     tag = "<2fr>" if kind == "tags" else ""
     translator = Translator(model, tokenizer)
@@ -491,9 +512,9 @@ def test_a_model_without_equivalent_is_not_made_marian(small_model, tmp_path, ca
         main(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "marian", "--source_lang", "x"]) == 1
     )
     assert "languages of a model of this package are its own" in capsys.readouterr().err
-    small_model(vocab_size=310).save_pretrained(tmp_path / "model")
+    small_model(vocab_size=290).save_pretrained(tmp_path / "model")
     assert main(["convert", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "marian"]) == 1
-    assert "310 tokens" in capsys.readouterr().err
+    assert "290 tokens" in capsys.readouterr().err
 
 
 def test_card_of_a_copy_as_marian_says_how_it_differs(saved, tmp_path):
