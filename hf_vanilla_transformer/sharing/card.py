@@ -29,8 +29,8 @@ from ..files import (
     write_whole,
 )
 from ..loading import load_config
-from ..model.generation_vanilla_transformer import has_limit
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.generation_vanilla_transformer import has_limit
 from ..model.text_rules_vanilla_transformer import Directions
 from ..version import install_command
 

@@ -321,14 +321,18 @@ def _load_as_marian(name: str) -> tuple[MarianMTModel, PreTrainedTokenizerBase]:
 
 def _reorder_vocabulary(marian: MarianMTModel, order: list[int]) -> None:
     """Reorder the tokens of a model; `order` has the old id of each, and does not have those to be removed."""
-    weights = marian.state_dict()
-    for name, tensor in weights.items():
-        if name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):
-            weights[name] = tensor[order]
-    weights["final_logits_bias"] = weights["final_logits_bias"][:, order]
-    if len(order) < marian.config.vocab_size:
-        marian.resize_token_embeddings(len(order), mean_resizing=False)
-    marian.load_state_dict(weights)
+    # the new matrices by the old, which modules may share
+    reordered: dict[nn.Parameter, nn.Parameter] = {}
+    embeddings = (marian.model.shared, marian.model.encoder.embed_tokens, marian.model.decoder.embed_tokens)
+    for module in (*embeddings, marian.lm_head):
+        old = module.weight
+        module.weight = reordered.setdefault(old, nn.Parameter(old.detach()[order]))
+    for embedding in embeddings:
+        embedding.num_embeddings = len(order)
+        embedding.padding_idx = len(order) - 1
+    marian.lm_head.out_features = len(order)
+    marian.final_logits_bias = marian.final_logits_bias[:, order]
+    marian.config.vocab_size = marian.config.decoder_vocab_size = len(order)
 
     new_ids = {old: new for new, old in enumerate(order)}
 

@@ -377,7 +377,7 @@ def move_last_token(tokenizer):
     return tokenizer
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "tags", "padded", "gap"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "tags", "padded", "untied", "gap"])
 def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model, tmp_path, kind):
     texts = [text for pair in PAIRS for text in pair]
     tokenizer = train_tokenizer(texts, 350, "unigram" if kind == "unigram" else "bpe")
@@ -388,7 +388,8 @@ def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model
     if kind == "gap":
         tokenizer = move_last_token(tokenizer)
     used = sorted(tokenizer.get_vocab().values())
-    size = 384 if kind == "padded" else used[-1] + 1
+    size = 384 if kind in ("padded", "untied") else used[-1] + 1
+    languages["tie_word_embeddings"] = kind != "untied"
     model = small_model(vocab_size=size, lm_head_bias=True, layer_norm_eps=1e-5, **languages)
     model.lm_head.bias.data.normal_()
     if unused := sorted({*range(size)} - {*used}):
