@@ -90,12 +90,12 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     uploader: Callable[..., str] | None = None  # method behind `push_to_hub`, set by the installed package
 
-    def tie_weights(self, *args, **kwargs):
+    def tie_weights(self, missing_keys: set[str] | None = None, **kwargs):
         """Tie as transformers does, and let both stacks call one module, so that hooks on it see every use.
 
         `__init__` does not do so: a file may have the matrix under any of its names, or different ones.
         """
-        super().tie_weights(*args, **kwargs)
+        super().tie_weights(missing_keys, **kwargs)
         # not always a model of this package: torch.compile wraps it
         base: Any = self.base_model
         shared = getattr(base, "shared", None)
@@ -104,6 +104,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         # transformers leaves weights untied while loading, and if a file has different ones
         if all(stack.embed_tokens.weight is shared.weight for stack in (base.encoder, base.decoder)):
             base.shared = shared
+            if missing_keys is not None:
+                # the matrix has only its own name from now on
+                prefix = "" if base is self else f"{self.base_model_prefix}."
+                missing_keys -= {f"{prefix}{target}" for target in VanillaTransformerModel._tied_weights_keys}
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -313,6 +317,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     """
 
     _auto_class = "AutoModel"
+    # while the model is built and loaded; later, both stacks call the shared module
     _tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")}
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -329,6 +334,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         if name == "shared" and "decoder" in self._modules:
             self.encoder.call_embedding(value)
             self.decoder.call_embedding(value)
+            self._tied_weights_keys = None
 
     def get_input_embeddings(self) -> nn.Embedding:
         # if tied, the decoder calls the same module
