@@ -25,7 +25,8 @@ from .model.text_rules_vanilla_transformer import Directions
 if TYPE_CHECKING:
     from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
-# What a saved model may say about decoding; the other settings of `generate` may fail anywhere in it, or load code
+# What a saved model may say about decoding, besides transformers' defaults; the other settings of `generate` may fail
+# anywhere in it, or load code
 _TOKENS = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
 _TOKEN_LISTS = (
     *("eos_token_id", "forced_bos_token_id", "forced_eos_token_id"),
@@ -38,13 +39,21 @@ _RANGES: dict[str, tuple[int, float]] = {
     **dict.fromkeys(("top_k", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0, MAX_POSITIONS)),
     **dict.fromkeys(("length_penalty", "repetition_penalty", "encoder_repetition_penalty"), (-1000, 1000.0)),
     **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"), (-1000, 1000.0)),
-    "max_time": (-1000, 1000.0),
+    **dict.fromkeys(("top_h", "max_time"), (-1000, 1000.0)),
 }
 _SWITCHES = (
     *("do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "disable_compile"),
     *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
 )
 _CHECKED_BY_TRANSFORMERS = ("early_stopping", "transformers_version")
+# how `generate` computes, but not what; some of them need another model, or a single sentence
+_WITHOUT_EFFECT = {
+    *("cache_implementation", "cache_config", "max_cache_len", "prefill_chunk_size", "compile_config", "low_memory"),
+    *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+    *("prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind"),
+    *("target_lookbehind", "assistant_ensemble_weight", "speculation_type", "use_mtp", "continuous_batching_config"),
+}
+_LARGEST_DECAY = 1.9  # whose powers are finite for a thousand tokens
 _MAX_LENGTH = 10_000  # tokens
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 # fields of an adapter with which PEFT would import a module, or read files or models elsewhere
@@ -149,7 +158,8 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
         find_weights(base)
     model = load_complete(AutoModelForSeq2SeqLM, name, exact=True, **{"config": config, **kwargs})
     _check_model_type(model.config.model_type, name)
-    check_decoding(model.generation_config, config, name)
+    # an adapter has no settings of its own
+    check_decoding(model.generation_config, config, base)
     return model
 
 
@@ -247,9 +257,13 @@ def _check_tokens(field: str, value: object, vocab_size: int) -> None:
 def check_decoding(settings: GenerationConfig, config: VanillaTransformerConfig, name: str) -> None:
     """Check that the decoding settings saved with a model are of those that it may have, and in range.
 
+    Settings that do not change translations are removed.
+
     Raises:
         OSError: If they are not.
     """
+    for field in vars(settings).keys() & _WITHOUT_EFFECT:
+        setattr(settings, field, None)
     with loading_errors(name, "generation_config.json"):
         check_search(settings.to_diff_dict(), config)
 
@@ -276,7 +290,12 @@ def check_search(settings: Mapping[str, object], config: VanillaTransformerConfi
     longest = max(2 * config.max_position_embeddings, _MAX_LENGTH)
     ranges = {**_RANGES, **dict.fromkeys(_LENGTHS, (0, longest))}
     known = vars(GenerationConfig())
+    # which Seq2SeqTrainer writes into the settings of a model
+    defaults = GenerationConfig._get_default_generation_params()
     for field, value in settings.items():
+        default = defaults.get(field)
+        if type(value) is type(default) and value == default:
+            continue
         if field in ranges:
             _check_range(field, value, *ranges[field])
         elif field in (*_TOKENS, *_TOKEN_LISTS):
@@ -285,6 +304,11 @@ def check_search(settings: Mapping[str, object], config: VanillaTransformerConfi
             if not (isinstance(value, list) and value and all(isinstance(word, list) and word for word in value)):
                 raise UserError(f"{field} must be a list of lists of tokens, but is {shortened(value)}")
             _check_tokens(field, [token for word in value for token in word], config.vocab_size)
+        elif field == "exponential_decay_length_penalty":
+            if not (isinstance(value, (list, tuple)) and len(value) == 2):
+                raise UserError(f"{field} must be a position and a factor, but is {shortened(value)}")
+            _check_range(field, value[0], 0, longest)
+            _check_range(field, value[1], 0, _LARGEST_DECAY)
         elif field in _SWITCHES:
             if not isinstance(value, bool):
                 raise UserError(f"{field} must be true or false, but is {shortened(value)}")

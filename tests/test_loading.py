@@ -14,7 +14,7 @@ from forked_python import forked_python
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from small import write_moses
-from transformers import MarianConfig, MarianMTModel
+from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import loading, train_tokenizer
@@ -315,6 +315,68 @@ def test_settings_of_decoding_that_models_have_are_accepted(folder):
     settings |= {"no_repeat_ngram_size": 3, "suppress_tokens": [7], "renormalize_logits": True, "author": "me"}
     change_decoding(**settings)(folder)
     assert load_model(str(folder)).generation_config.bad_words_ids == [[5, 6]]
+
+
+def test_defaults_of_transformers_are_accepted(folder):
+    """Seq2SeqTrainer writes them into the settings of every model that it evaluates."""
+    defaults = {
+        name: value for name, value in GenerationConfig._get_default_generation_params().items() if value != 20
+    }
+    assert len(defaults) > 25
+    change_decoding(**defaults, num_assistant_tokens=20)(folder)
+    assert load_model(str(folder)).generation_config.top_k == 50
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_assistant_tokens", 5),
+        ("num_assistant_tokens_schedule", "heuristic"),
+        ("assistant_confidence_threshold", 0.2),
+        ("cache_implementation", "static"),
+        ("prompt_lookup_num_tokens", 3),
+        ("prefill_chunk_size", 4),
+        ("assistant_early_exit", 1),
+        ("exponential_decay_length_penalty", [3, 1.5]),
+        ("top_h", 0.5),
+    ],
+)
+def test_settings_that_translations_can_follow_or_that_do_not_change_them_are_accepted(name, value, folder):
+    source = torch.tensor([[5, 6, 2], [7, 8, 2]])
+    settings = {} if name in ("exponential_decay_length_penalty", "top_h") else {"num_beams": 1}
+    expected = load_model(str(folder)).generate(source, max_new_tokens=9, **settings)
+    change_decoding(**{name: value})(folder)
+    output = load_model(str(folder)).generate(source, max_new_tokens=9, **settings)
+    assert torch.equal(output, expected) == (name != "exponential_decay_length_penalty")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("diversity_penalty", 0.5),
+        ("penalty_alpha", 0.6),
+        ("stop_strings", ["a"]),
+        ("guidance_scale", 2.0),
+        ("exponential_decay_length_penalty", [3, 1e300]),
+        ("exponential_decay_length_penalty", 3),
+        ("num_beam_groups", True),
+    ],
+)
+def test_settings_that_change_translations_and_cannot_be_followed_are_refused(name, value, folder):
+    change_decoding(**{name: value})(folder)
+    with pytest.raises(OSError, match=rf"in its generation_config.json, {name} (is not supported|must be)"):
+        load_model(str(folder))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_settings_that_an_adapter_takes_from_its_base_are_reported_there(folder, tmp_path):
+    adapted = get_peft_model(load_model(str(folder)), LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM"))
+    adapted.save_pretrained(tmp_path / "adapter")
+    change_decoding(num_assistant_tokens=20)(folder)
+    assert load_model(str(tmp_path / "adapter")).generation_config.num_beams == 4
+    change_decoding(guidance_scale=2.0)(folder)
+    with pytest.raises(OSError, match=f"Cannot load {folder}: in its generation_config.json, guidance_scale is not"):
+        load_model(str(tmp_path / "adapter"))
 
 
 def test_an_intact_model_loads(folder):

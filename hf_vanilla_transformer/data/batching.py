@@ -1,6 +1,7 @@
 """Batch by token count: "sentence pairs were batched together by approximate sequence length" (section 5.1)."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,8 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         target = np.minimum(_round_up(target), max_tokens)
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
         # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
-        longest = np.maximum(source, target)
+        # an empty pair takes up a row, too
+        longest = np.maximum(np.maximum(source, target), 1)
         rank = np.cumsum(np.bincount(longest) > 0)[longest]  # 1 for the shortest length that occurs
         # The last key of lexsort is the first criterion.
         order = np.lexsort((np.where(rank % 2, source - target, target - source), longest))
@@ -264,6 +266,12 @@ def as_rows(dataset: Any) -> Rows | None:
     if not isinstance(row, Mapping) or not {*SIDES} <= row.keys():
         kind = f"only {', '.join(map(str, row)) or 'nothing'}" if isinstance(row, Mapping) else type(row).__name__
         raise UserError(f'The rows of a dataset must have "input_ids" and "labels", token ids; this one has {kind}.')
+    for side in SIDES:
+        ids = np.asarray(row[side])
+        if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+            raise UserError(
+                f'"{side}" in the rows of a dataset must be lists of token ids, not {shortened(row[side])}.'
+            )
     return GivenRows(dataset)
 
 

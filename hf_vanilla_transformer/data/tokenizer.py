@@ -7,9 +7,10 @@ tag is a special token, so no text can produce it.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
+from reprlib import repr as shortened
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -32,6 +33,7 @@ _WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d"
     r"| ?(?:\p{L}\p{M}{0,10}){1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{N}]{1,100}|\s{1,100}(?!\S)|\s{1,100}"
 )
+_MARK = "\ufdd0\ufdd1"  # noncharacters, which no text contains
 
 
 def train_tokenizer(
@@ -42,8 +44,9 @@ def train_tokenizer(
     The result is a plain `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without this package, and its
     encodings end in `</s>`. "bpe" and "unigram" are byte-level: decoding restores every text exactly, or as
     normalised. The other kinds restore text of known symbols, with single spaces between words. Special tokens that
-    occur literally in a text are treated as ordinary text, or as an unknown word. If the texts do not yield enough
-    tokens, the vocabulary is smaller than `vocab_size`.
+    occur literally in a text are treated as ordinary text, or as an unknown word; so are special tokens that are added
+    to the tokenizer, unless its `split_special_tokens` is set to False. If the texts do not yield enough tokens, the
+    vocabulary is smaller than `vocab_size`.
 
     Args:
         model: "bpe" (Sennrich et al. 2016) or "unigram" (Kudo 2018); "subword-nmt", the BPE of that package, for text
@@ -52,9 +55,10 @@ def train_tokenizer(
         codes: a file of merges by `subword-nmt learn-bpe`, which "subword-nmt" reads instead of learning any.
 
     Raises:
-        ValueError: if `vocab_size` is too small for what every vocabulary contains, an option is unknown, or `codes`
-            cannot be read.
+        ValueError: if `vocab_size` is too small for what every vocabulary contains, an option is unknown, `codes`
+            cannot be read, or `texts` are not strings.
     """
+    texts = _checked(texts)
     if model not in TOKENIZER_MODELS or normalization not in ("nfkc", "none"):
         raise UserError(f"Unknown kind of vocabulary ({model!r}) or normalisation ({normalization!r}).")
     nfkc = normalizers.NFKC()
@@ -85,6 +89,27 @@ def train_tokenizer(
     )
 
 
+def _checked(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts.
+
+    Raises:
+        ValueError: if they are a single string, at once, or one of them is not a string.
+    """
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise UserError(
+            f"A vocabulary is learnt from a list of texts, not from {shortened(texts)}: put it into a list."
+        )
+
+    def check() -> Iterator[str]:
+        for text in texts:
+            if not isinstance(text, str):
+                kind = f"{type(text).__name__}: {shortened(text)}"
+                raise UserError(f"A vocabulary is learnt from texts, but one of them is of type {kind}.")
+            yield text
+
+    return check()
+
+
 def _train_byte_level(texts: Iterable[str], vocab_size: int, model: str) -> Tokenizer:
     """Train tokens of bytes, as `train_tokenizer`."""
     if vocab_size < MIN_VOCAB_SIZE:
@@ -93,11 +118,14 @@ def _train_byte_level(texts: Iterable[str], vocab_size: int, model: str) -> Toke
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>") if model == "bpe" else models.Unigram())
     # One space is prepended to every text and removed again when decoding, so that a word is the same token at the
-    # start of a sentence as inside it.
-    tokenizer.normalizer = normalizers.Prepend(" ")
+    # start of a sentence as inside it. A normalizer that prepends it would do so to every added token, and after each.
+    # `Metaspace` does so only at the start of a text, but not if that is a space, which the mark therefore precedes.
+    tokenizer.normalizer = normalizers.Replace(Regex("^ "), f"{_MARK} ")
+    prefix = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
+    unmark = pre_tokenizers.Split(_MARK, behavior="removed")
     words = pre_tokenizers.Split(Regex(_WORDS), behavior="isolated")
     bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_of_words])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([prefix, unmark, words, bytes_of_words])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
 
     # A pair of symbols that occurs once is not merged: it would be a token that no other text contains.

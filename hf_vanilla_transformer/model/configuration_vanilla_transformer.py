@@ -1,7 +1,7 @@
 """Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762)."""
 
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.dataclasses import strict
 from transformers.configuration_utils import PreTrainedConfig
@@ -12,6 +12,8 @@ IGNORED_LABEL = -100  # label of positions that the loss ignores, as in torch an
 # More, which only a damaged file asks for, would fill the memory with sinusoids, or take hours to build
 MAX_POSITIONS = 1_000_000
 MAX_LAYERS = 1000
+
+ALIASES_OF_TWO = {"num_hidden_layers": "num_encoder_layers", "head_dim": "d_v"}  # and the second field that each sets
 
 # Where transformers finds the code of a saved model if this package is not installed. Saving a model copies these
 # files next to its weights, because `_auto_class` is set on the classes here and in the modeling file.
@@ -67,8 +69,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
             with a tag of the target language, "<2de>" (Johnson et al. 2017).
         tie_word_embeddings: Whether both inputs and the output projection share one matrix (section 3.4).
 
+    The names in `attribute_map`, under which other models of transformers have these fields, are arguments too. There,
+    `num_hidden_layers` is that of both stacks and `head_dim` both widths, where a field of its own does not say else.
+
     Raises:
-        ValueError: If a field is out of range. The message names the field.
+        ValueError: If a field is out of range, or two of its names are given different values. The message names it.
         StrictDataclassError: If a field has the wrong type (from huggingface_hub).
     """
 
@@ -90,6 +95,18 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "decoder_ffn_dim": "d_ff",
         "intermediate_size": "d_ff",
     }
+    if TYPE_CHECKING:
+        hidden_size: int = 512
+        num_hidden_layers: int = 6
+        num_attention_heads: int = 8
+        head_dim: int | None = None
+        encoder_layers: int = 6
+        decoder_layers: int = 6
+        encoder_attention_heads: int = 8
+        decoder_attention_heads: int = 8
+        encoder_ffn_dim: int = 2048
+        decoder_ffn_dim: int = 2048
+        intermediate_size: int = 2048
 
     vocab_size: int = 37000
     d_model: int = 512
@@ -121,7 +138,15 @@ class VanillaTransformerConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 1
     tie_word_embeddings: bool = True
 
+    def __new__(cls, *args, **kwargs):
+        """Return a new configuration that remembers what is given: `__post_init__` only sees the fields' values."""
+        config = super().__new__(cls)
+        vars(config)["_given"] = kwargs
+        return config
+
     def __post_init__(self, **kwargs):
+        # first, because other fields are derived from them
+        self._apply_aliases(kwargs)
         if self.num_heads < 1:
             raise UserError(f"num_heads must be at least 1, got {self.num_heads}.")
         if self.d_k is None:
@@ -138,6 +163,27 @@ class VanillaTransformerConfig(PreTrainedConfig):
             # changes the dictionary.
             kwargs["custom_pipelines"] = deepcopy(_CUSTOM_PIPELINES)
         super().__post_init__(auto_map=dict(_AUTO_MAP), **kwargs)
+
+    def _apply_aliases(self, kwargs: dict[str, Any]) -> None:
+        """Set the fields that are given under other names, which are removed from `kwargs`.
+
+        Raises:
+            ValueError: If a field is given with different values.
+        """
+        given = {name: value for name, value in vars(self).pop("_given", {}).items() if value is not None}
+        names = {name: name for name in given}
+        for alias, field in self.attribute_map.items():
+            value = kwargs.pop(alias, None)
+            if value is None:
+                continue
+            if given.setdefault(field, value) != value:
+                known = f"{names[field]}={given[field]!r}"
+                raise UserError(f"{alias}={value!r} contradicts {known}: both set {field}; give only one of them.")
+            names.setdefault(field, alias)
+            setattr(self, field, value)
+        for alias, other in ALIASES_OF_TWO.items():
+            if alias in given and other not in given:
+                setattr(self, other, given[alias])
 
     def validate_architecture(self):
         """Check that the fields describe a model that can be built.

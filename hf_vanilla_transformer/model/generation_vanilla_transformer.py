@@ -6,6 +6,8 @@ than those of `OutputRules`, returned scores or attentions, a forced prefix and 
 run a faster loop over `IncrementalDecoder` with the same results.
 """
 
+import copy
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -117,6 +119,13 @@ def output_limits(source_lengths: torch.Tensor, num_positions: int) -> torch.Ten
     return (source_lengths + OUTPUT_MARGIN).clamp(max=num_positions)
 
 
+def has_limit(settings: Mapping[str, Any]) -> bool:
+    """Return whether decoding settings, by name, limit the output themselves, so that `output_limits` do not apply."""
+    # what `VanillaTransformerGenerationMixin.generation_config` stores is not a limit that anybody has set
+    not_a_limit = (None, settings.get("longest_output"))
+    return settings.get("max_new_tokens") is not None or settings.get("max_length") not in not_a_limit
+
+
 class SentenceLimits(StoppingCriteria):
     """Stop each sentence of a batch at its own length limit, so that results do not depend on the batch.
 
@@ -136,13 +145,36 @@ class SentenceLimits(StoppingCriteria):
 class VanillaTransformerGenerationMixin(GenerationMixin):
     """`generate()` with the paper's length limit and length penalty (section 6.1).
 
-    The limit applies only if neither the caller nor the generation config sets one. The penalty applies if the model
-    config's `length_normalization` is "gnmt"; its alpha is the generation config's `length_penalty`.
+    The limit applies only if neither the caller nor the generation config sets one (see `generation_config`). The
+    penalty applies if the model config's `length_normalization` is "gnmt"; its alpha is the generation config's
+    `length_penalty`.
     """
 
     config: Any
     # `generate` knows n-best lists and `output_sequence_scores`; exports may not
     returns_scores = True
+    _generation_config: GenerationConfig | None = None
+
+    @property
+    def generation_config(self) -> GenerationConfig:  # type: ignore[override]
+        """The decoding settings, which transformers saves with the model.
+
+        Seq2SeqTrainer, among others, writes transformers' default of 20 tokens into settings without a `max_length`.
+        So these never lack one: where nobody has set it, it is that of the longest source that the model translates,
+        and `longest_output` is the same number, by which it is recognised (see `has_limit`).
+        """
+        settings: Any = self._generation_config
+        if settings is not None and settings.max_length is None:
+            # with the start token
+            settings.max_length = 1 + self.config.max_position_embeddings + OUTPUT_MARGIN
+            settings.longest_output = settings.max_length
+            # otherwise transformers would not load `longest_output`
+            settings._from_model_config = False
+        return settings
+
+    @generation_config.setter
+    def generation_config(self, settings: GenerationConfig | None) -> None:
+        self._generation_config = settings
 
     @property
     def is_thread_safe(self) -> bool:
@@ -182,7 +214,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         limits = self._default_limits(self._given_settings(inputs, generation_config, kwargs))
         if limits is not None:
             # for the longest sentence, with the start token; each has its own limit as a stopping criterion
-            kwargs["max_length"] = 1 + int(limits.max())
+            longest = 1 + int(limits.max())
+            if generation_config is None:
+                kwargs["max_length"] = longest
+            else:
+                # transformers advises against passing both
+                kwargs.pop("max_length", None)
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.max_length = longest
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or ()), SentenceLimits(limits)])
         token = _current_limits.set(None if limits is None else limits[:, None])
         try:
@@ -222,9 +261,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         input_ids, model_kwargs = super()._expand_inputs_for_generation(*args, **model_kwargs)  # type: ignore[misc]
         return input_ids, {**model_kwargs, **masks}
 
+    def _prepare_generation_config(self, *args, **kwargs):
+        """Prepare the settings as transformers does, without the `max_length` that is stored for lack of a limit."""
+        settings, model_kwargs = super()._prepare_generation_config(*args, **kwargs)
+        if settings.max_new_tokens is not None and settings.max_length == getattr(settings, "longest_output", None):
+            # otherwise transformers warns of two limits
+            settings.max_length = None
+        return settings, model_kwargs
+
     def _default_limits(self, settings: dict) -> torch.Tensor | None:
         """Return the maximum number of tokens after the start token (B,), or None if the settings limit the output."""
-        if "max_length" in settings or "max_new_tokens" in settings:
+        if has_limit(settings):
             return None
         return output_limits(self._source_lengths(settings), self._max_output_tokens())
 

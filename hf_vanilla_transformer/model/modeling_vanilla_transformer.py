@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import length_hint
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -88,12 +90,12 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     uploader: Callable[..., str] | None = None  # method behind `push_to_hub`, set by the installed package
 
-    def tie_weights(self, *args, **kwargs):
+    def tie_weights(self, missing_keys: set[str] | None = None, **kwargs):
         """Tie as transformers does, and let both stacks call one module, so that hooks on it see every use.
 
-        `__init__` does not share the module: `from_pretrained` overlooks missing weights of shared modules.
+        `__init__` does not do so: a file may have the matrix under any of its names, or different ones.
         """
-        super().tie_weights(*args, **kwargs)
+        super().tie_weights(missing_keys, **kwargs)
         # not always a model of this package: torch.compile wraps it
         base: Any = self.base_model
         shared = getattr(base, "shared", None)
@@ -102,6 +104,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         # transformers leaves weights untied while loading, and if a file has different ones
         if all(stack.embed_tokens.weight is shared.weight for stack in (base.encoder, base.decoder)):
             base.shared = shared
+            if missing_keys is not None:
+                # the matrix has only its own name from now on
+                prefix = "" if base is self else f"{self.base_model_prefix}."
+                missing_keys -= {f"{prefix}{target}" for target in VanillaTransformerModel._tied_weights_keys}
 
     def _resize_token_embeddings(
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -133,6 +139,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
         transformers refuses to save a length penalty with one beam, for which it has no effect.
         """
+        if not self.config.tie_word_embeddings and hasattr(self.base_model, "shared"):
+            kwargs["state_dict"] = self._untied_state(kwargs.get("state_dict") or self.state_dict())
         config = getattr(self, "generation_config", None)
         if config is None or (config.num_beams or 1) > 1:
             return super().save_pretrained(*args, **kwargs)
@@ -142,6 +150,19 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             return super().save_pretrained(*args, **kwargs)
         finally:
             config.length_penalty = length_penalty
+
+    @staticmethod
+    def _untied_state(state_dict: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Name the shared embedding as an untied model does: a matrix of each stack.
+
+        PEFT unties a model that has trained its embedding or its projection (`modules_to_save`) by its configuration.
+        """
+        untied = dict(state_dict)
+        for name in [name for name in state_dict if name.endswith("shared.weight")]:
+            matrix = untied.pop(name)
+            for stack in ("encoder", "decoder"):
+                untied.setdefault(name.replace("shared", f"{stack}.embed_tokens"), matrix.clone())
+        return untied
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -162,6 +183,21 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.layers = nn.ModuleList(layers)
         self.gradient_checkpointing = False
         self.post_init()
+
+    def call_embedding(self, embedding: nn.Module) -> None:
+        """Look tokens up in a module of the whole model, which is not registered here again.
+
+        Under several names, it would keep the weights of `torch.func.functional_call` (torch issue 164759), and FSDP2
+        would refuse it.
+        """
+        self._modules.pop("embed_tokens", None)
+        vars(self)["embed_tokens"] = embedding
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        if "embed_tokens" not in self._modules:
+            # a dictionary of another class may name the shared matrix here as well
+            state_dict.pop(f"{prefix}embed_tokens.weight", None)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def token_embeddings(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Return the embeddings times sqrt(d_model); `inputs_embeds` are unscaled rows of the embedding matrix."""
@@ -281,6 +317,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     """
 
     _auto_class = "AutoModel"
+    # while the model is built and loaded; later, both stacks call the shared module
     _tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")}
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -293,10 +330,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     def __setattr__(self, name: str, value: Any):
         super().__setattr__(name, value)
-        # FSDP2 refuses a matrix that several modules hold, and PEFT replaces modules by name: replace all uses
+        # PEFT, for example, replaces modules by name
         if name == "shared" and "decoder" in self._modules:
-            self.encoder.embed_tokens = value
-            self.decoder.embed_tokens = value
+            self.encoder.call_embedding(value)
+            self.decoder.call_embedding(value)
+            self._tied_weights_keys = None
 
     def get_input_embeddings(self) -> nn.Embedding:
         # if tied, the decoder calls the same module
@@ -383,13 +421,26 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         # cross-entropy on labels aligned with the logits, without another shift
         self.loss_type = "ForMaskedLM"
         self.generation_config.update(num_beams=4, length_penalty=0.6)  # section 6.1
+        # Trainer writes use_cache=False, which is meant for training, into the configuration of a model
+        self.generation_config.use_cache = True
         self.post_init()
 
     @property
     def _is_original(self) -> bool:
-        """Whether these are the classes of this module: subclasses may compute something else."""
-        classes = (VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
-        return (type(self), type(self.model), type(self.model.decoder)) == classes
+        """Whether the methods of a search are those of this module: subclasses and users may replace them."""
+        parts = (self, self.model, self.model.decoder)
+        if tuple(map(type, parts)) != _SEARCHED_CLASSES[: len(parts)]:
+            return False
+        for cls, methods in _ORIGINAL_METHODS.items():
+            if any(getattr(cls, name) is not method for name, method in methods.items()):
+                return False
+        for part in parts:
+            methods = _ORIGINAL_METHODS[type(part)]
+            # PEFT, for example, sets a method of the class on the object itself, and leaves it there
+            own = [name for name in vars(part) if name in methods]
+            if any(getattr(vars(part)[name], "__func__", None) is not methods[name] for name in own):
+                return False
+        return True
 
     @property
     def is_thread_safe(self) -> bool:
@@ -489,6 +540,28 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         if labels is not None:
             loss = self.loss_function(logits, labels, self.config.vocab_size, num_items_in_batch=num_items_in_batch)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
+
+
+# What the fast search computes without calling it, to detect replaced methods
+_SEARCHED_CLASSES = (
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
+    VanillaTransformerDecoder,
+    VanillaTransformerDecoderLayer,
+)
+
+
+def _searched_methods() -> dict[type, dict[str, Any]]:
+    """Return the methods of these classes, and of those of transformers and this package from which they inherit."""
+    bases = [base for cls in _SEARCHED_CLASSES for base in cls.__mro__]
+    bases = [base for base in bases if base is GenerationMixin or "vanilla_transformer" in base.__module__]
+    defined = [(name, value) for base in bases for name, value in vars(base).items()]
+    # the search runs within `generate`
+    names = {name for name, value in defined if isinstance(value, FunctionType)} - {"generate"}
+    return {base: {name: getattr(base, name) for name in names if hasattr(base, name)} for base in bases}
+
+
+_ORIGINAL_METHODS = _searched_methods()
 
 
 __all__ = [

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
+from transformers.generation import GenerationConfig
 from transformers.pipelines.base import Pipeline
 
 from .text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
@@ -31,7 +32,8 @@ class TranslationPipeline(Pipeline):
     list, returns a list of such lists.
 
     `src_lang` and `tgt_lang` choose the direction of a model that has several, here and in `pipeline(...)`; so does
-    the task "translation_xx_to_yy".
+    the task "translation_xx_to_yy". As in transformers 4, the prefix and the settings that a model such as T5 has for
+    the task (`task_specific_params` in its config) apply.
 
     The translation of a blank string is empty, and so, with a warning, is that of a text with more tokens than the
     model's `max_position_embeddings`, unless `truncation=True` shortens it. `clean_up_tokenization_spaces`,
@@ -58,6 +60,11 @@ class TranslationPipeline(Pipeline):
             kwargs = {"src_lang": direction[1], "tgt_lang": direction[2], **kwargs}
         super().__init__(*args, **kwargs)
         check_weights(self.model)
+        of_tasks = getattr(self.model.config, "task_specific_params", None) or {}
+        of_task = of_tasks.get(self.task) or {}
+        self.prefix = of_task.get("prefix") or getattr(self.model.config, "prefix", None) or ""
+        # the others are not those of generate()
+        self._task_settings = {name: value for name, value in of_task.items() if name in vars(GenerationConfig())}
 
     def __call__(self, inputs: Any, *args, **kwargs) -> Any:
         is_text = isinstance(inputs, (str, bytes, dict)) or not isinstance(inputs, Iterable)
@@ -106,7 +113,7 @@ class TranslationPipeline(Pipeline):
         tag = directions.tag(src_lang, tgt_lang)
         num_tags = 0 if tag is None else 1
         limit = max_source_tokens(self.model.config, self.tokenizer)
-        inputs = self.tokenizer(text, return_tensors="pt", verbose=False)
+        inputs = self.tokenizer(self.prefix + text, return_tensors="pt", verbose=False)
         skipped = is_blank(text)
         length = inputs["input_ids"].shape[1] + num_tags
         if length > limit:
@@ -120,7 +127,7 @@ class TranslationPipeline(Pipeline):
                     stacklevel=2,
                 )
             # a text that is not translated takes up a short row of its batch
-            kept = text if truncated else ""
+            kept = self.prefix + text if truncated else ""
             inputs = self.tokenizer(kept, return_tensors="pt", truncation=True, max_length=limit - num_tags)
         if tag is not None:
             start = {"input_ids": self.tokenizer.convert_tokens_to_ids(tag), "attention_mask": 1}
@@ -139,6 +146,8 @@ class TranslationPipeline(Pipeline):
         # Tokens first, even if the tokenizer has padded the batch on the left, which would change their positions
         order = inputs["attention_mask"].argsort(dim=1, descending=True, stable=True)
         inputs = {name: tensor.gather(1, order) for name, tensor in inputs.items()}
+        if "generation_config" not in generate_kwargs:
+            generate_kwargs = {**self._task_settings, **generate_kwargs}
         config = generate_kwargs.get("generation_config") or self.model.generation_config
         settings = {name: generate_kwargs.get(name, getattr(config, name)) or 1 for name in _N_BEST_SETTINGS}
         has_scores = min(settings.values()) > 1

@@ -30,6 +30,7 @@ from ..files import (
 )
 from ..loading import load_config
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.generation_vanilla_transformer import has_limit
 from ..model.text_rules_vanilla_transformer import Directions
 from ..version import install_command
 
@@ -108,6 +109,8 @@ def _scores(training: JsonObject, details: CardDetails) -> list[JsonObject]:
 def _fill_card(folder: Path, details: CardDetails) -> ModelCard:
     config = load_config(str(folder))
     generation = _read_object(folder / "generation_config.json")
+    if not has_limit(generation):
+        generation.pop("max_length", None)
     training = _read_object(folder / RECORD)
 
     license = details.license or training.get("license")

@@ -203,8 +203,10 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     weights = {name: _permute_residual(name, tensor, order) for name, tensor in weights.items()}
     if output_bias is not None:
         weights["final_logits_bias"] = output_bias[None]  # (1, vocab_size)
-    # Marian's state names a shared embedding even where none is shared.
-    weights.setdefault("model.shared.weight", weights["model.encoder.embed_tokens.weight"])
+    # Marian's state names all three embeddings, whether they are tied or not.
+    embedding = _permute_residual("shared.weight", model.get_input_embeddings().weight, order)
+    for module in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
+        weights.setdefault(f"model.{module}.weight", embedding)
 
     # Any, because mypy cannot call transformers' decorated `to`.
     marian: Any = MarianMTModel(config)
@@ -218,11 +220,12 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
         if isinstance(module, nn.LayerNorm):
             module.eps = source.layer_norm_eps
 
-    marian.generation_config = copy.deepcopy(model.generation_config)
-    if marian.generation_config.max_length is None and marian.generation_config.max_new_tokens is None:
+    settings = copy.deepcopy(model.generation_config)
+    if settings.max_length == vars(settings).pop("longest_output", None):
         # The limit of this package's `generate` is relative to the source, which no generation config can say; without
         # one, Marian's `generate` would end every translation after 20 tokens.
-        marian.generation_config.max_length = source.max_position_embeddings
+        settings.max_length = None if settings.max_new_tokens else source.max_position_embeddings
+    marian.generation_config = settings
     return marian.train(model.training)
 
 
@@ -309,35 +312,37 @@ def _reorder_vocabulary(marian: MarianMTModel, order: list[int]) -> None:
     Raises:
         ValueError: if the model needs one that is left out.
     """
-    weights = marian.state_dict()
-    for name, tensor in weights.items():
-        if name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):
-            weights[name] = tensor[order]
-    weights["final_logits_bias"] = weights["final_logits_bias"][:, order]
-    if len(order) < marian.config.vocab_size:
-        marian.resize_token_embeddings(len(order))
-    marian.load_state_dict(weights)
+    # the new matrices by the old, which modules may share
+    reordered: dict[nn.Parameter, nn.Parameter] = {}
+    embeddings = (marian.model.shared, marian.model.encoder.embed_tokens, marian.model.decoder.embed_tokens)
+    for module in (*embeddings, marian.lm_head):
+        old = module.weight
+        module.weight = reordered.setdefault(old, nn.Parameter(old.detach()[order]))
+    for embedding in embeddings:
+        embedding.num_embeddings = len(order)
+        embedding.padding_idx = len(order) - 1
+    marian.lm_head.out_features = len(order)
+    marian.final_logits_bias = marian.final_logits_bias[:, order]
+    marian.config.vocab_size = marian.config.decoder_vocab_size = len(order)
 
     new_ids = {old: new for new, old in enumerate(order)}
 
-    def has_id(value: Any) -> bool:
-        return all(map(has_id, value)) if isinstance(value, list) else value in new_ids
-
     def renumber(value: Any) -> Any:
-        # what is left out need not be suppressed
-        return [renumber(item) for item in value if has_id(item)] if isinstance(value, list) else new_ids[value]
+        """Return the new id of a token, or a list without what has a token that is left out; None if it is empty."""
+        if not isinstance(value, list):
+            return new_ids[value]
+        kept = [item for item in value if new_ids.keys() >= set(item if isinstance(item, list) else [item])]
+        return [renumber(item) for item in kept] or None
 
     names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")]
     names += ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"]
     for config in (marian.config, marian.generation_config):
         for name in names:
             value = getattr(config, name, None)
-            if isinstance(value, int) and not has_id(value):
+            if isinstance(value, int) and value not in new_ids:
                 raise UserError(f"Cannot convert: the tokenizer has no token {value:,}, the {name} of the model.")
             if value is not None:
-                renumbered = renumber(value)
-                # transformers refuses an empty list
-                setattr(config, name, None if renumbered == [] else renumbered)
+                setattr(config, name, renumber(value))
 
 
 def _origin(name: str) -> JsonObject:

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..data.languages import short_name
-from ..data.tokenizer import vocabulary_size
 from ..errors import UserError
 from ..files import JsonObject, read_json
 from ..model.text_rules_vanilla_transformer import language_tag
@@ -71,9 +70,9 @@ def adopt_languages(
 def for_marian(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[PreTrainedTokenizerBase, list[int]]:
     """Return a tokenizer for a MarianMT model, and the old id of each token in its order.
 
-    Ids without a token are left out. Padding becomes the last token, because CTranslate2 removes the last token of
-    Marian's models. In text, the tags of
-    target languages are then tags, because there is no other way to give one.
+    Padding becomes the last token, because CTranslate2 removes the last token of Marian's models; ids without a token,
+    as of embeddings that are padded to a multiple of 64, are left out. In text, the tags of target languages are then
+    tags, because there is no other way to give one.
 
     Args:
         tokenizer: a fast tokenizer, or OPUS-MT's own, which is kept.
@@ -85,13 +84,18 @@ def for_marian(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[Pre
     if hasattr(tokenizer, "spm_files"):
         tokenizer.split_special_tokens = False
         return tokenizer, list(range(vocab_size))
-    if not tokenizer.is_fast or vocabulary_size(tokenizer) > vocab_size:
-        own = f"a {type(tokenizer).__name__} of {vocabulary_size(tokenizer):,} tokens"
+    ids = sorted(tokenizer.get_vocab().values())
+    if not tokenizer.is_fast or ids[-1] >= vocab_size:
+        own = f"a {type(tokenizer).__name__} of {len(ids):,} tokens, the last of which is {ids[-1]:,}"
         raise UserError(f"Cannot convert: the model needs a fast tokenizer of {vocab_size:,} tokens, but has {own}.")
     padding = tokenizer.pad_token_id
-    order = [*sorted({*tokenizer.get_vocab().values()} - {padding}), padding]
+    order = [*(i for i in ids if i != padding), padding]
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     content |= {"padding": None, "truncation": None}
+    for part in (content["pre_tokenizer"] or {}).get("pretokenizers", ()):
+        if part["type"] == "Metaspace":
+            # a sentence is the same tokens after a tag as without one
+            part["prepend_scheme"] = "always"
     _reorder(content, {old: new for new, old in enumerate(order)}, str(tokenizer.pad_token))
     roles = {role: str(token) for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     copy = PreTrainedTokenizerFast(

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..files import read_yaml
 from ..flags import Settings
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.configuration_vanilla_transformer import ALIASES_OF_TWO, VanillaTransformerConfig
 from .schedule import factor_with_same_peak
 
 SMALL_TEXT = 200_000  # pairs, below which base overfits and tiny suffices
@@ -68,6 +68,13 @@ def paper_config(name: str, **overrides) -> VanillaTransformerConfig:
     """Return the configuration of a row of Table 3 ("base", "big", "A1" ... "E") or of "tiny", with `overrides`.
 
     Raises:
-        ValueError: for an unknown name or a field out of range.
+        ValueError: for an unknown name, of a row or of an override, or a field out of range.
     """
-    return VanillaTransformerConfig(**{**preset(name).model, **overrides})
+    names = {field.name for field in fields(VanillaTransformerConfig)} | VanillaTransformerConfig.attribute_map.keys()
+    if unknown := sorted(overrides.keys() - names - {"attn_implementation"}):
+        known = ", ".join(VanillaTransformerConfig.__annotations__)
+        raise UserError(f"A configuration has no field {unknown[0]!r}; its fields are {known}.")
+    replaced = {VanillaTransformerConfig.attribute_map.get(field, field) for field in overrides}
+    replaced |= {ALIASES_OF_TWO[field] for field in overrides if field in ALIASES_OF_TWO}
+    model = {field: value for field, value in preset(name).model.items() if field not in replaced}
+    return VanillaTransformerConfig(**model, **overrides)

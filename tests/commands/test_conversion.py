@@ -374,7 +374,16 @@ def test_a_model_without_equivalent_is_refused_in_one_line(tmp_path, name, capsy
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "tags", "padded", "gaps"])
+def move_last_token(tokenizer):
+    """Return a tokenizer whose ids have a gap before the last token."""
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = content["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] += 7
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(content))
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "tags", "padded", "untied", "gap"])
 def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model, tmp_path, kind):
     texts = [text for pair in PAIRS for text in pair]
     tokenizer = train_tokenizer(texts, 350, "unigram" if kind == "unigram" else "bpe")
@@ -382,18 +391,16 @@ def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model
     if kind == "tags":
         add_tags(tokenizer, ["<2de>", "<2fr>"])
         languages = {"language_pairs": ["en-de", "en-fr"]}
-    if kind == "gaps":
-        content = json.loads(tokenizer.backend_tokenizer.to_str())
-        content["model"]["vocab"] = {token: i + 5 * (i > 300) for token, i in content["model"]["vocab"].items()}
-        tokenizer._tokenizer = Tokenizer.from_str(json.dumps(content))
-    size = len(tokenizer) + {"padded": 34, "gaps": 5}.get(kind, 0)
+    if kind == "gap":
+        tokenizer = move_last_token(tokenizer)
+    used = sorted(tokenizer.get_vocab().values())
+    size = 384 if kind in ("padded", "untied") else used[-1] + 1
+    languages["tie_word_embeddings"] = kind != "untied"
     model = small_model(vocab_size=size, lm_head_bias=True, layer_norm_eps=1e-5, **languages)
     model.lm_head.bias.data.normal_()
-    # ids that no text contains, and no trained model generates
-    unused = sorted({*range(size)} - {*tokenizer.get_vocab().values()})
-    model.lm_head.bias.data[unused] = -1e4
-    if unused:
-        model.generation_config.suppress_tokens = unused
+    if unused := sorted({*range(size)} - {*used}):
+        model.generation_config.suppress_tokens = [7, *unused]
+        model.generation_config.bad_words_ids = [[unused[0]], [9, unused[0]]]
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     assert main(["convert", str(tmp_path / "model"), str(tmp_path / "marian"), "--to", "marian"]) == 0
@@ -412,8 +419,12 @@ def test_a_copy_as_marian_translates_the_same_with_its_own_tokenizer(small_model
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
     marian = MarianMTModel.from_pretrained(tmp_path / "marian")
     copy = AutoTokenizer.from_pretrained(tmp_path / "marian")
-    assert copy.pad_token_id == marian.config.pad_token_id == len(tokenizer) - 1
+    assert copy.pad_token_id == marian.config.pad_token_id == len(used) - 1 == marian.config.vocab_size - 1
     assert marian.generation_config.max_length == 64
+    if unused:
+        suppressed = copy.convert_ids_to_tokens(marian.generation_config.suppress_tokens)
+        assert suppressed == tokenizer.convert_ids_to_tokens([7])
+        assert marian.generation_config.bad_words_ids is None
 
     tag = "<2fr>" if kind == "tags" else ""
     translator = Translator(model, tokenizer)

@@ -287,11 +287,28 @@ def test_rows_of_a_dataset_are_given_as_it_gives_them(tokens):
         ([{}], "this one has only nothing"),
         (["a dog"], "this one has str"),
         (Dataset.from_dict({"input_ids": [[1, 2]]}), "this one has only input_ids"),
+        (
+            [{"input_ids": "a dog", "labels": "ein Hund"}],
+            '"input_ids" in the rows of a dataset must be lists',
+        ),
+        (
+            [{"input_ids": [5, 2], "labels": ["ein", "Hund"]}],
+            '"labels" in the rows of a dataset must be lists',
+        ),
+        (
+            [{"input_ids": [[5], [2]], "labels": [5]}],
+            '"input_ids" in the rows of a dataset must be lists',
+        ),
     ],
 )
 def test_a_dataset_without_pairs_of_token_ids_is_refused(dataset, problem):
     with pytest.raises(ValueError, match=problem):
         as_rows(dataset)
+
+
+def test_empty_pairs_take_up_a_row():
+    batches = MaxTokensBatchSampler([0, 3, 0], [0, 2, 0], max_tokens=8)
+    assert sorted(row for batch in batches for row in batch) == [0, 1, 2]
 
 
 def test_an_empty_dictionary_of_datasets_is_refused():

@@ -1,6 +1,7 @@
 """The joint byte-pair encoding: lossless encoding, special tokens, vocabulary size and loading."""
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.data.bpe_dropout import BpeDropout
@@ -194,3 +195,40 @@ def test_a_vocabulary_without_room_for_special_tokens_is_refused(model):
     with pytest.raises(ValueError, match="vocab_size must be at least 4, the special tokens, got 3"):
         train_tokenizer(["a dog"], 3, model)
     assert len(train_tokenizer(["a dog"], 4, model)) == 4
+
+
+ADDED = ["<x>", "漢字", "{0}"]
+WITH_ADDED = ["a<x>b", "a <x> b", "<x>b", "<x>", "<x> <x><x>", " <x>", "  a 漢字<x> {0}b  ", "{0}", "not漢字"]
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "nfkc"])
+def test_tokens_that_are_added_are_found_everywhere_and_decode_exactly(kind, normalized, tmp_path):
+    """As those of BART, whose tokenizer is byte-level, too."""
+    settings = {"normalization": "nfkc"} if kind == "nfkc" else {"model": kind}
+    ours = train_tokenizer(texts(300), 400, **settings)
+    bart = Tokenizer(models.BPE())
+    bart.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bart.decoder = decoders.ByteLevel()
+    alphabet = trainers.BpeTrainer(vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    bart.train_from_iterator(texts(30), alphabet)
+    for tokenizer in (PreTrainedTokenizerFast(tokenizer_object=bart), ours):
+        tokenizer.add_tokens([AddedToken(token, normalized=normalized) for token in ADDED])
+        tokenizer.save_pretrained(tmp_path / type(tokenizer).__name__)
+        again = AutoTokenizer.from_pretrained(tmp_path / type(tokenizer).__name__)
+        for text in WITH_ADDED:
+            ids = tokenizer(text)["input_ids"]
+            assert again(text)["input_ids"] == ids
+            found = [token for token in tokenizer.convert_ids_to_tokens(ids) if token in ADDED]
+            assert found == re.findall("|".join(map(re.escape, ADDED)), text)
+            assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@pytest.mark.parametrize("model", ["bpe", "word"])
+def test_a_vocabulary_is_learnt_only_from_lists_of_texts(model):
+    for texts in ("abc", b"abc", 3):
+        with pytest.raises(ValueError, match=f"from a list of texts, not from {texts!r}: put it into a list"):
+            train_tokenizer(texts, 300, model)
+    for item in (b"abc", 3, ("a", "b"), {"translation": {"en": "a"}}, None):
+        with pytest.raises(ValueError, match=f"learnt from texts, but one of them is of type {type(item).__name__}: "):
+            train_tokenizer(iter(["a", item]), 300, model)

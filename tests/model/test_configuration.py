@@ -1,8 +1,11 @@
+import inspect
+import re
+
 import pytest
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
-from hf_vanilla_transformer import VanillaTransformerConfig
+from hf_vanilla_transformer import VanillaTransformerConfig, paper_config
 
 CHANGED = {
     "vocab_size": 999,
@@ -90,6 +93,52 @@ def test_standard_names_of_transformers_are_aliases(alias, field):
 def test_head_widths_default_to_d_model_over_num_heads(given, expected):
     config = VanillaTransformerConfig(**given)
     assert (config.d_k, config.d_v) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"d_model": 64, "num_attention_heads": 4}, {"d_k": 16, "d_v": 16}),
+        ({"hidden_size": 64}, {"d_model": 64, "d_k": 8, "d_v": 8}),
+        ({"hidden_size": 64, "encoder_attention_heads": 2, "decoder_attention_heads": 2}, {"num_heads": 2, "d_k": 32}),
+        ({"head_dim": 16}, {"d_k": 16, "d_v": 16}),
+        ({"head_dim": 16, "d_v": 24}, {"d_k": 16, "d_v": 24}),
+        ({"num_hidden_layers": 2}, {"num_encoder_layers": 2, "num_decoder_layers": 2}),
+        ({"num_hidden_layers": 2, "encoder_layers": 3}, {"num_encoder_layers": 3, "num_decoder_layers": 2}),
+        ({"intermediate_size": 96, "d_ff": 96}, {"d_ff": 96}),
+    ],
+)
+def test_aliases_are_applied_before_other_fields_are_derived(given, expected):
+    class Subclass(VanillaTransformerConfig):
+        model_type = "subclass"
+
+    built = [VanillaTransformerConfig(**given), AutoConfig.for_model("vanilla_transformer", **given)]
+    built += [VanillaTransformerConfig.from_dict(given), Subclass(**given), paper_config("base", **given)]
+    for config in built:
+        assert {field: getattr(config, field) for field in expected} == expected
+        assert config.to_dict().keys().isdisjoint(config.attribute_map)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_heads": 8, "num_attention_heads": 4}, "num_attention_heads=4 contradicts num_heads=8"),
+        ({"d_model": 512, "hidden_size": 256}, "hidden_size=256 contradicts d_model=512"),
+        ({"encoder_ffn_dim": 64, "decoder_ffn_dim": 32}, "decoder_ffn_dim=32 contradicts encoder_ffn_dim=64"),
+        ({"num_hidden_layers": 4, "decoder_layers": 2}, "decoder_layers=2 contradicts num_hidden_layers=4"),
+        ({"head_dim": 16, "d_k": 8}, "head_dim=16 contradicts d_k=8"),
+    ],
+)
+def test_different_values_of_one_field_are_an_error_even_if_one_is_its_default(given, message):
+    for names in (given, dict(reversed(given.items()))):
+        with pytest.raises(ValueError, match=message):
+            VanillaTransformerConfig(**names)
+
+
+def test_type_checkers_know_the_aliases():
+    source = inspect.getsource(VanillaTransformerConfig)
+    declared = source.partition("if TYPE_CHECKING:")[2].partition("\n\n")[0]
+    assert re.findall(r"(\w+): ", declared) == list(VanillaTransformerConfig.attribute_map)
 
 
 def test_to_dict_keeps_every_field():

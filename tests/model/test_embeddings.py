@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.func import functional_call, grad, vmap
+from transformers import MarianConfig, MarianMTModel
 from transformers.integrations.neftune import activate_neftune, deactivate_neftune
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -80,10 +82,10 @@ def test_tied_embeddings_are_one_module_with_one_matrix_in_every_copy(small_mode
     assert len(seen) == 2
 
 
-def test_names_of_weights_stay_those_of_three_modules(small_model, tmp_path):
+def test_the_shared_embedding_is_registered_once(small_model, tmp_path):
     model = small_model()
     matrices = [name for name in model.state_dict() if name.removesuffix(".weight") in TIED]
-    assert matrices == [f"{name}.weight" for name in TIED]
+    assert matrices == ["model.shared.weight", "lm_head.weight"]
     assert next(name for name, _ in model.named_parameters()) == "model.shared.weight"
     model.save_pretrained(tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
@@ -102,6 +104,79 @@ def test_tied_matrices_load_from_any_of_their_names_and_are_missed_if_absent(sma
     assert bool(report["missing_keys"]) == (not present)
     for module in (*embeddings(loaded), loaded.lm_head):
         assert torch.equal(module.weight, matrix) == bool(present)
+
+
+def marian(model) -> MarianMTModel:
+    """Return a MarianMT model of the same size."""
+    size = {"vocab_size": 50, "d_model": 32, "max_position_embeddings": 64, "encoder_layers": 2, "decoder_layers": 3}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    return MarianMTModel(MarianConfig(**size, **heads, pad_token_id=0, decoder_start_token_id=1)).eval()
+
+
+ARGUMENTS = {"input_ids": SOURCE, "decoder_input_ids": TARGET, "labels": torch.tensor([[7, 8, 2], [9, 4, 2]])}
+NAMINGS = {
+    "parameters": lambda model: dict(model.named_parameters()),
+    "every name": lambda model: dict(model.named_parameters(remove_duplicate=False)),
+    "state": lambda model: model.state_dict(),
+}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("naming", NAMINGS)
+def test_a_functional_call_differentiates_the_weights_given_and_leaves_the_model_alone(small_model, naming, wrapped):
+    for model in (marian(small_model()), small_model()):
+        caller = torch.nn.ModuleDict({"model": model}) if wrapped else model
+        caller.forward = model.forward
+        before = {
+            name: (id(weight), weight.clone()) for name, weight in model.named_parameters(remove_duplicate=False)
+        }
+        given: dict = {}
+        # one new tensor for each matrix, whatever its names
+        doubled = {tensor.data_ptr(): 2 * tensor.detach() for tensor in NAMINGS[naming](caller).values()}
+        for name, tensor in NAMINGS[naming](caller).items():
+            given[name] = doubled[tensor.data_ptr()].requires_grad_(tensor.is_floating_point())
+        prefix = "model." if wrapped else ""
+        embedding = given[f"{prefix}model.shared.weight"]
+        loss = functional_call(caller, given, kwargs=ARGUMENTS).loss
+        [gradient] = torch.autograd.grad(loss, [embedding])
+
+        after = dict(model.named_parameters(remove_duplicate=False))
+        assert {name: id(weight) for name, weight in after.items()} == {name: key for name, (key, _) in before.items()}
+        assert all(torch.equal(after[name], weight) for name, (_, weight) in before.items())
+        # as a model that really has these weights
+        del caller.forward
+        model.load_state_dict({name.removeprefix(prefix): weight for name, weight in given.items()}, strict=False)
+        expected = model(**ARGUMENTS).loss
+        expected.backward()
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(gradient, model.get_input_embeddings().weight.grad)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_gradients_of_each_sentence_are_those_of_one_sentence_alone(small_model):
+    model = small_model()
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(weights, source, labels):
+        return functional_call(model, weights, kwargs={"input_ids": source[None], "labels": labels[None]}).loss
+
+    sources = SOURCE[:, :3]
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0))(weights, sources, ARGUMENTS["labels"])
+    for row in range(2):
+        model.zero_grad()
+        model(input_ids=sources[row : row + 1], labels=ARGUMENTS["labels"][row : row + 1]).loss.backward()
+        for name, weight in model.named_parameters():
+            torch.testing.assert_close(gradients[name][row], weight.grad, atol=1e-5, rtol=1e-4)
+
+
+def test_weights_under_all_names_load_into_a_model_and_stay_tied(small_model):
+    model, other = small_model(), small_model()
+    weights = {name: 2 * weight for name, weight in other.state_dict().items()}
+    for name in TIED:
+        weights[f"{name}.weight"] = weights["model.shared.weight"]
+    model.load_state_dict(weights)
+    assert torch.equal(model.lm_head.weight, 2 * other.lm_head.weight)
+    assert len({id(module.weight) for module in (*embeddings(model), model.lm_head)}) == 1
 
 
 def test_different_matrices_under_tied_names_stay_different(small_model, tmp_path):

@@ -9,6 +9,7 @@ from host_waits import count_host_waits
 from search_models import MODELS, with_varied_lengths
 from torch import nn
 from transformers import LogitsProcessorList, MinNewTokensLengthLogitsProcessor
+from transformers.generation import GenerationMixin
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -18,8 +19,10 @@ from hf_vanilla_transformer.model.fast_search_vanilla_transformer import most_li
 from hf_vanilla_transformer.model.incremental_decoder_vanilla_transformer import IncrementalDecoder
 from hf_vanilla_transformer.model.layers_vanilla_transformer import (
     VanillaTransformerAttention,
+    VanillaTransformerDecoderLayer,
     eager_attention_forward,
 )
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoder
 
 
 def reference(model, **kwargs) -> torch.Tensor:
@@ -262,6 +265,55 @@ def replace_forward(model):
         return outputs
 
     model.model.decoder.forward = doubling
+
+
+def set_method(target, name):
+    """Return a change that replaces a method of the model by one that changes its result, for one test."""
+
+    def change(model, monkeypatch):
+        owner = model if target is None else target
+        original = getattr(owner, name)
+
+        def changed(*args, **kwargs):
+            result = original(*args, **kwargs)
+            if name == "prepare_inputs_for_generation":
+                result["decoder_input_ids"] = result["decoder_input_ids"].clamp(max=30)
+            return result
+
+        monkeypatch.setattr(owner, name, changed, raising=False)
+
+    return change
+
+
+METHODS = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation", "_update_finished_beams")
+OWNERS = {"object": None, "class": VanillaTransformerForConditionalGeneration, "mixin": GenerationMixin}
+REPLACED = {f"{name} of the {owner}": set_method(OWNERS[owner], name) for name in METHODS for owner in OWNERS}
+REPLACED |= {
+    "forward of the class": set_method(VanillaTransformerForConditionalGeneration, "forward"),
+    "forward of the decoder's class": set_method(VanillaTransformerDecoder, "forward"),
+    "embeddings of the decoder's class": set_method(VanillaTransformerDecoder, "token_embeddings"),
+    "a part of the layers' class": set_method(VanillaTransformerDecoderLayer, "feed_forward"),
+}
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("change", REPLACED)
+def test_replaced_methods_are_called(small_model, sources, searches, num_beams, change, monkeypatch):
+    model = with_varied_lengths(small_model(lm_head_bias=True))
+    before = model.generate(**sources, num_beams=num_beams)
+    REPLACED[change](model, monkeypatch)
+    output = model.generate(**sources, num_beams=num_beams)
+    assert len(searches) == 1
+    assert torch.equal(output, before) == ("prepare_inputs" not in change)
+
+
+def test_a_method_of_the_class_set_on_the_model_leaves_the_search_fast(small_model, sources, searches):
+    """PEFT does so, and leaves it there."""
+    model = small_model()
+    model.prepare_inputs_for_generation = model.prepare_inputs_for_generation
+    model.generate = partial(model.generate, num_beams=2)
+    model.generate(**sources)
+    assert searches == ["beam_search"]
 
 
 def prefer_token_7(module, args, output):

@@ -5,14 +5,17 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
     VanillaTransformerTrainer,
     VanillaTransformerTrainingArguments,
 )
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
+from hf_vanilla_transformer.loading import load_model
+from hf_vanilla_transformer.sharing.convert import to_marian
 
 ROWS = [{"input_ids": [5, 6, 7, 2], "labels": [8, 9, 2]}, {"input_ids": [6, 5, 2], "labels": [9, 8, 7, 2]}] * 4
 
@@ -76,6 +79,43 @@ def test_a_saved_and_merged_adapter_keeps_its_outputs(small_model, tmp_path):
     merged = again.merge_and_unload()
     assert type(merged) is VanillaTransformerForConditionalGeneration
     assert merged.generate(source, num_beams=4, max_new_tokens=12).tolist() == expected.tolist()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("modules", [["shared"], ["lm_head"], ["shared", "lm_head"], ["embed_tokens"]])
+def test_a_merged_model_with_trained_embeddings_reloads_with_them(small_model, tmp_path, modules):
+    tokens = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1}
+    marian = MarianMTModel(MarianConfig(vocab_size=50, d_model=32, encoder_layers=1, decoder_layers=1, **tokens))
+    # the control, which does not call the module of that name
+    models = [marian, small_model()] if modules == ["shared"] else [small_model()]
+    for model in models:
+        config = LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q_proj"], modules_to_save=modules)
+        adapted = get_peft_model(model, config)
+        train(adapted, tmp_path / "run", 3)
+        expected = loss(adapted.eval())
+        merged = adapted.merge_and_unload().eval()
+        torch.testing.assert_close(loss(merged), expected)
+        folder = tmp_path / type(merged).__name__
+        merged.save_pretrained(folder)
+        torch.testing.assert_close(loss(type(merged).from_pretrained(folder).eval()), expected)
+        # saving has not changed the model
+        torch.testing.assert_close(loss(merged), expected)
+    loaded = load_model(str(folder)).eval()
+    torch.testing.assert_close(loss(loaded), expected)
+    torch.testing.assert_close(loss(to_marian(merged).eval()), expected, atol=1e-3, rtol=0)
+
+
+def test_a_model_that_is_untied_by_its_configuration_alone_reloads(small_model, tmp_path):
+    model = small_model()
+    expected = loss(model)
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(tmp_path / "whole")
+    model.model.save_pretrained(tmp_path / "inner")
+    again = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "whole").eval()
+    torch.testing.assert_close(loss(again), expected)
+    inner, report = VanillaTransformerModel.from_pretrained(tmp_path / "inner", output_loading_info=True)
+    assert not any(report.values())
+    assert torch.equal(inner.decoder.embed_tokens.weight, model.model.shared.weight)
 
 
 @pytest.mark.parametrize("size", [61, 40])

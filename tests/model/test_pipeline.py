@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from torch.utils.data import Dataset
-from transformers import pipeline
+from transformers import GenerationConfig, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vanilla_transformer import TranslationPipeline, convert, train_tokenizer, translate
@@ -258,7 +258,7 @@ def test_the_pipeline_works_with_other_models(model, tokenizer, translator):
 )
 def test_other_removed_tasks_are_still_rejected(order, saved):
     code = f"""{order}
-from transformers import pipeline
+from transformers import GenerationConfig, pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 for task in ("summarization", "text2text-generation", "question-answering", "translation_en_de"):
     try:
@@ -278,3 +278,48 @@ def test_a_saved_pipeline_includes_its_code(translator, saved, tmp_path):
     again = pipeline("translation", model=str(tmp_path / "again"))
     assert again(PHRASES[0]) == translator(PHRASES[0])
     assert (tmp_path / "again" / "pipeline_vanilla_transformer.py").is_file()
+
+
+def test_prefix_and_settings_of_the_task_apply_as_in_transformers_4(tokenizer):
+    torch.manual_seed(0)
+    prefix = "a big dog: "
+    of_task = {"prefix": prefix, "num_beams": 3, "max_length": 9, "early_stopping": True, "summary_type": "x"}
+    special = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer), d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2, **special
+    )
+    config.task_specific_params = {
+        "translation_en_to_de": of_task,
+        "summarization": {"prefix": "s: ", "max_length": 5},
+    }
+    t5 = transformers.T5ForConditionalGeneration(config).eval()
+    t5.generation_config.max_length = 7
+    translator = pipeline("translation_en_to_de", model=t5, tokenizer=tokenizer)
+
+    def tokens(translator, text, **settings):
+        return translator(text, return_tensors=True, **settings)[0]["translation_token_ids"].tolist()
+
+    for text in PHRASES[:5]:
+        source = tokenizer(prefix + text, return_tensors="pt")
+        settings = {"num_beams": 3, "max_length": 9, "early_stopping": True}
+        assert tokens(translator, text) == t5.generate(**source, **settings)[0].tolist()
+        # what the caller gives wins
+        settings |= {"max_length": 6}
+        assert tokens(translator, text, max_length=6) == t5.generate(**source, **settings)[0].tolist()
+        given = GenerationConfig(num_beams=1, max_length=5, **special)
+        assert (
+            tokens(translator, text, generation_config=given)
+            == t5.generate(**source, generation_config=given)[0].tolist()
+        )
+    assert translator("", return_tensors=True)[0]["translation_token_ids"].tolist() == []
+    assert t5.generation_config.num_beams is None
+
+    other = pipeline("translation_en_to_fr", model=t5, tokenizer=tokenizer)
+    plain = tokenizer(PHRASES[0], return_tensors="pt")
+    assert tokens(other, PHRASES[0]) == t5.generate(**plain)[0].tolist()
+    config.prefix = prefix
+    prefixed = tokenizer(prefix + PHRASES[0], return_tensors="pt")
+    assert (
+        tokens(pipeline("translation", model=t5, tokenizer=tokenizer), PHRASES[0])
+        == t5.generate(**prefixed)[0].tolist()
+    )

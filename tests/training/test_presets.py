@@ -118,3 +118,13 @@ def test_overrides_take_precedence_over_the_preset():
     config = paper_config("big", dropout=0.1, vocab_size=32_000)
     assert (config.dropout, config.vocab_size, config.d_model) == (0.1, 32_000, 1024)
     assert paper_config("big").dropout == 0.3
+
+
+def test_unknown_overrides_are_an_error_and_known_ones_replace_those_of_the_preset():
+    with pytest.raises(
+        ValueError, match="A configuration has no field 'num_layers'; its fields are vocab_size, d_model"
+    ):
+        paper_config("base", num_layers=3)
+    config = paper_config("tiny", num_hidden_layers=2, hidden_size=64, attn_implementation="eager")
+    assert (config.num_encoder_layers, config.num_decoder_layers, config.d_model) == (2, 2, 64)
+    assert config._attn_implementation == "eager"

@@ -20,6 +20,7 @@ from ...model.generation_vanilla_transformer import (
     DEFAULT_LENGTH_PENALTY,
     gnmt_length_penalty,
     has_gnmt_penalty,
+    has_limit,
     output_limits,
 )
 from ...model.text_rules_vanilla_transformer import num_positions
@@ -157,8 +158,9 @@ class CTranslate2Model:
     def _limit(self, source: list[int], max_new_tokens: int | None) -> int:
         """Return the maximum number of tokens of a translation, without the start token."""
         saved = self.generation_config
-        limit = max_new_tokens or saved.max_new_tokens or (saved.max_length and saved.max_length - 1)
-        return limit or int(output_limits(torch.tensor(len(source)), num_positions(self.config, is_export=True)))
+        if max_new_tokens is None and not has_limit(vars(saved)):
+            return int(output_limits(torch.tensor(len(source)), num_positions(self.config, is_export=True)))
+        return max_new_tokens or saved.max_new_tokens or saved.max_length - 1
 
     def _end_at(self, limit: int, hypothesis: _Hypothesis) -> _Hypothesis:
         """Return a hypothesis that ends as transformers does at the limit: with the forced token, if there is one."""
