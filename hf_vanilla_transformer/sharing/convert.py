@@ -317,40 +317,26 @@ def _load_as_marian(name: str) -> tuple[MarianMTModel, PreTrainedTokenizerBase]:
 
 
 def _reorder_vocabulary(marian: MarianMTModel, order: list[int]) -> None:
-    """Reorder the tokens of a model; `order` has the old id of each, and may leave some out.
-
-    Raises:
-        ValueError: if the model needs one that is left out.
-    """
+    """Reorder the tokens of a model; `order` has the old id of each."""
     weights = marian.state_dict()
     for name, tensor in weights.items():
         if name.endswith(("shared.weight", "embed_tokens.weight", "lm_head.weight")):
             weights[name] = tensor[order]
     weights["final_logits_bias"] = weights["final_logits_bias"][:, order]
-    if len(order) < marian.config.vocab_size:
-        marian.resize_token_embeddings(len(order))
     marian.load_state_dict(weights)
 
     new_ids = {old: new for new, old in enumerate(order)}
 
-    def has_id(value: Any) -> bool:
-        return all(map(has_id, value)) if isinstance(value, list) else value in new_ids
-
     def renumber(value: Any) -> Any:
-        # what is left out need not be suppressed
-        return [renumber(item) for item in value if has_id(item)] if isinstance(value, list) else new_ids[value]
+        return [renumber(item) for item in value] if isinstance(value, list) else new_ids[value]
 
     names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")]
     names += ["suppress_tokens", "begin_suppress_tokens", "bad_words_ids"]
     for config in (marian.config, marian.generation_config):
         for name in names:
             value = getattr(config, name, None)
-            if isinstance(value, int) and not has_id(value):
-                raise UserError(f"Cannot convert: the tokenizer has no token {value:,}, the {name} of the model.")
             if value is not None:
-                renumbered = renumber(value)
-                # transformers refuses an empty list
-                setattr(config, name, None if renumbered == [] else renumbered)
+                setattr(config, name, renumber(value))
 
 
 def _origin(name: str) -> JsonObject:

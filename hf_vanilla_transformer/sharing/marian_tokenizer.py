@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..data.languages import short_name
-from ..data.tokenizer import vocabulary_size
 from ..errors import UserError
 from ..files import JsonObject, read_json
 from ..model.text_rules_vanilla_transformer import language_tag
@@ -71,8 +70,7 @@ def adopt_languages(
 def for_marian(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[PreTrainedTokenizerBase, list[int]]:
     """Return a tokenizer for a MarianMT model, and the old id of each token in its order.
 
-    Ids without a token are left out. Padding becomes the last token, because CTranslate2 removes the last token of
-    Marian's models. In text, the tags of
+    Padding becomes the last token, because CTranslate2 removes the last token of Marian's models. In text, the tags of
     target languages are then tags, because there is no other way to give one.
 
     Args:
@@ -80,16 +78,16 @@ def for_marian(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[Pre
         vocab_size: number of tokens of the model.
 
     Raises:
-        ValueError: if the tokenizer has no equivalent, or more tokens than the model.
+        ValueError: if the tokenizer has no equivalent, or another number of tokens than the model.
     """
     if hasattr(tokenizer, "spm_files"):
         tokenizer.split_special_tokens = False
         return tokenizer, list(range(vocab_size))
-    if not tokenizer.is_fast or vocabulary_size(tokenizer) > vocab_size:
-        own = f"a {type(tokenizer).__name__} of {vocabulary_size(tokenizer):,} tokens"
+    if not tokenizer.is_fast or len(tokenizer) != vocab_size:
+        own = f"a {type(tokenizer).__name__} of {len(tokenizer):,} tokens"
         raise UserError(f"Cannot convert: the model needs a fast tokenizer of {vocab_size:,} tokens, but has {own}.")
     padding = tokenizer.pad_token_id
-    order = [*sorted({*tokenizer.get_vocab().values()} - {padding}), padding]
+    order = [*(i for i in range(vocab_size) if i != padding), padding]
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     content |= {"padding": None, "truncation": None}
     _reorder(content, {old: new for new, old in enumerate(order)}, str(tokenizer.pad_token))
@@ -103,7 +101,7 @@ def for_marian(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[Pre
     )
     # Formats of `tokenizers` that `_reorder` does not know
     same = [order[i] for i in copy("A b, c!")["input_ids"]] == tokenizer("A b, c!")["input_ids"]
-    if not same or copy.pad_token_id != len(order) - 1:
+    if not same or copy.pad_token_id != vocab_size - 1:
         raise UserError(f"Cannot convert: the padding of the tokenizer ({padding}) cannot become its last token.")
     return copy, order
 
