@@ -119,11 +119,14 @@ def check_files(
         OSError: if one cannot be read.
         ValueError: if one is not.
     """
+    tokens = read_json(inside(folder, _VOCABULARY))
+    # its length first: a list for any size that a configuration names would take all memory
+    has_size = isinstance(tokens, list) and len(tokens) == config.vocab_size
+    if not has_size or tokens != vocabulary(tokenizer, config.vocab_size):
+        raise UserError(f"its {_VOCABULARY} does not list the {config.vocab_size:,} tokens of the model")
     with torch.device("meta"):
         model = VanillaTransformerForConditionalGeneration(config)
         spec = convert(model, tokenizer, start_token_id)
-    if read_json(inside(folder, _VOCABULARY)) != vocabulary(tokenizer, config.vocab_size):
-        raise UserError(f"its {_VOCABULARY} does not list the {config.vocab_size:,} tokens of its tokenizer")
     expected_config = spec.config.to_dict()
     actual_config = read_json(inside(folder, _CONFIG))
     if actual_config != expected_config:

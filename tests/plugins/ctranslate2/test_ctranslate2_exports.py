@@ -134,6 +134,10 @@ MISMATCHES = {
         longer_vocabulary,
         r"shared_vocabulary\.json does not list the \d+ tok",
     ),
+    "more tokens than fit into memory": (
+        change_json(_CONFIG, vocab_size=2**31),
+        r"does not list the 2,147,483,648 tok",
+    ),
     "a vocabulary in another order": (reversed_vocabulary, r"shared_vocabulary\.json does not list"),
     "fewer rows than bytes": (fewer_rows, r"'decoder/embeddings/weight' has [\d,]+ bytes"),
     "other heads": (change_json(_CONFIG, num_heads=8, d_k=4, d_v=4), f"num_heads' {_OTHER}"),
