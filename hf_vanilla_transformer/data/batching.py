@@ -282,7 +282,7 @@ def sized_rows(dataset: Any) -> Rows:
         ValueError: if it has none; or as `as_rows`.
     """
     rows = as_rows(dataset)
-    if not hasattr(rows, "__len__"):
+    if rows is None or not hasattr(rows, "__len__"):
         raise UserError(
             f"A dataset to evaluate must have a length, which a stream ({type(dataset).__name__}) has not: read it "
             "first, for example with Dataset.from_list(list(stream))."

@@ -200,7 +200,7 @@ class ValidatingTrainer(Seq2SeqTrainer):
         return metrics
 
     def _logits_metrics(
-        self, model: VanillaTransformerForConditionalGeneration, dataset: _Pairs, ignore_keys, prefix: str
+        self, model: VanillaTransformerForConditionalGeneration, dataset: Any, ignore_keys, prefix: str
     ) -> dict[str, float]:
         """Return the metrics that `Seq2SeqTrainer` computes from the logits of a model."""
         trained = self.model

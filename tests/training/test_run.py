@@ -284,7 +284,9 @@ def files_in(folder):
     ("lost", "longer"),
     [
         ("checkpoints", ("--max_steps", "4")),
-        ("checkpoints and state", ("--max_steps", "-1", "--num_train_epochs", "9")),
+        pytest.param(
+            "checkpoints and state", ("--max_steps", "-1", "--num_train_epochs", "9"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_finished_model_without_checkpoints_is_never_overwritten(
@@ -308,6 +310,7 @@ def test_a_finished_model_without_checkpoints_is_never_overwritten(
     assert files_in(folder) == before
 
 
+@pytest.mark.slow
 def test_a_run_that_was_never_saved_starts_again_and_says_so(train, run_flags, text_flags, tmp_path, capfd):
     flags = run_flags(tmp_path / "run", *text_flags, "--save_strategy", "no")
     train(*flags)

@@ -84,7 +84,12 @@ def test_rows_have_the_loss_that_transformers_gives_marian(collator, trainer, tm
 
 
 @pytest.mark.parametrize(
-    ("change", "kind"), [(right_padded, "torch"), (right_padded, "list"), (with_other_columns, "numpy")]
+    ("change", "kind"),
+    [
+        (right_padded, "torch"),
+        pytest.param(right_padded, "list", marks=pytest.mark.slow),
+        pytest.param(with_other_columns, "numpy", marks=pytest.mark.slow),
+    ],
 )
 def test_rows_in_any_form_train_and_translate_as_plain_ones(change, kind, trainer):
     def rows(plain):
@@ -103,6 +108,7 @@ def test_rows_in_any_form_train_and_translate_as_plain_ones(change, kind, traine
     assert results[1][1] == results[0][1]
 
 
+@pytest.mark.slow
 def test_rows_of_equal_length_train_with_the_collator_that_only_stacks(trainer):
     padded = Dataset.from_list([right_padded(row) for row in pairs(LENGTHS)])
     run = trainer(train_dataset=padded, data_collator=default_data_collator, max_steps=2)
@@ -177,7 +183,7 @@ def accuracy(prediction):
 
 def test_preprocess_logits_for_metrics_sees_the_logits_as_with_marian(trainer, tmp_path):
     functions = {"preprocess_logits_for_metrics": best_tokens, "compute_metrics": accuracy}
-    run = trainer(max_steps=40, train_dataset=pairs(LENGTHS), **functions)
+    run = trainer(max_steps=12, train_dataset=pairs(LENGTHS), **functions)
     run.train()
     expected = control(run.model, tmp_path, run.processing_class, **functions).evaluate(pairs(LENGTHS))
     metrics = run.evaluate()
@@ -267,7 +273,7 @@ def test_rows_without_labels_are_translated_by_predict(trainer, tmp_path):
 def test_r_drop_trains_with_a_collator_that_does_not_know_the_model(trainer):
     losses = []
     for collator in (DataCollatorForSeq2Seq(trainer().processing_class), None):
-        run = trainer(r_drop_alpha=1.0, data_collator=collator)
+        run = trainer(r_drop_alpha=1.0, data_collator=collator, max_steps=1)
         run.train()
         losses.append([log["loss"] for log in run.state.log_history if "loss" in log])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -291,7 +297,17 @@ class Wrapped(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_a_model_of_another_class_is_refused_in_one_line(small_model, trainer):
-    marian = MarianMTModel(MarianConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0))
+    marian = MarianMTModel(
+        MarianConfig(
+            vocab_size=50,
+            d_model=16,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_ffn_dim=16,
+            decoder_ffn_dim=16,
+            pad_token_id=0,
+        )
+    )
     base = VanillaTransformerModel(small_model().config)
     adapted = get_peft_model(marian, LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM"))
     for model, name in (
