@@ -45,16 +45,21 @@ BEAMS = 2
 
 
 class Text(NamedTuple):
-    """Paragraphs of three phrases: most translations have more than 20 tokens."""
+    """Sentences of three phrases: most translations have more than 20 tokens."""
 
     en: list[str]
     de: list[str]
 
 
-def paragraphs(split: str, count: int) -> Text:
+def long_sentences(split: str, count: int) -> Text:
     phrases = splits()[split][: 3 * count]
     threes = [phrases[start : start + 3] for start in range(0, len(phrases), 3)]
-    return Text(*([" ".join(getattr(phrase, side) for phrase in three) for three in threes] for side in ("en", "de")))
+    sides: list[list[str]] = []
+    for side in ("en", "de"):
+        # the server would translate sentences that end one by one
+        parts = [[getattr(phrase, side).rstrip(".?!") for phrase in three] for three in threes]
+        sides.append([", ".join(three) + "." for three in parts])
+    return Text(*sides)
 
 
 def fine_tune(
@@ -75,7 +80,7 @@ def fine_tune(
         outputs = tokenizer.batch_decode(ids, skip_special_tokens=True)
         return {"chrf": sacrebleu.corpus_chrf(outputs, [validation.de]).score}
 
-    validation = paragraphs("validation", 8)
+    validation = long_sentences("validation", 8)
     args = Seq2SeqTrainingArguments(
         str(folder),
         per_device_train_batch_size=32,
@@ -97,7 +102,7 @@ def fine_tune(
         model,
         args,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model),
-        train_dataset=rows(paragraphs("train", 4_000)),
+        train_dataset=rows(long_sentences("train", 4_000)),
         eval_dataset=rows(validation),
         processing_class=tokenizer,
         compute_metrics=chrf,
@@ -116,14 +121,14 @@ def translate_with_generate(
 
 @pytest.fixture(scope="module")
 def sources() -> list[str]:
-    return paragraphs("test", 6).en
+    return long_sentences("test", 6).en
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     """The folder of a model that `Seq2SeqTrainer` trained from nothing."""
     folder = tmp_path_factory.mktemp("life")
-    text = paragraphs("train", 4_000)
+    text = long_sentences("train", 4_000)
     tokenizer = train_tokenizer(text.en + text.de, 500)
     sizes = {"d_model": 64, "d_ff": 128, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
     config = VanillaTransformerConfig(
@@ -180,7 +185,7 @@ def test_the_saved_model_translates_alike_through_each_interface(merged, sources
 
 def test_evaluate_scores_these_translations(merged, tmp_path, sources, capsys):
     folder, expected = merged
-    references = paragraphs("test", 6).de
+    references = long_sentences("test", 6).de
     test_file = write_moses(tmp_path / "test", en=sources, de=references)
     flags = ["--test_file", str(test_file), "--num_beams", str(BEAMS), "--dtype", "float32"]
     assert main(["evaluate", str(folder), *flags]) == 0
@@ -202,7 +207,7 @@ def test_the_uploaded_model_translates_alike_without_this_package(merged, source
 import json, sys
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 model = AutoModelForSeq2SeqLM.from_pretrained("you/life", trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained("you/life")
+tokenizer = AutoTokenizer.from_pretrained("you/life", trust_remote_code=True)
 batch = tokenizer({sources!r}, return_tensors="pt", padding=True)
 print(json.dumps(tokenizer.batch_decode(model.generate(**batch, num_beams={BEAMS}), skip_special_tokens=True)))
 """
