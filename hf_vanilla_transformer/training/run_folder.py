@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
 
 import yaml
-from filelock import FileLock, Timeout
 from transformers import Seq2SeqTrainingArguments
 
 from ..errors import UserError
-from ..files import SETTINGS, check_folder, read_yaml, write_whole
+from ..files import SETTINGS, check_folder, locking, read_yaml, write_whole
 from ..flags import Decides, Settings
 from .arguments import PAIRS, PROCESSES, TEXT, VALIDATION, ModelArguments, Recipe, decided_by, meaning
 
@@ -22,7 +21,7 @@ FACTS = (PROCESSES, *_TEXTS)  # recorded with the settings, but not flags
 
 @contextmanager
 def one_run(folder: str | Path) -> Iterator[None]:
-    """Lock `folder` for a single run; the lock is released even if its process is killed.
+    """Lock `folder` for a single run, as `locking`.
 
     Raises:
         ValueError: if another run is using the folder, or it is a file.
@@ -30,19 +29,13 @@ def one_run(folder: str | Path) -> Iterator[None]:
     folder = Path(folder)
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "run.lock")
+    busy = f"Another run is using {folder}; wait until it ends or choose another folder."
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(f"Another run is using {folder}; wait until it ends or choose another folder.") from None
-    try:
-        yield
+        with locking(folder / "run.lock", busy):
+            yield
     finally:
-        # Deleted while it is still locked, so that the file of a run that starts now is not the one deleted
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-        # A run that was refused leaves no trace
-        if not any(folder.iterdir()):
+        # A run that was refused leaves no trace; a folder that is not empty is not removed
+        with suppress(OSError):
             folder.rmdir()
 
 
