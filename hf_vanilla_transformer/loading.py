@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
@@ -159,6 +160,8 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
 def load_complete(auto_class: Any, name: str, exact: bool = False, **kwargs) -> Any:
     """Return the model `name`, after checking that its weights are complete, and if `exact`, that there are no others.
 
+    It does not depend on its files any more.
+
     Raises:
         OSError: If it cannot be loaded, or they are not.
     """
@@ -170,6 +173,9 @@ def load_complete(auto_class: Any, name: str, exact: bool = False, **kwargs) -> 
         if tensors := sorted(report[kind]):
             details = f"{problem.format(len(tensors))}, for example {tensors[0]}"
             raise OSError(f"Cannot load {name}: its weights {details}. Download or save the model again.")
+    # transformers maps the file into memory, so that who replaces or truncates it changes or ends this process
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.data = tensor.data.clone()
     return model
 
 

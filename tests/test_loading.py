@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from export_models import check_independence_of_files
 from forked_python import forked_python
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -230,6 +231,21 @@ def test_an_adapter_folder_loads(folder, tmp_path):
     expected = adapted.eval().generate(input_ids=source, max_new_tokens=5)
     adapted.save_pretrained(tmp_path / "adapter")
     assert torch.equal(load_model(str(tmp_path / "adapter")).eval().generate(source, max_new_tokens=5), expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["one file", "several files", "an adapter", "half precision"])
+def test_a_loaded_model_does_not_depend_on_its_files(kind, folder, tmp_path):
+    """A new model is copied over one that is served."""
+    loaded = load_model(str(folder))
+    if kind == "several files":
+        loaded.save_pretrained(tmp_path / kind, max_shard_size="20KB")
+    elif kind == "an adapter":
+        lora = LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM", init_lora_weights=False)
+        get_peft_model(loaded, lora).save_pretrained(tmp_path / kind)
+    else:
+        loaded.to(torch.bfloat16 if kind == "half precision" else torch.float32).save_pretrained(tmp_path / kind)
+    check_independence_of_files(tmp_path / kind, load_model(str(tmp_path / kind)).eval())
 
 
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])

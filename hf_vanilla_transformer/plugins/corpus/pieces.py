@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...data.cleaning import DROP_REASONS, Cleaning, clean_batch
 from ...data.formats import DataError
+from ...data.shards import read_manifest
 from ...data.source import Source, text_to_exclude
 from ...files import checksum, replacing
 from ...loading import load_tokenizer
@@ -85,7 +86,11 @@ class PieceTasks(NamedTuple):
         return self.folder / f"shard-{piece.number:05}.arrow"
 
     def read(self, numbered: tuple[int, Source]) -> int:
-        """Read a source, with its number, into pieces."""
+        """Read a source, with its number, into pieces.
+
+        Raises:
+            DataError: If it has changed since the job started.
+        """
         number, source = numbered
         iterator = iter(source)
         counts: list[int] = []
@@ -96,6 +101,10 @@ class PieceTasks(NamedTuple):
                 for start in range(0, len(piece), ROWS_PER_BATCH):
                     writer.write_batch(pa.RecordBatch.from_pylist(piece[start : start + ROWS_PER_BATCH], _TEXT))
             counts.append(len(piece))
+        known = read_manifest(self.folder)["settings"]["files"]
+        local = [part for part in source.parts if not part.needs_network]
+        if not all(content in known for part in local for content in part.identity()):
+            raise DataError(f"{source.name} has changed while it was read; prepare it in a new folder.")
         # last, since it marks the task as done
         write_json(self.file("source", number, ending="json"), {"pairs": counts})
         return sum(counts)

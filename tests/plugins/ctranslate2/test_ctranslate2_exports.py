@@ -6,13 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from export_models import PHRASES, check_export_of_adapter
+from export_models import PHRASES, check_export_of_adapter, check_independence_of_files
 from forked_python import forked_python
 from small import write_moses
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.inference.exports import export_model
+from hf_vanilla_transformer.inference.exports import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
 
 
@@ -46,6 +46,12 @@ def test_impossible_export_is_a_clear_error_and_leaves_no_files(save_model, tmp_
 @pytest.mark.filterwarnings("ignore")  # of PEFT
 def test_an_export_of_an_adapter_translates_with_it(save_model, phrase_tokenizer, tmp_path):
     check_export_of_adapter(save_model, phrase_tokenizer, tmp_path, "ctranslate2")
+
+
+def test_a_loaded_export_does_not_depend_on_its_files(save_model, tmp_path):
+    _, folder = save_model()
+    export_model(str(folder), str(tmp_path / "export"), "ctranslate2")
+    check_independence_of_files(tmp_path / "export", load_export(str(tmp_path / "export"), "ctranslate2"))
 
 
 @pytest.mark.parametrize("exported", [True, False])
