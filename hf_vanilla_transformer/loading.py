@@ -17,10 +17,18 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file, find_adapter_config_file
+from transformers.utils import (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    cached_file,
+    find_adapter_config_file,
+)
 
 from .errors import MissingExtraError, UserError
 from .files import check_nesting, read_json
+from .limits import check_adapter, check_settings, check_tokenizer
 from .model.configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
 from .model.text_rules_vanilla_transformer import Directions
 
@@ -88,6 +96,7 @@ def read_model_type(name: str) -> str:
     Raises:
         OSError: If it cannot be read, or the configuration cannot be that of a translation model.
     """
+    _check_settings(name, CONFIG_NAME)
     with loading_errors(name):
         fields, _ = PreTrainedConfig.get_config_dict(name)
         labels = fields.get("num_labels")
@@ -116,6 +125,11 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises:
         OSError: If it cannot be loaded.
     """
+    _check_settings(name, "tokenizer_config.json")
+    _check_settings(name, "special_tokens_map.json")
+    with loading_errors(name):
+        if file := _find_file(name, "tokenizer.json"):
+            check_tokenizer(file)
     tokenizer = load(AutoTokenizer, name)
     with loading_errors(name):
         check_nesting(tokenizer.init_kwargs)
@@ -128,6 +142,23 @@ def _check_model_type(model_type: str, name: str) -> None:
     if model_type != VanillaTransformerConfig.model_type:
         hint = f"; convert it with `vanilla-transformer convert {name} OUT`" if model_type == "marian" else ""
         raise UserError(f"{name} is a {model_type} model, not a vanilla_transformer model{hint}.")
+
+
+def _find_file(name: str, file: str) -> Path | None:
+    """Return a file of a model, a local folder or a repository on the Hub, or None if it has none."""
+    path = cached_file(name, file, _raise_exceptions_for_missing_entries=False)
+    return path and Path(path)
+
+
+def _check_settings(name: str, file: str) -> None:
+    """Check a file of a model as `check_settings` does, if the model has it.
+
+    Raises:
+        OSError: If the model cannot be found, or the file is too large.
+    """
+    with loading_errors(name, file):
+        if path := _find_file(name, file):
+            check_settings(path)
 
 
 def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGeneration":
@@ -148,6 +179,10 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
             raise UserError("its adapter_config.json has no base_model_name_or_path")
     # fail early, before memory is allocated for the weights
     config = load_config(base)
+    if adapter:
+        with loading_errors(name, "adapter_config.json"):
+            check_adapter(Path(adapter), config.d_model)
+    _check_settings(base, GENERATION_CONFIG_NAME)
     with loading_errors(base):
         # before transformers would take others
         find_weights(base)
