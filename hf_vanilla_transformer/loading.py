@@ -147,7 +147,7 @@ def _check_model_type(model_type: str, name: str) -> None:
 def _find_file(name: str, file: str) -> Path | None:
     """Return a file of a model, a local folder or a repository on the Hub, or None if it has none."""
     path = cached_file(name, file, _raise_exceptions_for_missing_entries=False)
-    return path and Path(path)
+    return Path(path) if path else None
 
 
 def _check_settings(name: str, file: str) -> None:

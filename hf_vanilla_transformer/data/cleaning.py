@@ -93,10 +93,13 @@ def clean_batch(
     targets = [text or "" for text in batch["target"]]
 
     # Not verbose: a long side is counted here, and no reason for a warning of transformers.
-    encode = partial(tokenizer, verbose=False)
     rows: dict[str, list] = {}
-    rows["input_ids"], rows["source_length"] = _tokenize(sources, encode, max_length)
-    rows["labels"], rows["target_length"] = _tokenize(targets, lambda texts: encode(text_target=texts), max_length)
+    rows["input_ids"], rows["source_length"] = _tokenize(
+        sources, lambda texts: tokenizer(texts, verbose=False), max_length
+    )
+    rows["labels"], rows["target_length"] = _tokenize(
+        targets, lambda texts: tokenizer(text_target=texts, verbose=False), max_length
+    )
     lengths = zip(rows["source_length"], rows["target_length"], strict=True)
     reasons = map(drop_reason, zip(sources, targets, strict=True), lengths)
     rows["drop"] = [-1 if reason is None else DROP_REASONS.index(reason) for reason in reasons]
