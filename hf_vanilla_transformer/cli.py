@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -29,14 +30,15 @@ from .version import __version__
 _MODULES = {"convert": "conversion"}
 _NAMES = ("train", "evaluate", "compare", "score", "translate", "convert", "export", "push", "average")
 _PROG = "vanilla-transformer"
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")  # in the message of an OSError, before the text that says the same
 _WORKER = "Original Traceback (most recent call last)"  # in the message of an error of a DataLoader's worker
 # For users as well: a file, the network or memory is to blame, not the code
 _OUTSIDE_ERRORS = (OSError, UnicodeDecodeError, json.JSONDecodeError)
 
 
 def _one_line(error: Exception) -> str:
-    """Return the message of an error in one line, without the traceback of a worker process."""
-    text = str(error)
+    """Return the message of an error in one line, without numbers of errors and the traceback of a worker process."""
+    text = _ERRNO.sub("", str(error))
     if _WORKER in text:
         last = text.strip().splitlines()[-1]
         text = last.partition(": ")[2] or last

@@ -1,4 +1,4 @@
-"""Atomic writes, bounded reading of JSON and YAML, file names of a trained model, checksums, optional dependencies."""
+"""Atomic and durable writes, bounded reading of JSON and YAML, a model's file names, checksums, optional packages."""
 
 import errno
 import hashlib
@@ -8,7 +8,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
@@ -43,7 +43,9 @@ UNFINISHED = ".unfinished"  # ending of what is being written
 _FILLING = ".filling"  # ending of a folder inside the new one whose files it becomes
 
 _CANNOT_WRITE = "Cannot write"
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # only writing fails with these
+# Of file systems in user space, some of which cannot sync folders; the last one: of Windows
+_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 # How errors of packages written in Rust, such as tokenizers and safetensors, quote one of the operating system
 _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 # What NumPy, torch and SQLite say, without the cause, if only a part could be written
@@ -115,7 +117,7 @@ def write_failure(error: BaseException) -> str | None:
     """Return the cause of an error that a package raised because it could not write, or None for any other error."""
     if match := not isinstance(error, OSError) and _RUST_ERROR.search(str(error)):
         return os.strerror(int(match[1]))
-    if isinstance(error, OSError) and error.errno in _FULL_DISK:
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return os.strerror(error.errno)
     # Optuna's error about a database does not repeat its cause
     if _SHORT_WRITE.search(f"{error} {error.__cause__}"):
@@ -136,9 +138,49 @@ def writing(place: str | Path) -> Iterator[None]:
         raise OSError(f"{_CANNOT_WRITE} {place}: {cause}.") from error
 
 
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk, where they survive a power cut.
+
+    Raises:
+        OSError: if they cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        # A folder may be writable but not readable; on Windows, no folder can be opened
+        if path.is_dir():
+            return
+        raise
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
+    finally:
+        os.close(descriptor)
+
+
+def move_into_place(places: Mapping[Path, Path]) -> None:
+    """Rename finished files and folders. A power cut leaves each either as it was before or complete.
+
+    A file system may write a name to the disk long before the content of its file, and before or after any other name.
+    So the content comes first, then the names, and then what the caller writes about them, such as a manifest.
+
+    Args:
+        places: the new path of each file or folder.
+    """
+    for source in places:
+        for path in (source, *source.rglob("*")) if source.is_dir() else (source,):
+            _sync(path)
+    for source, place in places.items():
+        source.replace(place)
+    for folder in {place.parent for place in places.values()}:
+        _sync(folder)
+
+
 @contextmanager
 def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
-    """Yield a temporary path to write to, and move it to `file` if the block succeeds.
+    """Yield a temporary path to write to, and move it to `file` as `move_into_place` does if the block succeeds.
 
     If the block fails, the temporary file is removed and `file` is left unchanged.
 
@@ -152,7 +194,8 @@ def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
         with writing(file):
             yield unfinished
         try:
-            unfinished.replace(file)
+            with writing(file):
+                move_into_place({unfinished: Path(file)})
         except FileNotFoundError:
             # A process that has seen the whole job finished may remove what is left over, and with it this file
             if not (shared and Path(file).exists()):
@@ -162,13 +205,63 @@ def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
 
 
 def write_whole(file: str | Path, text: str, shared: bool = False) -> None:
-    """Write `text` to `file` atomically: readers see either the old content or all of the new.
+    """Write `text` to `file` atomically: readers see either the old content or all of the new, even after a power cut.
 
     Args:
         shared: as in `replacing`.
     """
     with replacing(file, shared) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
+
+
+def _has_locks(folder: Path) -> bool:
+    """Return whether files in a folder can be locked; on some network file systems, they cannot."""
+    try:
+        import fcntl
+    except ImportError:
+        # Windows, which always locks files
+        return True
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def locking(file: Path, busy: str) -> Iterator[None]:
+    """Create a file that no other process creates with this function as long as the block runs.
+
+    The operating system ends the lock of a killed process. On a file system without locks, the existence of the file
+    is the lock: what a killed process has left is recognised on its own machine, while the message to users of other
+    machines says which file to delete.
+
+    Args:
+        busy: message if another process holds the lock.
+
+    Raises:
+        UserError: if another process holds the lock.
+        OSError: if the folder cannot be written to.
+    """
+    from filelock import FileLock, SoftFileLock, Timeout
+
+    with writing(file.parent):
+        is_native = _has_locks(file.parent)
+        lock = FileLock(file) if is_native else SoftFileLock(file)
+        try:
+            # The second attempt: the first one removes what a killed process has left
+            lock.acquire(timeout=0 if is_native else 0.2)
+        except Timeout:
+            advice = "" if is_native else f" If no process is using it any more, delete {file}."
+            raise UserError(busy + advice) from None
+    try:
+        yield
+    finally:
+        if is_native:
+            # While it is still locked, so that the file of a process that starts now is not the one deleted
+            file.unlink(missing_ok=True)
+        lock.release()
 
 
 def read_document(file: Path, max_bytes: int) -> str:
@@ -263,10 +356,11 @@ def replacing_files(folder: str | Path, shared: bool = False) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
     with _folder_of_same_name(folder, UNFINISHED if shared else _FILLING, within=folder) as unfinished:
         yield unfinished
-        for file in sorted(file for file in unfinished.rglob("*") if file.is_file()):
-            place = folder / file.relative_to(unfinished)
+        files = sorted(file for file in unfinished.rglob("*") if file.is_file())
+        places = {file: folder / file.relative_to(unfinished) for file in files}
+        for place in places.values():
             place.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(place)
+        move_into_place(places)
 
 
 @contextmanager
@@ -288,17 +382,30 @@ def new_folder(path: str | Path, names: Collection[str] = ()) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _folder_of_same_name(target, UNFINISHED, within=target.parent) as unfinished:
             yield unfinished
-            unfinished.replace(target)
+            try:
+                move_into_place({unfinished: target})
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                # another process has been faster
+                raise _in_use(path, names) from None
         return
-    entries = {entry.name for entry in target.iterdir()}
-    # Left by a process that was killed while it moved the files here
-    is_unfinished = any(name.endswith(_FILLING) for name in entries)
-    if (entries & {*names} if names else entries) and not is_unfinished:
-        advice = f"a folder without {' and '.join(names)}" if names else "a new or empty folder"
-        raise UserError(f"{path} is in use: choose {advice}.")
-    # Not replaced: it may be a mount point, or its parent read-only
-    with replacing_files(target) as unfinished:
-        yield unfinished
+    lock = target / f"lock{_FILLING}"
+    with locking(lock, f"Another process is writing to {path}; wait until it ends, or choose another folder."):
+        entries = {entry.name for entry in target.iterdir()} - {lock.name}
+        # Left by a process that was killed while it moved the files here
+        is_unfinished = any(name.endswith(_FILLING) for name in entries)
+        if (entries & {*names} if names else entries) and not is_unfinished:
+            raise _in_use(path, names)
+        # Not replaced: it may be a mount point, or its parent read-only
+        with replacing_files(target) as unfinished:
+            yield unfinished
+
+
+def _in_use(path: str | Path, names: Collection[str]) -> UserError:
+    """Return the error for a folder that already contains files, as in `new_folder`."""
+    advice = f"a folder without {' and '.join(names)}" if names else "a new or empty folder"
+    return UserError(f"{path} is in use: choose {advice}.")
 
 
 @contextmanager

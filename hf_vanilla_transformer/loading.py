@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,18 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file, find_adapter_config_file
+from transformers.utils import (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    cached_file,
+    find_adapter_config_file,
+)
 
 from .errors import MissingExtraError, UserError, damage
 from .files import check_nesting, inside, read_json
+from .limits import check_adapter, check_settings, check_tokenizer
 from .model.configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
 from .model.text_rules_vanilla_transformer import Directions
 
@@ -56,8 +65,6 @@ _WITHOUT_EFFECT = {
 _LARGEST_DECAY = 1.9  # whose powers are finite for a thousand tokens
 _MAX_LENGTH = 10_000  # tokens
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
-# fields of an adapter with which PEFT would import a module, or read files or models elsewhere
-_ADAPTERS_ELSEWHERE = ("megatron_config", "adapters", "shadow_model", "prompt_tuning_init_state_dict_path")
 _MAX_LABELS = 1000  # a translation model has none
 
 
@@ -95,6 +102,7 @@ def read_model_type(name: str) -> str:
     Raises:
         OSError: If it cannot be read, or the configuration cannot be that of a translation model.
     """
+    _check_settings(name, CONFIG_NAME)
     with loading_errors(name):
         fields, _ = PreTrainedConfig.get_config_dict(name)
         labels = fields.get("num_labels")
@@ -123,6 +131,11 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises:
         OSError: If it cannot be loaded.
     """
+    _check_settings(name, "tokenizer_config.json")
+    _check_settings(name, "special_tokens_map.json")
+    with loading_errors(name):
+        if file := _find_file(name, "tokenizer.json"):
+            check_tokenizer(file)
     tokenizer = load(AutoTokenizer, name)
     with loading_errors(name):
         check_nesting(tokenizer.init_kwargs)
@@ -135,6 +148,23 @@ def _check_model_type(model_type: str, name: str) -> None:
     if model_type != VanillaTransformerConfig.model_type:
         hint = f"; convert it with `vanilla-transformer convert {name} OUT`" if model_type == "marian" else ""
         raise UserError(f"{name} is a {model_type} model, not a vanilla_transformer model{hint}.")
+
+
+def _find_file(name: str, file: str) -> Path | None:
+    """Return a file of a model, a local folder or a repository on the Hub, or None if it has none."""
+    path = cached_file(name, file, _raise_exceptions_for_missing_entries=False)
+    return Path(path) if path else None
+
+
+def _check_settings(name: str, file: str) -> None:
+    """Check a file of a model as `check_settings` does, if the model has it.
+
+    Raises:
+        OSError: If the model cannot be found, or the file is too large.
+    """
+    with loading_errors(name, file):
+        if path := _find_file(name, file):
+            check_settings(path)
 
 
 def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGeneration":
@@ -153,6 +183,10 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
         base = _read_adapter(name, adapter) if adapter else name
     # fail early, before memory is allocated for the weights
     config = load_config(base)
+    if adapter:
+        with loading_errors(name, "adapter_config.json"):
+            check_adapter(Path(adapter), config.d_model)
+    _check_settings(base, GENERATION_CONFIG_NAME)
     with loading_errors(base):
         # before transformers would take others
         find_weights(base)
@@ -170,9 +204,6 @@ def _read_adapter(name: str, config_file: str) -> str:
         ValueError: If it would, or the name is missing.
     """
     fields = read_json(Path(config_file))
-    for field in _ADAPTERS_ELSEWHERE:
-        if fields.get(field):
-            raise UserError(f"its adapter_config.json has {field}, which names code or other files; remove it")
     base = fields.get("base_model_name_or_path")
     if not isinstance(base, str):
         raise UserError("its adapter_config.json has no base_model_name_or_path")
@@ -183,6 +214,8 @@ def _read_adapter(name: str, config_file: str) -> str:
 
 def load_complete(auto_class: Any, name: str, exact: bool = False, **kwargs) -> Any:
     """Return the model `name`, after checking that its weights are complete, and if `exact`, that there are no others.
+
+    It does not depend on its files any more.
 
     Raises:
         OSError: If it cannot be loaded, or they are not.
@@ -195,6 +228,9 @@ def load_complete(auto_class: Any, name: str, exact: bool = False, **kwargs) -> 
         if tensors := sorted(report[kind]):
             details = f"{problem.format(len(tensors))}, for example {tensors[0]}"
             raise OSError(f"Cannot load {name}: its weights {details}. Download or save the model again.")
+    # transformers maps the file into memory, so that who replaces or truncates it changes or ends this process
+    for tensor in chain(model.parameters(), model.buffers()):
+        tensor.data = tensor.data.clone()
     return model
 
 

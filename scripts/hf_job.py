@@ -4,7 +4,7 @@
 #   "accelerate>=1.10",
 #   "datasets>=5.0.1",
 #   "evaluate>=0.4.5",
-#   "filelock>=3.20.3",
+#   "filelock>=3.24.3",
 #   "huggingface-hub>=1.4",
 #   "jinja2>=3.1.6",
 #   "numpy>=1.26",

@@ -116,6 +116,17 @@ def test_errors_of_workers_are_reduced_to_one_line(text, line):
     assert _one_line(ValueError(text)) == line
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (PermissionError(13, "Permission denied", "model/config.json"), "Permission denied: 'model/config.json'"),
+        (OSError("Cannot load model: [Errno 37] No locks available"), "Cannot load model: No locks available"),
+    ],
+)
+def test_errors_of_the_operating_system_are_printed_without_their_numbers(error, line):
+    assert _one_line(error) == line
+
+
 def raise_in_worker(action):
     """Call a function in another process, as corpus jobs do."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:

@@ -1,8 +1,12 @@
+import errno
 import hashlib
 import json
+import os
 import resource
 import subprocess
 import sys
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +21,7 @@ from hf_vanilla_transformer.files import (
     MAX_NESTING,
     checksum,
     import_extra,
+    locking,
     new_folder,
     read_json,
     read_yaml,
@@ -238,6 +243,170 @@ def test_a_new_folder_is_made_in_an_empty_mount_point(tmp_path):
         assert [file.name for file in disk.iterdir()] == ["config.json"]
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    """The calls that decide what a power cut leaves, in order: what is synced, and what gets which name."""
+    calls = []
+    sync, replace = os.fsync, Path.replace
+
+    def note_sync(descriptor: int) -> None:
+        calls.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        sync(descriptor)
+
+    def note_replace(source: Path, target: Path) -> Path:
+        calls.append(("name", target.name))
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "replace", note_replace)
+    return calls
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_the_name_before_the_next_file(disk, tmp_path):
+    write_whole(tmp_path / "part", "text", shared=True)
+    write_whole(tmp_path / "note", "part is complete")
+    (temporary, *part), note = disk[:3], disk[3:]
+    assert temporary[0] == "sync"
+    assert temporary[1].startswith("part.")
+    assert part == [("name", "part"), ("sync", tmp_path.name)]
+    assert note == [("sync", "note.unfinished"), ("name", "note"), ("sync", tmp_path.name)]
+
+
+@pytest.mark.parametrize("context", [new_folder, replacing_files])
+def test_all_files_of_a_folder_are_on_the_disk_before_the_first_name(context, disk, tmp_path):
+    with context(tmp_path / "model") as unfinished:
+        (unfinished / "config").mkdir()
+        for name in ("a", "b", "config/c"):
+            (unfinished / name).write_text(name)
+    groups = [(kind, sorted(name for _, name in calls)) for kind, calls in groupby(disk, itemgetter(0))]
+    contents, *names = groups
+    assert contents[0] == "sync"
+    assert {"a", "b", "c"} <= {*contents[1]}
+    if context is new_folder:
+        assert names == [("name", ["model"]), ("sync", [tmp_path.name])]
+    else:
+        assert names == [("name", ["a", "b", "c"]), ("sync", ["config", "model"])]
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_that_cannot_sync_is_written_to_without(code, tmp_path, monkeypatch):
+    def refuse(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write_whole(tmp_path / "file", "text")
+    assert (tmp_path / "file").read_text() == "text"
+
+
+@pytest.mark.parametrize(("code", "reason"), [(errno.EIO, "Input/output error"), (errno.ENOSPC, "No space left")])
+def test_what_cannot_be_synced_gets_no_name(code, reason, tmp_path, monkeypatch):
+    """A network file system reports a full disk only then."""
+
+    def fail(descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=f"{reason}.*file|file.*{reason}"):
+        write_whole(tmp_path / "file", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+HOLDER = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+if {code}:
+    import fcntl
+    def refuse(*args):
+        raise OSError({code}, os.strerror({code}))
+    fcntl.flock = refuse
+from hf_vanilla_transformer.files import locking
+with locking(Path({lock!r}), "busy"):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=[0, errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP], ids=["flock", "ENOSYS", "ENOLCK", "ENOTSUP"])
+def lock(request, tmp_path, monkeypatch):
+    """The file of a lock, on a file system where flock succeeds or fails with an error."""
+
+    def refuse(*args):
+        raise OSError(request.param, os.strerror(request.param))
+
+    if request.param:
+        monkeypatch.setattr("fcntl.flock", refuse)
+    return Lock(tmp_path / "run.lock", request.param)
+
+
+class Lock:
+    def __init__(self, file: Path, code: int):
+        self.file = file
+        self.code = code
+
+    def hold(self) -> subprocess.Popen:
+        """Start a process that holds it until its input ends."""
+        root = str(Path(files.__file__).parents[1])
+        words = [sys.executable, "-c", HOLDER.format(root=root, code=self.code, lock=str(self.file))]
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "locked\n"
+        return process
+
+
+def test_a_lock_refuses_other_processes_until_its_own_ends(lock):
+    with lock.hold() as holder:
+        with pytest.raises(ValueError, match=r"^busy") as error, locking(lock.file, "busy"):
+            pass
+        # deleting the file of a lock of the operating system would admit two processes
+        assert ("delete" in str(error.value)) == bool(lock.code)
+        holder.stdin.close()
+        assert holder.wait(timeout=60) == 0
+    with locking(lock.file, "busy"), pytest.raises(ValueError, match=r"^busy"), locking(lock.file, "busy"):
+        pass
+    assert not lock.file.exists()
+
+
+def test_a_killed_process_leaves_no_lock_that_blocks(lock):
+    with lock.hold() as holder:
+        holder.kill()
+        holder.wait(timeout=60)
+    assert lock.file.exists()
+    with locking(lock.file, "busy"):
+        pass
+    assert not lock.file.exists()
+
+
+def test_the_error_of_a_lock_held_by_another_machine_says_which_file_to_delete(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    (tmp_path / "run.lock").write_text("1\nelsewhere\n")
+    message = f"busy If no process is using it any more, delete {tmp_path / 'run.lock'}."
+    with pytest.raises(ValueError, match=message), locking(tmp_path / "run.lock", "busy"):
+        pass
+    (tmp_path / "run.lock").unlink()
+    with locking(tmp_path / "run.lock", "busy"):
+        pass
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_of_two_processes_that_write_a_new_folder_only_one_succeeds(exists, tmp_path):
+    target = tmp_path / "model"
+    if exists:
+        target.mkdir()
+
+    def write_twice() -> None:
+        with new_folder(target) as first, new_folder(target) as second:
+            (first / "weights").write_text("first")
+            (second / "weights").write_text("second")
+
+    with pytest.raises(ValueError, match=r"model is in use: choose|Another process is writing to .*model; wait"):
+        write_twice()
+    assert [file.read_text() for file in target.iterdir()] == ([] if exists else ["second"])
+    assert list(tmp_path.iterdir()) == [target]
 
 
 READERS = {"x.json": read_json, "x.yaml": read_yaml}

@@ -1,26 +1,29 @@
 """Untrusted models: their code never runs, and damaged files cause a one-line error."""
 
 import ast
+import base64
 import errno
 import json
 import os
+import re
 import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from export_models import check_independence_of_files
 from forked_python import forked_python
-from peft import LoraConfig, get_peft_model
+from peft import AdaLoraConfig, BOFTConfig, IA3Config, LoHaConfig, LoraConfig, VeraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from small import write_moses
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import loading, train_tokenizer
+from hf_vanilla_transformer import limits, loading, train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.inference.ensemble import Ensemble
-from hf_vanilla_transformer.loading import load_model
+from hf_vanilla_transformer.loading import load_model, load_tokenizer
 
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
 FOREIGN = """
@@ -245,7 +248,7 @@ def test_an_adapter_names_no_code_and_no_other_files(field, folder, tmp_path):
     adapted = get_peft_model(load_model(str(folder)), LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM"))
     adapted.save_pretrained(tmp_path / "adapter")
     change_json("adapter_config.json", **ELSEWHERE[field])(tmp_path / "adapter")
-    with pytest.raises(OSError, match=f"its adapter_config.json has {field}, which names code or other files"):
+    with pytest.raises(OSError, match=f"in its adapter_config.json, {field} names code or other files"):
         load_model(str(tmp_path / "adapter"))
 
 
@@ -255,6 +258,137 @@ def test_pickled_adapters_are_never_loaded(folder, tmp_path):
     adapted.save_pretrained(tmp_path / "adapter", safe_serialization=False)
     with pytest.raises(OSError, match=r"it has no adapter_model\.safetensors, and other weights"):
         load_model(str(tmp_path / "adapter"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["one file", "several files", "an adapter", "half precision"])
+def test_a_loaded_model_does_not_depend_on_its_files(kind, folder, tmp_path):
+    """A new model is copied over one that is served."""
+    loaded = load_model(str(folder))
+    if kind == "several files":
+        loaded.save_pretrained(tmp_path / kind, max_shard_size="20KB")
+    elif kind == "an adapter":
+        lora = LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM", init_lora_weights=False)
+        get_peft_model(loaded, lora).save_pretrained(tmp_path / kind)
+    else:
+        loaded.to(torch.bfloat16 if kind == "half precision" else torch.float32).save_pretrained(tmp_path / kind)
+    check_independence_of_files(tmp_path / kind, load_model(str(tmp_path / kind)).eval())
+
+
+BOMBS = {
+    "config.json": "in its config.json, it has 5,0.. settings, more than 1,000; remove the",
+    "generation_config.json": "in its generation_config.json, it has 5,0.. settings",
+    "tokenizer_config.json": "in its tokenizer_config.json, it has 5,0.. settings",
+}
+
+
+@pytest.mark.parametrize("file", BOMBS)
+def test_thousands_of_unknown_settings_are_refused_before_transformers_compares_them(file, folder):
+    change_json(file, **{f"unknown_{i}": i for i in range(5000)})(folder)
+    with pytest.raises(OSError, match=BOMBS[file]):
+        (load_tokenizer if file.startswith("tokenizer") else load_model)(str(folder))
+
+
+def test_settings_are_not_read_beyond_their_limit(folder):
+    change_config(unknown="x" * limits.MAX_SETTINGS_BYTES)(folder)
+    with pytest.raises(OSError, match=r"in its config\.json, larger than 4,194,304 bytes"):
+        load_model(str(folder))
+
+
+DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+SPREAD = {"type": "Replace", "pattern": {"Regex": ""}, "content": "a" * 2000}
+TABLE = base64.b64encode((0).to_bytes(4, "little") + b"x" * 2000 + b"\0").decode()
+REPEATED = [{"Sequence": {"id": "A", "type_id": 0}}] * 2000
+LONG_TOKEN = {"</s>": {"id": "</s>", "ids": [2] * 2000, "tokens": ["</s>"] * 2000}}
+
+
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [
+        ("normalizer", {"type": "Sequence", "normalizers": [DOUBLE] * 33}),
+        ("normalizer", {"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [DOUBLE] * 3}] * 4}),
+        ("normalizer", SPREAD),
+        ("normalizer", {"type": "Prepend", "prepend": "a" * 2000}),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": TABLE}),
+        ("decoder", {"type": "Sequence", "decoders": [DOUBLE] * 33}),
+        ("post_processor", {"type": "TemplateProcessing", "single": REPEATED, "special_tokens": {}}),
+        (
+            "post_processor",
+            {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "</s>", "type_id": 0}}],
+                "special_tokens": LONG_TOKEN,
+            },
+        ),
+    ],
+)
+def test_a_tokenizer_that_makes_a_text_a_thousand_times_as_long_is_refused(part, content, folder):
+    change_json("tokenizer.json", **{part: content})(folder)
+    with pytest.raises(OSError, match=f"its {part} can make a text .* times as long, more than 1,000 times"):
+        load_tokenizer(str(folder))
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram", "word", "char"])
+def test_the_tokenizers_of_this_package_are_within_the_limit(model, tmp_path):
+    train_tokenizer(["a dog"] * 9, 260, model, "nfkc").save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path))("a dog")["input_ids"]
+
+
+@pytest.fixture
+def adapter(folder, tmp_path):
+    lora = LoraConfig(target_modules=["q_proj"], task_type="SEQ_2_SEQ_LM")
+    get_peft_model(load_model(str(folder)), lora).save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"r": 4_000_000}, "r must be at most 1,024, but is 4000000"),
+        ({"rank_pattern": {"q_proj": 10**9}}, "rank_pattern must be at most 1,024"),
+        ({"peft_type": "LOHA", "r": 4_000_000}, "r must be at most 1,024"),
+        ({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 10**9}, "num_virtual_tokens must be at most 100,000"),
+        ({"target_modules": "(a+)+$"}, "target_modules must be names of modules or a short regular expression"),
+        ({"exclude_modules": "(.|[a-z])*$"}, "exclude_modules must be names"),
+        ({"modules_to_save": ["(?:.|[a-z])" * 20]}, "modules_to_save must be names"),
+        ({"rank_pattern": {".*" * 20 + "x": 2}}, "rank_pattern must be names"),
+        ({"target_modules": [f"module_{i}" for i in range(5000)]}, "target_modules must have at most 1,000 entries"),
+        ({"trainable_token_indices": [2] * 5000}, "trainable_token_indices must have at most 1,000 entries"),
+        ({"init_lora_weights": "pissa_niter_1000000000"}, "init_lora_weights must be a name"),
+        ({"layer_replication": [[0, 2]] * 9}, "layer_replication names code or other files, or copies layers"),
+    ],
+)
+def test_an_adapter_that_would_take_memory_or_time_beyond_its_model_is_refused(changes, message, adapter):
+    change_json("adapter_config.json", **changes)(adapter)
+    with pytest.raises(OSError, match=f"in its adapter_config.json, {re.escape(message)}"):
+        load_model(str(adapter))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "config",
+    [
+        LoHaConfig(r=4, target_modules=["q_proj", "fc1"]),
+        IA3Config(target_modules=["k_proj", "v_proj", "fc2"], feedforward_modules=["fc2"]),
+        AdaLoraConfig(init_r=6, total_step=1_000_000, tfinal=300_000, target_modules=["q_proj"]),
+        BOFTConfig(boft_block_size=4, target_modules=["q_proj"]),
+        VeraConfig(r=8, projection_prng_key=10**9, target_modules=["q_proj"]),
+    ],
+    ids=lambda config: type(config).__name__,
+)
+def test_other_adapters_than_lora_load(config, folder, tmp_path):
+    adapted = get_peft_model(load_model(str(folder)), config)
+    adapted.save_pretrained(tmp_path / "adapter")
+    assert load_model(str(tmp_path / "adapter"))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("modules", [r".*encoder.*\.(q_proj|v_proj)", "all-linear", ["fc1", "q_proj"]])
+def test_usual_ways_to_choose_the_modules_of_an_adapter_load(modules, folder, tmp_path):
+    lora = LoraConfig(target_modules=modules, task_type="SEQ_2_SEQ_LM")
+    get_peft_model(load_model(str(folder)), lora).save_pretrained(tmp_path / "adapter")
+    assert load_model(str(tmp_path / "adapter"))
 
 
 @pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])

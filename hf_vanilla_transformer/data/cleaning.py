@@ -4,10 +4,11 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from datasets import Dataset
@@ -18,7 +19,10 @@ from ..files import checksum
 from .formats import DataError
 from .languages import is_other_language
 
+Item = TypeVar("Item")
 VERSION = checksum(Path(__file__))  # part of the cache keys, so that changed code cleans the text again
+_CHARACTERS_TOKENISED = 1 << 20  # at a time; a tokenizer needs some 150 bytes for each
+_BYTES_READ = 1 << 26  # of text at a time
 MIN_PAIRS_PER_PROCESS = 50_000  # fewer pairs are tokenised in less time than it takes to start a process
 # The reasons to drop a pair, in the order in which they are checked; duplicates are found last, among all pairs.
 DROP_REASONS = ("blank side", "too long", "length ratio", "markup", "language", "excluded", "duplicate")
@@ -66,8 +70,8 @@ def clean_batch(
         excluded: sentences whose pairs are dropped; white space around a side is ignored.
 
     Returns:
-        "input_ids" and "labels"; their lengths as "source_length" and "target_length"; and "drop", an index into
-        `DROP_REASONS` or -1.
+        "input_ids" and "labels", empty if too long; their lengths as "source_length" and "target_length"; and "drop",
+        an index into `DROP_REASONS` or -1.
     """
     max_length = min(max_tokens, cleaning.max_sentence_tokens) if cleaning else max_tokens
 
@@ -89,14 +93,47 @@ def clean_batch(
     targets = [text or "" for text in batch["target"]]
 
     # Not verbose: a long side is counted here, and no reason for a warning of transformers.
-    rows = {"input_ids": tokenizer(sources, verbose=False)["input_ids"]}
-    rows["labels"] = tokenizer(text_target=targets, verbose=False)["input_ids"]
-    rows["source_length"] = list(map(len, rows["input_ids"]))
-    rows["target_length"] = list(map(len, rows["labels"]))
+    rows: dict[str, list] = {}
+    rows["input_ids"], rows["source_length"] = _tokenize(
+        sources, lambda texts: tokenizer(texts, verbose=False), max_length
+    )
+    rows["labels"], rows["target_length"] = _tokenize(
+        targets, lambda texts: tokenizer(text_target=texts, verbose=False), max_length
+    )
     lengths = zip(rows["source_length"], rows["target_length"], strict=True)
     reasons = map(drop_reason, zip(sources, targets, strict=True), lengths)
     rows["drop"] = [-1 if reason is None else DROP_REASONS.index(reason) for reason in reasons]
     return rows
+
+
+def _tokenize(
+    texts: Sequence[str], encode: Callable[[list[str]], Mapping[str, list]], max_length: int
+) -> tuple[list[list[int]], list[int]]:
+    """Return the tokens of each text, none for a text that is too long, and the number of tokens of each."""
+    tokens: list[list[int]] = []
+    lengths: list[int] = []
+    for portion in portions(texts, len, _CHARACTERS_TOKENISED):
+        for ids in encode(portion)["input_ids"]:
+            lengths.append(len(ids))
+            tokens.append(ids if len(ids) <= max_length else [])
+    return tokens, lengths
+
+
+def portions(
+    items: Iterable[Item], size: Callable[[Item], int], total: int, count: int | None = None
+) -> Iterator[list[Item]]:
+    """Yield consecutive items in lists, each with at most `count` items of a total size of at most `total`, or one."""
+    portion: list[Item] = []
+    filled = 0
+    for item in items:
+        if portion and (filled + size(item) > total or len(portion) == count):
+            yield portion
+            portion = []
+            filled = 0
+        portion.append(item)
+        filled += size(item)
+    if portion:
+        yield portion
 
 
 def _tokenize_batch(batch: dict[str, list], version: str, **settings) -> dict[str, list]:
@@ -143,6 +180,8 @@ def tokenize_pairs(
     tokens = pairs.map(
         partial(_tokenize_batch, tokenizer=tokenizer, max_tokens=max_tokens, cleaning=cleaning, version=VERSION),
         batched=True,
+        # the number that is usual for `datasets`, fewer of very long texts
+        batch_size=max(1, min(1000, _BYTES_READ * len(pairs) // max(1, pairs.data.nbytes))),
         remove_columns=pairs.column_names,
         num_proc=processes if processes > 1 else None,
         desc="Tokenising",

@@ -8,13 +8,14 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import UserError
@@ -23,6 +24,9 @@ from .foreign_files import FORMATS, SEPARATORS, ExchangeError, decode
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
 MAX_LINE_BYTES = 1 << 20
+_MAX_EXPANSION = 1000  # how many times as large as its file a text may be; usual compression saves 5 to 50 times
+_MIN_EXPANDED = 1 << 27  # bytes of a text that may be any number of times as large as its file
+_BYTES_READ = 1 << 26  # of expanded text at a time
 _TRANSLATE_AGAIN = "translate again into a new folder"
 _DIRECTED_KEYS = ("source", "target", "source_lang", "target_lang")
 COMPRESSIONS = (".gz", ".zst")
@@ -219,13 +223,15 @@ def json_texts(where: str, row: dict, keys: tuple[str, ...]) -> list[str]:
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
-    """Open a Parquet file.
+    """Open a Parquet file. Equal texts that it stores once are one text in memory as well, until they are used.
 
     Raises:
         DataError: if it is none.
     """
     try:
-        return pq.ParquetFile(path)
+        schema = pq.read_metadata(path).schema
+        columns = [schema.column(i) for i in range(len(schema.names))]
+        return pq.ParquetFile(path, read_dictionary=[c.path for c in columns if c.physical_type == "BYTE_ARRAY"])
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
 
@@ -237,15 +243,17 @@ def parquet_objects(path: str, languages: tuple[str, ...], groups: Sequence[int]
         groups: the row groups to read; by default all.
 
     Raises:
-        DataError: if a column is missing, or the file is damaged.
+        DataError: if a column is missing, or the file is damaged, or expands to far more text than its size.
     """
     with open_parquet(path) as file:
         columns = {column.name: column.type for column in file.schema_arrow}
         wanted = list(languages)
+        batch_size = 1 << 16
         nested = columns.get("translation", pa.null())
         if pa.types.is_map(nested):
-            # its keys are in the rows
+            # its keys are in the rows, and its texts are expanded for all rows of a batch at once
             wanted = ["translation"]
+            batch_size = 64
         elif pa.types.is_struct(nested):
             columns = {f"translation.{part.name}": part.type for part in nested}
             wanted = [f"translation.{language}" for language in languages]
@@ -253,11 +261,55 @@ def parquet_objects(path: str, languages: tuple[str, ...], groups: Sequence[int]
             if column not in columns:
                 raise DataError(f"{path} has no column {column!r}; its columns are {', '.join(columns)}.")
         try:
-            for batch in file.iter_batches(row_groups=groups, columns=wanted):
+            numbers = range(file.num_row_groups) if groups is None else groups
+            # one at a time, as Arrow joins no nested columns of several
+            batches = (batch for number in numbers for batch in file.iter_batches(batch_size, [number], wanted))
+            for batch in _expanded(batches, path):
                 yield from batch.to_pylist(maps_as_pydicts="strict")
         except (pa.ArrowException, OSError, KeyError) as error:
             # KeyError: a map with a key twice
             raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _expanded(batches: Iterable[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file in batches of bounded size, in which equal texts are repeated.
+
+    Raises:
+        DataError: if they are more text than a file of this size has.
+    """
+    most = max(_MIN_EXPANDED, _MAX_EXPANSION * Path(path).stat().st_size)
+    total = 0
+    for batch in batches:
+        plain = pa.schema([field.with_type(_without_dictionary(field.type)) for field in batch.schema])
+        rows = max(1, _BYTES_READ // max(1, sum(map(_longest, batch.columns))))
+        for start in range(0, batch.num_rows, rows):
+            part = batch.slice(start, rows).cast(plain)
+            total += part.nbytes
+            if total > most:
+                problem = f"repeats its texts so often that they exceed {most:,} bytes"
+                raise DataError(f"{path} {problem}; remove the repetitions.")
+            yield part
+
+
+def _longest(column: pa.Array) -> int:
+    """Return the number of bytes of the longest text in a column of texts that are stored once."""
+    if pa.types.is_dictionary(column.type):
+        return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
+    if pa.types.is_struct(column.type):
+        return sum(map(_longest, column.flatten()))
+    # of a map with the keys of a row
+    return 2 * _longest(column.items) if pa.types.is_map(column.type) else 0
+
+
+def _without_dictionary(type: pa.DataType) -> pa.DataType:
+    """Return the type of a column in which every text is written out."""
+    if pa.types.is_dictionary(type):
+        return type.value_type
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(_without_dictionary(field.type)) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(type.key_type, _without_dictionary(type.item_type))
+    return type
 
 
 def _parquet_rows(files: tuple[str, ...], languages: tuple[str, ...]) -> Iterator[Row]:

@@ -2,17 +2,16 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 
 import torch
 from accelerate.utils import gather_object
-from filelock import FileLock, Timeout
 from transformers import IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
 from ..data.tokenizer import check_tokenizer, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..errors import UserError
-from ..files import SETTINGS, STATE, check_folder, read_json, weight_files
+from ..files import SETTINGS, STATE, check_folder, locking, read_json, weight_files
 from ..flags import Decides, Settings
 from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -31,7 +30,7 @@ _DIGESTS = (TEXT, VALIDATION)  # of texts, known once these have been read
 
 @contextmanager
 def one_run(folder: str | Path) -> Iterator[None]:
-    """Lock `folder` for a single run; the lock is released even if its process is killed.
+    """Lock `folder` for a single run, as `locking`.
 
     Raises:
         ValueError: if another run is using the folder, or it is a file.
@@ -39,19 +38,13 @@ def one_run(folder: str | Path) -> Iterator[None]:
     folder = Path(folder)
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "run.lock")
+    busy = f"Another run is using {folder}; wait until it ends or choose another folder."
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(f"Another run is using {folder}; wait until it ends or choose another folder.") from None
-    try:
-        yield
+        with locking(folder / "run.lock", busy):
+            yield
     finally:
-        # Deleted while it is still locked, so that the file of a run that starts now is not the one deleted
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-        # A run that was refused leaves no trace
-        if not any(folder.iterdir()):
+        # A run that was refused leaves no trace; a folder that is not empty is not removed
+        with suppress(OSError):
             folder.rmdir()
 
 

@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from ..data.batching import MaxTokensBatchSampler, Seq2SeqCollator, as_rows, by_name, sized_rows
 from ..errors import UserError, checking_settings
-from ..files import STATE, replacing, replacing_files, write_failure
+from ..files import STATE, move_into_place, replacing, replacing_files, write_failure
 from ..loading import loading_errors
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
@@ -312,7 +312,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         return hub.push(folder, str(self.hub_model_id), details, token=token or self.args.hub_token, **commit)
 
     def _save_checkpoint(self, model, trial):
-        """Write a checkpoint to a temporary folder and then rename it, so that every named checkpoint is complete.
+        """Write a checkpoint to a temporary folder and then move it into place, so that each named one is complete.
 
         The best checkpoint is kept in addition to the newest `save_total_limit`, so that these can all be averaged.
         """
@@ -342,7 +342,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
                 write_checksums(unfinished)
                 # a damaged one of the same name
                 shutil.rmtree(checkpoint, ignore_errors=True)
-                unfinished.replace(checkpoint)
+                move_into_place({unfinished: checkpoint})
         except (OSError, RuntimeError, SafetensorError) as error:
             reason = write_failure(error) or error
             raise OSError(f"Cannot write {checkpoint}: {reason}. Earlier checkpoints are intact.") from error

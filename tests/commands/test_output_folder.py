@@ -3,6 +3,7 @@
 import re
 import resource
 import shutil
+import subprocess
 from dataclasses import fields
 from typing import get_type_hints
 
@@ -71,6 +72,33 @@ def test_a_full_disk_is_one_line_and_the_same_command_succeeds_later(verb, saved
     assert verb == "train" or not (saved.folder / "out").exists()
     assert not list(saved.folder.glob("*.unfinished"))
     assert main(words(verb, "out")) == 0
+
+
+@pytest.fixture
+def read_only(saved):
+    """A disk that cannot be written to."""
+    (saved.folder / "disk").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", saved.folder / "disk"]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield
+    subprocess.run(["umount", saved.folder / "disk"], check=True)
+
+
+@pytest.mark.parametrize("output", ["disk", "disk/out"])
+@pytest.mark.parametrize("verb", sorted(COMMANDS))
+def test_a_read_only_disk_is_one_line_without_the_number_of_an_error(
+    verb, output, saved, read_only, monkeypatch, capsys
+):
+    monkeypatch.chdir(saved.folder)
+    shutil.copytree("model", "run/checkpoint-1")
+    (saved.folder / "page.html").write_text("<p>a dog</p>")
+    assert main(words(verb, output)) == 1
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vanilla-transformer: ")]
+    assert len(errors) == 1
+    assert "Read-only file system" in errors[0]
+    assert "disk" in errors[0]
+    assert "Errno" not in errors[0]
 
 
 def test_an_average_of_a_run_with_a_damaged_record_leaves_no_folder(saved, monkeypatch, capsys):

@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data import cleaning, formats, source
-from hf_vanilla_transformer.data.cleaning import Cleaning, describe_drops, tokenize_pairs
+from hf_vanilla_transformer.data.cleaning import Cleaning, clean_batch, describe_drops, portions, tokenize_pairs
 from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.source import TextFile
 
@@ -155,3 +155,27 @@ def test_changed_code_does_not_use_the_cache_of_the_old_code(tmp_path, monkeypat
 def test_a_ratio_that_would_drop_every_pair_or_none_is_rejected(ratio):
     with pytest.raises(ValueError, match="max_length_ratio must be at least 1, got"):
         Cleaning(256, ratio)
+
+
+def test_no_more_text_is_tokenised_at_once_than_the_limit_and_tokens_of_long_sides_are_not_kept(monkeypatch):
+    tokenizer = train_tokenizer(["a dog runs"] * 5, 300)
+    texts = ["a dog", "x" * 90, "a dog runs", "x" * 300, "a"]
+    expected = tokenizer(texts)["input_ids"]
+    sizes = []
+
+    def count(texts=None, text_target=None, **settings):
+        sizes.append(sum(map(len, texts or text_target)))
+        return tokenizer(texts, text_target=text_target, **settings)
+
+    monkeypatch.setattr(cleaning, "_CHARACTERS_TOKENISED", 100)
+    rows = clean_batch({"source": texts, "target": texts}, count, 50, None)
+    assert sizes == [95, 10, 300, 1] * 2
+    assert rows["source_length"] == rows["target_length"] == list(map(len, expected))
+    assert rows["input_ids"] == rows["labels"] == [ids if len(ids) <= 50 else [] for ids in expected]
+
+
+def test_portions_keep_the_order_and_both_limits():
+    assert list(portions("abcdefg", lambda _: 2, 6)) == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+    assert list(portions("abc", lambda _: 9, 6)) == [["a"], ["b"], ["c"]]
+    assert list(portions("abcde", lambda _: 0, 6, 2)) == [["a", "b"], ["c", "d"], ["e"]]
+    assert list(portions("", len, 6)) == []

@@ -4,6 +4,8 @@ import csv
 import gzip
 import json
 import os
+from collections import deque
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -375,3 +377,33 @@ def test_a_table_with_another_separator_says_which(tmp_path):
     (tmp_path / "t.csv").write_text("en;de\na;b\n")
     with pytest.raises(DataError, match=r"t.csv has no column 'en'; its columns are en;de.* separated by ';'"):
         TextFile(("en", "de"), str(tmp_path / "t.csv")).pairs()
+
+
+def _repeated(kind: str, count: int, text: str) -> pa.Table:
+    """Return a table of many rows, all of one text that is stored once."""
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([text]))
+    if kind == "columns":
+        return pa.table({"en": texts, "de": texts})
+    if kind == "struct":
+        return pa.table({"translation": pa.StructArray.from_arrays([texts, texts], ["en", "de"])})
+    both = pa.DictionaryArray.from_arrays(pa.array([0] * 2 * count, pa.int32()), pa.array([text]))
+    keys = pa.array(["en", "de"] * count)
+    return pa.table({"translation": pa.MapArray.from_arrays(range(0, 2 * count + 1, 2), keys, both)})
+
+
+@pytest.mark.parametrize("kind", ["columns", "struct", "map"])
+def test_a_parquet_file_that_repeats_a_text_is_refused_before_it_fills_the_memory(kind, tmp_path):
+    file = tmp_path / "bomb.parquet"
+    pq.write_table(_repeated(kind, 20_000, "x" * 1_000_000), file, compression="zstd")
+    assert file.stat().st_size < 3000
+    rows = iter(TextFile(("en", "de"), str(file)))
+    # of 2 MB each
+    with pytest.raises(DataError, match=r"bomb\.parquet repeats its texts so often that they exceed 134,217,728"):
+        deque(islice(rows, 100), maxlen=0)
+
+
+@pytest.mark.parametrize("kind", ["columns", "struct", "map"])
+def test_texts_that_a_parquet_file_stores_once_are_read_as_often_as_they_occur(kind, tmp_path):
+    file = tmp_path / "repeated.parquet"
+    pq.write_table(_repeated(kind, 300, "a dog"), file)
+    assert list(TextFile(("en", "de"), str(file))) == [{"source": "a dog", "target": "a dog"}] * 300

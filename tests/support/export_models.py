@@ -1,6 +1,7 @@
 """What the tests of exports have in common: sentences, variants of the model, and comparisons of outputs."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from peft import LoraConfig, get_peft_model
 
 from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.inference.exports import load_export
+from hf_vanilla_transformer.inference.runtime import Runtime
 from hf_vanilla_transformer.loading import load_model
 
 PHRASES = [phrase.en for phrase in splits()["test"][:60]]
@@ -77,3 +79,24 @@ def check_export_of_adapter(save_model, tokenizer, folder, format_name: str) -> 
     exported = load_export(str(folder / "adapter"), format_name).generate(sources, **settings)
     assert torch.equal(exported, adapted.eval().generate(input_ids=sources, **settings))
     assert not torch.equal(exported, load_model(str(base)).eval().generate(sources, **settings))
+
+
+def overwrite(folder: Path) -> None:
+    """Overwrite what a model has learned, in place, as `cp` and `rsync --inplace` do."""
+    weights = [file for pattern in ("*.safetensors", "*.bin", "*.data") for file in folder.glob(pattern)]
+    assert weights
+    for file in weights:
+        with file.open("r+b") as content:
+            content.write(bytes(file.stat().st_size))
+
+
+def check_independence_of_files(folder: Path, model: Runtime) -> None:
+    """Check that the output of a model that was loaded from a folder does not depend on its files any more."""
+    sources = torch.tensor([[token] * 6 for token in range(4, 100)])
+    settings = {"num_beams": 1, "max_new_tokens": 2}
+    # where a truncated file would end the process
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+    expected = model.generate(sources, **settings)
+    overwrite(folder)
+    assert torch.equal(model.generate(sources, **settings), expected)
+    assert not torch.equal(expected[:, 1:], expected[:1, 1:].expand_as(expected[:, 1:]))

@@ -1,4 +1,7 @@
-"""Verbs that are killed just before each file or folder that they put in place, and then run again."""
+"""Verbs that are killed just before each file or folder that they put in place, and then run again.
+
+A power cut is a kill after which what was not synced is lost, so the undisturbed runs also check what was.
+"""
 
 import os
 import signal
@@ -38,11 +41,31 @@ def _run(words: list[str], place: Path, survived: list[str] | None, log: Path) -
     os.chdir(ROOT)
     os.environ.update({"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"})
     renames = log.with_name("renames").open("w", buffering=1)
+    unsynced = log.with_name("unsynced").open("w", buffering=1)
+    synced: dict[int, int] = {}  # by inode: when it was changed before it was synced
+    sync = os.fsync
+    moved: set[Path] = set()  # folders with new names
+
+    def note_sync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        synced[status.st_ino] = status.st_mtime_ns
+        moved.difference_update([folder for folder in moved if folder.stat().st_ino == status.st_ino])
+        sync(descriptor)
+
+    os.fsync = note_sync
+
+    def check_synced(source: Path, target: Path) -> None:
+        for path in (source, *source.rglob("*")):
+            status = path.stat()
+            if synced.get(status.st_ino) != status.st_mtime_ns:
+                print(path, file=unsynced)
+        moved.add(target.parent)
 
     def on_event(event: str, args: tuple) -> None:
         # raised for os.replace as well, in every version of Python
         if event != "os.rename" or not (target := Path(args[1])).is_relative_to(place) or "unfinished" in str(target):
             return
+        check_synced(Path(args[0]), target)
         # a run writes its tokenizer at its start and at its end
         rename = f"{target.relative_to(place)}, {len(list(place.glob('checkpoint-[0-9]*')))} checkpoints"
         print(rename, file=renames)
@@ -53,7 +76,10 @@ def _run(words: list[str], place: Path, survived: list[str] | None, log: Path) -
 
     from hf_vanilla_transformer.cli import main
 
-    sys.exit(main(words))
+    status = main(words)
+    unsynced.writelines(f"{folder}\n" for folder in moved)
+    unsynced.close()
+    sys.exit(status)
 
 
 class Command:
@@ -75,6 +101,10 @@ class Command:
     def renames(self) -> list[str]:
         """The renames of the latest run, the last of which may have been prevented."""
         return self.log.with_name("renames").read_text().splitlines()
+
+    def unsynced(self) -> str:
+        """The files of the latest run that could be empty after a power cut, and the folders that could lack them."""
+        return self.log.with_name("unsynced").read_text()
 
     def output(self) -> dict[str, bytes]:
         """The files in the folder by path."""
@@ -121,6 +151,7 @@ def test_a_verb_killed_before_each_of_its_renames_ends_with_the_same_files(verb,
     for command in (undisturbed, killed):
         (command.place if folder == "empty" else command.place.parent).mkdir(parents=True)
     assert undisturbed.run() == 0, undisturbed.log.read_text()
+    assert not undisturbed.unsynced()
     survived: list[str] = []
     while (status := killed.run(survived)) == -signal.SIGKILL:
         survived.append(killed.renames()[-1])

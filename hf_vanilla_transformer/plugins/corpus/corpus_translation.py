@@ -28,6 +28,7 @@ from .spans import Span, check_language, cut, read_span
 
 _MAX_PROBLEMS = 5  # messages on unusable lines that are kept per task
 _NOTES = "tasks"
+_NEW_FOLDER = "translate into a new folder"
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,13 @@ class CorpusTranslation:
     seed: int | None = None
     options: JsonObject = field(default_factory=dict)
 
-    def run(self, sentences: list[str], number: int) -> list[Translation]:
-        """Return the translation of each sentence of task `number`, which decides what is sampled."""
-        translator = _load(self.models, self.backend, self.dtype)
+    def run(self, sentences: list[str], number: int, folder: Path) -> list[Translation]:
+        """Return the translation of each sentence of task `number`, which decides what is sampled.
+
+        Raises:
+            DataError: if the models are not those with which the job in `folder` started.
+        """
+        translator = _load(self.models, self.backend, self.dtype, folder)
         if self.seed is not None:
             set_seed(self.seed + number)
         return translator.translate(sentences, nbest=self.nbest, scores=self.scores, **self.options)
@@ -83,11 +88,21 @@ class CorpusTranslation:
 
 
 @lru_cache(1)
-def _load(models: tuple[str, ...], backend: str, dtype: str | None) -> Translator:
-    """Return the translator of some models, loaded once per process."""
+def _load(models: tuple[str, ...], backend: str, dtype: str | None, folder: Path) -> Translator:
+    """Return the translator of some models, loaded once per process.
+
+    Raises:
+        DataError: if they are not those with which the job in `folder` started.
+    """
     # there would be one per process
     logging.disable_progress_bar()
-    return Translator.load(models, backend, dtype)
+    translator = Translator.load(models, backend, dtype)
+    # afterwards, since files may be replaced at any time; the translator does not depend on them any more
+    expected = read_translation_manifest(folder)["settings"]["models"]
+    for name, identity in zip(models, expected, strict=True):
+        if _identify(name) != identity:
+            raise DataError(f"{name} has changed since this job started; restore it, or {_NEW_FOLDER}.")
+    return translator
 
 
 def recorded_dtype(output_dir: str) -> str | None:
@@ -124,7 +139,7 @@ class _Writer(NamedTuple):
         """Translate the span of a task and write its file, then its note."""
         file = task.span.file
         sentences, problems = read_span(task.span, self.translation.languages[0])
-        translations = self.translation.run(sentences, task.number)
+        translations = self.translation.run(sentences, task.number, self.folder)
         for i, found in enumerate(translations):
             if found.problem:
                 problems.append(f"{file}, line {task.span.first + i}: {found.problem}.")
@@ -175,6 +190,7 @@ class CorpusJob:
                 raise DataError(f"There are no lines in {', '.join(files)}.")
             manifest = self._folder.start(settings, models=names, spans=spans)
         self.manifest = manifest
+        self._files = files
         self.tasks = [Task(i, Span(files[file], *rest)) for i, (file, *rest) in enumerate(manifest["spans"])]
 
     def is_done(self, task: Task) -> bool:
@@ -196,9 +212,16 @@ class CorpusJob:
             yield task.span.lines
 
     def finish(self) -> JsonObject:
-        """Return the manifest, in which "whole" says whether every task is done; if so, there are totals as well."""
+        """Return the manifest, in which "whole" says whether every task is done; if so, there are totals as well.
+
+        Raises:
+            DataError: if a file has changed since the job started.
+        """
         if self.manifest["whole"] or not all(map(self.is_done, self.tasks)):
             return self.manifest
+        for file, identity in zip(self._files, self.manifest["settings"]["files"], strict=True):
+            if identify_text(file) != identity:
+                raise DataError(f"{file} has changed while it was translated; {_NEW_FOLDER}.")
         notes = [read_json(self._writer.note(task.number)) for task in self.tasks]
         totals = {
             "lines": sum(task.span.lines for task in self.tasks),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from transformers import PreTrainedTokenizerBase
 
-from ...data.cleaning import DROP_REASONS, Cleaning, clean_batch
-from ...data.formats import DataError
+from ...data.cleaning import DROP_REASONS, Cleaning, clean_batch, portions
+from ...data.formats import DataError, Row
 from ...data.shards import SCHEMA as SHARD_SCHEMA
+from ...data.shards import read_manifest
 from ...data.source import Source, text_to_exclude
 from ...files import checksum, replacing
 from ...loading import load_tokenizer
@@ -24,7 +25,8 @@ from .deduplication import digest, duplicates_of, find_duplicates, write_digests
 from .runner import damaged, read_note, write_json
 
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
-ROWS_PER_BATCH = 5000  # tokenised at a time, and written as one record batch
+ROWS_PER_BATCH = 5000  # tokenised at a time, and written as one record batch, fewer of very long texts
+CHARACTERS_PER_BATCH = 1 << 26
 WORK = "prepare-work"  # subfolder of temporary files, removed at the end
 
 
@@ -84,17 +86,27 @@ class PieceTasks(NamedTuple):
         return self.folder / f"shard-{piece.number:05}.arrow"
 
     def read(self, numbered: tuple[int, Source]) -> int:
-        """Read a source, with its number, into pieces."""
+        """Read a source, with its number, into pieces.
+
+        Raises:
+            DataError: If it has changed since the job started.
+        """
         number, source = numbered
         iterator = iter(source)
         counts: list[int] = []
         # compressed, because it is read only once; shards are not, so that training can map them into memory
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        while piece := list(islice(iterator, self.preparation.shard_pairs)):
+        for first in iterator:
+            piece = chain([first], islice(iterator, self.preparation.shard_pairs - 1))
             with _arrow_writer(self.file("text", number, len(counts)), _TEXT, options) as writer:
-                for start in range(0, len(piece), ROWS_PER_BATCH):
-                    writer.write_batch(pa.RecordBatch.from_pylist(piece[start : start + ROWS_PER_BATCH], _TEXT))
-            counts.append(len(piece))
+                counts.append(0)
+                for rows in portions(piece, _characters, CHARACTERS_PER_BATCH, ROWS_PER_BATCH):
+                    writer.write_batch(pa.RecordBatch.from_pylist(rows, _TEXT))
+                    counts[-1] += len(rows)
+        known = read_manifest(self.folder)["settings"]["files"]
+        local = [part for part in source.parts if not part.needs_network]
+        if not all(content in known for part in local for content in part.identity()):
+            raise DataError(f"{source.name} has changed while it was read; prepare it in a new folder.")
         # last, since it marks the task as done
         write_json(self.file("source", number, ending="json"), {"pairs": counts})
         return sum(counts)
@@ -178,6 +190,10 @@ class PieceTasks(NamedTuple):
         entry = {**counts, "drops": dict(drops), "bytes": shard.stat().st_size, "blake2b": checksum(shard)}
         write_json(shard.with_suffix(".json"), entry)
         return piece.pairs
+
+
+def _characters(row: Row) -> int:
+    return sum(map(len, row.values()))
 
 
 @lru_cache(1)

@@ -6,6 +6,8 @@ outputs of a graph say as much, for example "cache.self_attention_cache.layers.0
 """
 
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,8 +57,7 @@ class Graph:
         for part in (file.name, f"{file.name}.data"):
             inside(file.parent, part)
         check_graph(file)
-        runtime = import_extra("onnxruntime", "export")
-        self._session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self._session = _open(file, options)
         self._name = file.name
         self._inputs = {value.name: _place(value.name) for value in self._session.get_inputs()}
         # a decoder step also returns the keys and values of the source, which it was given
@@ -114,6 +115,18 @@ def _replace(cache: EncoderDecoderCache, place: _Place, tensor: torch.Tensor) ->
     if place.layer >= len(layers) or not layers[place.layer].is_initialized:
         own.update(tensor[:, :, :0], tensor[:, :, :0], place.layer)
     setattr(layers[place.layer], place.part, tensor)
+
+
+def _open(file: Path, options: Any) -> Any:
+    """Return the session of a graph, which does not depend on its files any more."""
+    runtime = import_extra("onnxruntime", "export")
+    # ONNX Runtime maps the weights into memory, so that who replaces or truncates them changes or ends this process
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as copy:
+        for part in (file, Path(f"{file}.data")):
+            if part.is_file():
+                shutil.copyfile(part, Path(copy, part.name))
+        # the system keeps a mapped file, even without a name
+        return runtime.InferenceSession(str(Path(copy, file.name)), options, providers=["CPUExecutionProvider"])
 
 
 def check_graph(file: Path) -> None:

@@ -40,6 +40,21 @@ def stamps(folder: Path, files: Iterable[Path] | None = None) -> dict[Path, int]
     return {file: file.stat().st_mtime_ns for file in found}
 
 
+def test_a_text_that_changes_while_it_is_read_is_named(sample_folder, sample_tokenizer, monkeypatch):
+    rows_of = TextFile.__iter__
+
+    def change_and_read(source):
+        yield from rows_of(source)
+        for language in LANGUAGES:
+            with Path(f"{source.path}.{language}").open("a") as file:
+                file.write("one more line\n")
+
+    monkeypatch.setattr(TextFile, "__iter__", change_and_read)
+    with pytest.raises(DataError, match="first has changed while it was read; prepare it in a new folder"):
+        prepare_sample(sample_folder, sample_tokenizer)
+    assert not list((sample_folder / "prepared").rglob("source-*.json"))
+
+
 # that two workers write the same shards is tested in tests/system/test_corpus_jobs.py
 def test_shards_contain_the_same_pairs_as_tokenize_pairs_in_the_same_order(sample_folder, sample_tokenizer):
     folder, manifest = prepare_sample(sample_folder, sample_tokenizer)

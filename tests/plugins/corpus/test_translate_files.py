@@ -4,9 +4,11 @@ import io
 import json
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
+from export_models import overwrite
 from search_models import nbest_lists
 from tokenizers.normalizers import NFKC
 
@@ -14,6 +16,8 @@ from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, t
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.inference.hardware import use_threads
+from hf_vanilla_transformer.inference.translator import Translator
+from hf_vanilla_transformer.plugins.corpus import corpus_translation
 
 
 @pytest.fixture
@@ -182,6 +186,55 @@ def test_a_job_knows_its_files_and_models_by_their_content(saved, corpus, capsys
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert corpus() == 1
     assert "different text or settings (files;" in last_error(capsys)
+
+
+@pytest.mark.parametrize("moment", ["before a worker loads it", "while a worker loads it"])
+def test_a_model_that_is_replaced_during_a_job_translates_nothing(moment, saved, corpus, capsys, monkeypatch):
+    load = Translator.load
+
+    def replace_and_load(*args):
+        translator = load(*args)
+        with (saved.folder / "model" / "model.safetensors").open("r+b") as file:
+            file.seek(-1000, os.SEEK_END)
+            file.write(bytes(1000))
+        return translator if moment.startswith("while") else load(*args)
+
+    # that of the worker, not the one that checks the flags
+    monkeypatch.setattr(corpus_translation, "Translator", SimpleNamespace(load=replace_and_load))
+    assert corpus() == 1
+    assert "model has changed since this job started; restore it, or translate into" in last_error(capsys)
+    assert not list((saved.folder / "out").glob("part-*"))
+
+
+def test_a_model_may_be_replaced_once_it_is_loaded(saved, corpus, monkeypatch):
+    assert corpus(name="undisturbed") == 0
+    write = corpus_translation._Writer.write
+    replaced = []
+
+    def write_and_replace(writer, task):
+        result = write(writer, task)
+        if not replaced:
+            replaced.append(overwrite(saved.folder / "model"))
+        return result
+
+    monkeypatch.setattr(corpus_translation._Writer, "write", write_and_replace)
+    assert corpus() == 0
+    assert replaced
+    assert read_parts(saved.folder / "out") == read_parts(saved.folder / "undisturbed")
+
+
+def test_a_text_that_changes_during_a_job_is_named_and_the_job_is_not_whole(saved, corpus, capsys, monkeypatch):
+    write = corpus_translation._Writer.write
+
+    def write_and_change(writer, task):
+        with (saved.folder / "a.txt").open("a") as file:
+            file.write("one more line\n")
+        return write(writer, task)
+
+    monkeypatch.setattr(corpus_translation._Writer, "write", write_and_change)
+    assert corpus() == 1
+    assert "a.txt has changed while it was translated; translate into a new folder." in last_error(capsys)
+    assert not json.loads((saved.folder / "out" / "translation.json").read_text())["whole"]
 
 
 def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from export_models import PHRASES, check_export_of_adapter
+from export_models import PHRASES, check_export_of_adapter, check_independence_of_files
 from forked_python import forked_python
 from small import write_moses
 
@@ -47,6 +47,12 @@ def test_impossible_export_is_a_clear_error_and_leaves_no_files(save_model, tmp_
 @pytest.mark.filterwarnings("ignore")  # of PEFT
 def test_an_export_of_an_adapter_translates_with_it(save_model, phrase_tokenizer, tmp_path):
     check_export_of_adapter(save_model, phrase_tokenizer, tmp_path, "ctranslate2")
+
+
+def test_a_loaded_export_does_not_depend_on_its_files(save_model, tmp_path):
+    _, folder = save_model()
+    export_model(str(folder), str(tmp_path / "export"), "ctranslate2")
+    check_independence_of_files(tmp_path / "export", load_export(str(tmp_path / "export"), "ctranslate2"))
 
 
 @pytest.mark.parametrize("exported", [True, False])

@@ -15,6 +15,7 @@ from export_models import (
     PHRASES,
     VARIANTS,
     check_export_of_adapter,
+    check_independence_of_files,
     count_equal,
     save_padded,
     without_special_tokens,
@@ -168,6 +169,11 @@ def test_export_of_a_trained_model_translates_the_same(trained_on_multi30k, tmp_
     assert capsys.readouterr().out.splitlines() == translate(model, tokenizer, sources[:20], num_beams=1)
     assert main(["translate", str(tmp_path / "onnx"), "--backend", "ctranslate2"]) == 1
     assert "is an export for onnx, not for ctranslate2" in capsys.readouterr().err
+
+
+def test_a_loaded_export_does_not_depend_on_its_files(export, tmp_path):
+    folder = shutil.copytree(export[1], tmp_path / "onnx")
+    check_independence_of_files(folder, OnnxModel(folder))
 
 
 def test_an_export_says_nothing_about_attention_so_that_words_stay_in_order(export):
