@@ -14,7 +14,7 @@ import pytest
 import torch
 from export_models import check_independence_of_files
 from forked_python import forked_python
-from peft import AdaLoraConfig, BOFTConfig, IA3Config, LoHaConfig, LoraConfig, VeraConfig, get_peft_model
+from peft import BOFTConfig, IA3Config, LoHaConfig, LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from small import write_moses
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
@@ -276,7 +276,7 @@ def test_a_loaded_model_does_not_depend_on_its_files(kind, folder, tmp_path):
 
 
 BOMBS = {
-    "config.json": "in its config.json, it has 5,0.. settings, more than 1,000; remove the",
+    "config.json": "in its config.json, it has 5,0.. settings, more than 1,000; remove those",
     "generation_config.json": "in its generation_config.json, it has 5,0.. settings",
     "tokenizer_config.json": "in its tokenizer_config.json, it has 5,0.. settings",
 }
@@ -371,9 +371,7 @@ def test_an_adapter_that_would_take_memory_or_time_beyond_its_model_is_refused(c
     [
         LoHaConfig(r=4, target_modules=["q_proj", "fc1"]),
         IA3Config(target_modules=["k_proj", "v_proj", "fc2"], feedforward_modules=["fc2"]),
-        AdaLoraConfig(init_r=6, total_step=1_000_000, tfinal=300_000, target_modules=["q_proj"]),
         BOFTConfig(boft_block_size=4, target_modules=["q_proj"]),
-        VeraConfig(r=8, projection_prng_key=10**9, target_modules=["q_proj"]),
     ],
     ids=lambda config: type(config).__name__,
 )
