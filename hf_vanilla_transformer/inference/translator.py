@@ -23,13 +23,13 @@ from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
 from ..plugins import DOCUMENTS, load
-from .alignment import Links, align
+from .alignment import align
 from .ensemble import Ensemble
 from .exports import load_export, recognise
 from .parallel import MAX_TOKENS, default_max_tokens, is_faster_in_parallel, run_in_parallel
 from .precision import avoid_cudnn_attention, choose_dtype, default_device, named_dtype
 from .runtime import Runtime
-from .segments import Document
+from .segments import Document, Links
 
 Progress = Callable[[int], object]  # called after each batch with the number of sentences in it
 

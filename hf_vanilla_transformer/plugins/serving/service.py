@@ -10,8 +10,7 @@ from ...data.languages import probabilities
 from ...errors import UserError
 from ...files import import_extra
 from ...flags import Settings
-from ...inference.alignment import Links
-from ...inference.segments import Document
+from ...inference.segments import Document, Links
 from ...inference.translator import Translator
 from ...model.text_rules_vanilla_transformer import is_blank
 from .batcher import Batcher, Sentence
