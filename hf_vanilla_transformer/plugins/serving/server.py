@@ -29,7 +29,7 @@ from ...data.foreign_files import ExchangeError
 from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
 from .. import DOCUMENTS, find, load
-from .batcher import QueueFullError, RequestTooLargeError
+from .batcher import QueueFullError, RequestTooLargeError, longest_batch
 from .bodies import Body
 from .file_process import FileProcesses
 from .guard import Guard
@@ -166,9 +166,10 @@ class Server:
         app.post("/suggest", responses=errors)(self.suggest)
         app.get("/languages")(self.service.languages)
         app.get("/frontend/settings")(self.frontend_settings)
-        app.get("/health")(self.health)
-        # Starlette adds HEAD to every GET, but FastAPI does not.
-        app.head("/health", include_in_schema=False)(self.health)
+        for path, state in (("/health", self.health), ("/ready", self.ready)):
+            app.get(path, responses={503: errors[503]})(state)
+            # Starlette adds HEAD to every GET, but FastAPI does not.
+            app.head(path, include_in_schema=False)(state)
         app.get("/metrics", response_class=Response)(self.metrics.response)
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
@@ -279,7 +280,15 @@ class Server:
         }
 
     async def health(self) -> dict[str, str]:
-        """Return 200 while the server is running."""
+        """Return 200 while the server is running, 503 if it is about to end because a model has failed for good."""
+        if problem := self.service.problem(longest_batch(self.timeout)):
+            raise HTTPException(503, f"The server ends: {problem}.")
+        return {"status": "ok"}
+
+    async def ready(self) -> dict[str, str]:
+        """Return 200 if texts are translated, 503 while a model fails or takes longer than a request may."""
+        if not self.service.is_ready(self.timeout):
+            raise HTTPException(503, "The model does not answer.")
         return {"status": "ok"}
 
     async def _read(self, request: Request, kind: type[_Parameters], max_files: int = 0) -> _Parameters:

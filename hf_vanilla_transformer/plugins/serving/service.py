@@ -11,7 +11,7 @@ from ...errors import UserError
 from ...files import import_extra
 from ...flags import Settings
 from ...inference.segments import Document, Links
-from ...inference.translator import Translator
+from ...inference.translator import Output, Translator
 from ...model.text_rules_vanilla_transformer import is_blank
 from .batcher import Batcher, Sentence
 from .monitoring import Metrics
@@ -70,12 +70,22 @@ class ServedModel:
             raise UserError(f"{translator.name} does not say which languages it translates: its config.json must.")
         self.max_hypotheses = translator.num_hypotheses(decoding.get("num_beams"))
 
+    def check(self) -> None:
+        """Translate a short sentence, to find out whether the model works.
+
+        Raises:
+            Exception: if it does not.
+        """
+        source, target = self.translator.directions.pairs[0]
+        self._search(self.translator.encode(["."], source, target), 1)
+
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
         """Return the `nbest` best hypotheses of each source, best first and each in one line, from a single batch."""
-        # The tokens of a batch, so that `translate_ids` does not cut this one up: the batcher has chosen its size.
-        # Twice, because lengths are rounded up.
-        whole = 2 * max(map(len, sources)) * len(sources)
-        outputs = self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
+        try:
+            outputs = self._search(sources, nbest)
+        except BaseException:
+            self._metrics.failures.inc()
+            raise
 
         padding = self.translator.model.config.pad_token_id
         # of the best hypotheses, without the start token
@@ -88,6 +98,12 @@ class ServedModel:
         # A sentence stands within a line of its text, which a line break would cut.
         texts = [self.translator.decode(output.hypotheses) for output in outputs]
         return [[" ".join(text.splitlines()) for text in hypotheses] for hypotheses in texts]
+
+    def _search(self, sources: list[list[int]], nbest: int) -> list[Output]:
+        # The tokens of a batch, so that `translate_ids` does not cut this one up: the batcher has chosen its size.
+        # Twice, because lengths are rounded up.
+        whole = 2 * max(map(len, sources)) * len(sources)
+        return self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
 
 
 @dataclass(frozen=True)
@@ -140,6 +156,14 @@ class TranslationService:
                 if other is not model:
                     names = f"{other.translator.name} and {model.translator.name}"
                     raise UserError(f"{names} both translate from {' to '.join(direction)}.")
+
+    def problem(self, longest: float) -> str | None:
+        """Return why nothing is translated any more, as `Batcher.problem`."""
+        return self._batcher.problem(longest)
+
+    def is_ready(self, longest: float) -> bool:
+        """Return whether sentences are translated, as `Batcher.is_ready`."""
+        return self._batcher.is_ready(longest)
 
     def languages(self) -> list[Language]:
         """Return every language, with its code if its English name is unknown."""
@@ -239,7 +263,8 @@ class TranslationService:
             if problem := model.translator.problem(len(sentence)):
                 job.warnings.append(f"Sentence {place + 1} has {problem}: it is not translated.")
             else:
-                job.queued[place] = Sentence(model.translate, sentence, min(nbest, model.max_hypotheses))
+                count = min(nbest, model.max_hypotheses)
+                job.queued[place] = Sentence(model.translate, sentence, count, model.check)
         return job
 
     def _detect_source(self, text: str, target: str) -> Detection:
