@@ -43,6 +43,8 @@ _TAG = re.compile(r"(</?[A-Za-z][^<>]*>)")
 _PROOFING = ("lang", "altLang", "noProof", "dirty", "err")  # properties of a run that are not its format
 # between subtitles: a blank line, or only a line break in front of a time and its number
 _CUE_BORDER = re.compile(r"(\n\s*\n|\n(?=(?:\d+[ \t]*\n)?[ \t]*\d[\d:.,]*[ \t]*-->))")
+# what no XML may contain: a model can generate any character
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE_WIDTH = 42  # characters per line of a subtitle
 _Translate = Callable[[str], str]
 
@@ -79,12 +81,18 @@ def with_texts(content: bytes, name: str, texts: Iterable[str]) -> bytes:
 
 def _rewrite(content: bytes, name: str, translate: _Translate, max_bytes: int) -> bytes:
     ending = ending_of(name)
+
+    def translate_cleanly(text: str) -> str:
+        return _NOT_XML.sub("", translate(text))
+
     try:
         if ending in _ARCHIVES:
-            return _rewrite_archive(content, ending, translate, max_bytes)
+            return _rewrite_archive(content, ending, translate_cleanly, max_bytes)
         _check_size(len(content), max_bytes)
         text = content.decode("utf-8")
-        return (_rewrite_subtitles(text, ending, translate) if ending in _SUBTITLES else translate(text)).encode()
+        if ending in _SUBTITLES:
+            return _rewrite_subtitles(text, ending, translate_cleanly).encode()
+        return translate(text).encode()
     except ImportError:
         raise
     except ExchangeError as error:
@@ -124,7 +132,8 @@ def _rewrite_speech(speech: str, ending: str, translate: _Translate) -> str:
     parts = _TAG.split(re.sub(r"<\d[^<>]*>", "", " ".join(speech.replace("\0", "").split())))
     # unlike tags, "Tom & Jerry <3" is not HTML
     parts[::2] = [html.escape(html.unescape(part), quote=False) for part in parts[::2]]
-    translated = translate("".join(parts))
+    # in one line: the next one could start another subtitle
+    translated = " ".join(translate("".join(parts)).splitlines())
     if ending == ".srt":
         translated = html.unescape(translated)
     if "\n" not in speech:
