@@ -144,6 +144,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     # `generate` knows n-best lists and `output_sequence_scores`; exports may not
     returns_scores = True
 
+    def before_step(self) -> None:
+        """Do nothing before each step of a search; a server puts its own function in this place, for urgent work."""
+
     @property
     def is_thread_safe(self) -> bool:
         """Whether several threads may call `generate` at the same time, which is unknown of transformers' loops."""

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import escape, unescape
+from html import escape, parser, unescape
 from html.parser import HTMLParser
 from io import StringIO
 
@@ -29,8 +29,8 @@ _ATTRIBUTE = re.compile(r"""(?<![^\s/>"'=])([^\s/>"'=]+)(\s*=\s*)("[^"]*"|'[^']*
 _TRANSLATED = re.compile("alt|title", re.IGNORECASE)
 _TAG_START = re.compile("<[A-Za-z/!?]")
 _WHOLE_TAG = re.compile(r"""[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>""")
-# The end of a comment, to every release of Python's parser
-_COMMENT_END = re.compile(r"--!?\s*>")
+# The end of a comment to Python's parser, whose releases differ in it
+_COMMENT_END: re.Pattern[str] = parser.commentclose  # type: ignore[attr-defined]
 # The start of a character reference that Python refuses to read
 _LONG_NUMBER = re.compile("&(?=#[0-9]{4000})")
 # A line break is a space in HTML, and a soft hyphen would hide its word from the model

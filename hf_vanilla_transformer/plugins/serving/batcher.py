@@ -9,6 +9,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextvars import Context
 from dataclasses import dataclass, field
 from operator import attrgetter
 from threading import Condition, Thread
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
 _SHORT = 100  # tokens up to which sentences may share a batch, whatever their lengths
+_SLICE = 0.5  # seconds of a batch of longer sentences, after which a batch of much shorter ones goes first
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
 _TURN = attrgetter("turn")
@@ -76,8 +78,8 @@ class Batcher:
     The turn of a sentence is that which the queue has reached when its request arrives, and the number of tokens of
     the request up to its end. Sentences are translated in the order of their turns (self-clocked fair queueing,
     Golestani 1994). So a short request waits for as many tokens of a long one as it has itself, and not for all of
-    them, and after a sentence of many tokens comes the turn of whoever asked for less. None of more than 100 tokens
-    shares a batch with those of less than half its length, which would wait until its search ends.
+    them. No sentence of more than 100 tokens shares a batch with those of less than half its length, which would wait
+    until its search ends; nor do they wait until one under way ends, if the model calls `give_way` before each step.
 
     While a batch is translated, sentences gather for the next one. An idle batcher waits for more sentences until the
     batch is full, the first has waited long enough, or a sentence for another model arrives.
@@ -101,6 +103,9 @@ class Batcher:
         self._closed = False
         # Since when the model has been at work
         self._began: float | None = None
+        # The number of tokens below which sentences go before the batch under way, and since when none has
+        self._urgent_below = 0
+        self._slice_began = 0.0
         # Whether a model has failed and has not worked again since; and why it will not any more
         self._is_doubted = False
         self._failure: str | None = None
@@ -196,7 +201,9 @@ class Batcher:
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            start = time.monotonic()
+            start = self._slice_began = time.monotonic()
+            shortest = min(len(item.ids) for item in batch)
+            self._urgent_below = shortest // 2 if shortest > _SHORT else 0
             self._answer(batch)
             # A function has no ids, and its time says nothing about sentences.
             if tokens := sum(len(item.ids) for item in batch):
@@ -213,25 +220,53 @@ class Batcher:
                     self._changed.wait(delay)
                     continue
 
-                # From here on they cannot be cancelled; those that were since the line above are left out.
-                running = [item for item in batch if item.answer.set_running_or_notify_cancel()]
-                self._drop_settled()
-                self._turn = max([self._turn, *map(_TURN, running)])
+                running = self._start(batch)
                 if running or not batch:
                     return running
+
+    def _start(self, batch: list[Sentence]) -> list[Sentence]:
+        """Take a batch out of the queue, and return it without what has been cancelled."""
+        # From here on they cannot be cancelled; those that were meanwhile are left out.
+        running = [item for item in batch if item.answer.set_running_or_notify_cancel()]
+        self._drop_settled()
+        self._turn = max([self._turn, *map(_TURN, running)])
+        return running
+
+    def give_way(self) -> None:
+        """Translate a batch of much shorter sentences if the one under way has had its share of time.
+
+        A model calls this before each step of a search, on the model thread.
+        """
+        self._began = time.monotonic()
+        if not self._urgent_below or self._began - self._slice_began < _SLICE:
+            return
+        with self._changed:
+            batch = self._start(self._first_batch(self._urgent_below))
+        if batch:
+            urgent_below = self._urgent_below
+            # these give way to no others
+            self._urgent_below = 0
+            # without what the search under way has set for itself
+            Context().run(self._answer, batch)
+            self._urgent_below = urgent_below
+        self._began = self._slice_began = time.monotonic()
 
     def _drop_settled(self) -> None:
         """Keep only sentences that are neither cancelled nor being translated."""
         self._waiting = [item for item in self._waiting if not (item.answer.cancelled() or item.answer.running())]
 
-    def _first_batch(self) -> list[Sentence]:
-        """Return the first of the queued sentences, and those for the same model that fit into its batch."""
+    def _first_batch(self, urgent_below: float = math.inf) -> list[Sentence]:
+        """Return the first of the queued sentences, and those for the same model that fit into its batch.
+
+        Args:
+            urgent_below: the number of tokens of the shortest sentences that are left out.
+        """
         batch: list[Sentence] = []
         longest = 0
         shortest = self._max_tokens
         for item in self._waiting:
             # Another model's turn comes later; its sentences do not end this batch.
-            if batch and item.translate != batch[0].translate:
+            if len(item.ids) >= urgent_below or (batch and item.translate != batch[0].translate):
                 continue
             # Every row of a batch is padded to its longest.
             padded = max(longest, len(item.ids))

@@ -151,6 +151,9 @@ class TranslationService:
         self._cutting = ThreadPoolExecutor(1)
         self.directions: dict[tuple[str, str], ServedModel] = {}
         for model in models:
+            # exports run a search as a whole
+            if hasattr(model.translator.model, "before_step"):
+                model.translator.model.before_step = batcher.give_way
             for direction in model.translator.directions.pairs:
                 other = self.directions.setdefault(direction, model)
                 if other is not model:

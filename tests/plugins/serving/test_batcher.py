@@ -406,3 +406,46 @@ def test_a_batch_that_does_not_end_is_told_from_one_that_takes_long(batcher, rec
     recorder.gate.set()
     assert queue.batcher.close(SECONDS)
     assert queue.batcher.is_ready(0)
+
+
+def test_a_long_batch_gives_way_to_short_sentences_again_and_again(batcher, recorder, monkeypatch):
+    monkeypatch.setattr(module, "_SLICE", 0.0)
+    queue = batcher(max_tokens=1000)
+    order = []
+    answers = []
+
+    def search(sources, nbest):
+        for step in range(3):
+            order.append(step)
+            if step < 2:
+                # of the second, the first part is not much shorter
+                answers.extend(queue.submit([[step] * 100, [step] * 99], translate=short))
+            queue.batcher.give_way()
+        return [["long"]]
+
+    def short(sources, nbest):
+        order.append([len(source) for source in sources])
+        # what goes before others gives way to none
+        queue.batcher.give_way()
+        return [["short"] for _ in sources]
+
+    (long,) = queue.submit([[0] * 200], translate=search)
+    assert long.result(SECONDS) == ["long"]
+    assert [answer.result(SECONDS) for answer in answers] == [["short"]] * 4
+    assert order == [0, [99], 1, [99], 2, [100, 100]]
+
+
+def test_batches_of_common_lengths_give_way_to_none(batcher, recorder, monkeypatch):
+    monkeypatch.setattr(module, "_SLICE", 0.0)
+    queue = batcher()
+    answers = []
+
+    def search(sources, nbest):
+        answers.extend(queue.submit([[1]]))
+        queue.batcher.give_way()
+        assert not answers[0].done()
+        return [["first"]]
+
+    (first,) = queue.submit([[0] * 100], translate=search)
+    assert first.result(SECONDS) == ["first"]
+    assert answers[0].result(SECONDS)

@@ -172,3 +172,41 @@ def test_a_model_that_fails_for_good_is_neither_ready_nor_well(serve, model, mon
     assert send("GET", "/ready").status == send("GET", "/health").status == 503
     assert send("HEAD", "/ready").status == 503
     assert metric(send, "model_failures_total") == 1
+
+
+def test_translations_do_not_depend_on_what_goes_before_the_end_of_a_long_search(serve, alone, model, monkeypatch):
+    monkeypatch.setattr(batcher, "_SLICE", 0.0)
+    monkeypatch.setattr(batcher, "_SHORT", 10)
+    long = "Who are you and " * 5 + "who am I?"
+    phrases = ["Who?", "I am.", "Where are you?"]
+    expected = [alone(long), *map(alone, phrases)]
+    generate = model.generate
+    sizes = []
+
+    def generate_and_count(*args, **settings):
+        sizes.append(len(settings["input_ids"]))
+        output = generate(*args, **settings)
+        sizes.append(-len(settings["input_ids"]))
+        return output
+
+    began, gate = Event(), Event()
+    monkeypatch.setattr(model, "generate", generate_and_count)
+    send = serve()
+    give_way = model.before_step
+
+    def wait(*_):
+        began.set()
+        assert gate.wait(30)
+        give_way()
+
+    model.before_step = wait
+    with ThreadPoolExecutor(2) as clients:
+        first = clients.submit(send, "POST", "/translate", text(long, alternatives=1))
+        assert began.wait(20)
+        second = clients.submit(send, "POST", "/translate", text(phrases))
+        wait_until(lambda: metric(send, "queue_sentences") == 3)
+        gate.set()
+        answers = [first.result(30).body["translatedText"], *second.result(30).body["translatedText"]]
+    assert answers == expected
+    # the short ones began after it, which takes a second call for its scores, and ended before it
+    assert sizes == [1, 1, 3, -3, -1, -1]
