@@ -144,6 +144,8 @@ class Attack:
         async with self.connection() as (reader, writer):
             writer.write(request[: -100 * (1 + number % 3)])
             await self.note("uploads", reader)
+        # the machine is not to be kept busy with copying
+        await asyncio.sleep(10)
 
     async def note(self, kind: str, reader: asyncio.StreamReader) -> None:
         """Count the status of an answer."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
 _SHORT = 100  # tokens up to which sentences may share a batch, whatever their lengths
-_SLICE = 0.5  # seconds of a batch of longer sentences, after which a batch of much shorter ones goes first
+_SLICE = 0.2  # seconds of a batch of longer sentences, after which a batch of much shorter ones goes first
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
 _TURN = attrgetter("turn")
