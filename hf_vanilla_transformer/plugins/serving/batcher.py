@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
 _SHORT = 100  # tokens up to which sentences may share a batch, whatever their lengths
-_SLICE = 0.2  # seconds of a batch of longer sentences, after which a batch of much shorter ones goes first
+_SLICE = 0.5  # seconds of a batch, after which a small one goes first
+_SMALL = 8  # how many times fewer tokens than the batch under way a small one has
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
 _TURN = attrgetter("turn")
@@ -79,7 +80,8 @@ class Batcher:
     the request up to its end. Sentences are translated in the order of their turns (self-clocked fair queueing,
     Golestani 1994). So a short request waits for as many tokens of a long one as it has itself, and not for all of
     them. No sentence of more than 100 tokens shares a batch with those of less than half its length, which would wait
-    until its search ends; nor do they wait until one under way ends, if the model calls `give_way` before each step.
+    until its search ends. Small batches go before the end of a large one, if the model calls `give_way` before each
+    step.
 
     While a batch is translated, sentences gather for the next one. An idle batcher waits for more sentences until the
     batch is full, the first has waited long enough, or a sentence for another model arrives.
@@ -103,8 +105,8 @@ class Batcher:
         self._closed = False
         # Since when the model has been at work
         self._began: float | None = None
-        # The number of tokens below which sentences go before the batch under way, and since when none has
-        self._urgent_below = 0
+        # The tokens of a small batch, compared to the one under way, and since when none has gone first
+        self._small = 0
         self._slice_began = 0.0
         # Whether a model has failed and has not worked again since; and why it will not any more
         self._is_doubted = False
@@ -202,8 +204,7 @@ class Batcher:
     def _work(self) -> None:
         while batch := self._next_batch():
             start = self._slice_began = time.monotonic()
-            shortest = min(len(item.ids) for item in batch)
-            self._urgent_below = shortest // 2 if shortest > _SHORT else 0
+            self._small = sum(len(item.ids) for item in batch) // _SMALL
             self._answer(batch)
             # A function has no ids, and its time says nothing about sentences.
             if tokens := sum(len(item.ids) for item in batch):
@@ -233,46 +234,49 @@ class Batcher:
         return running
 
     def give_way(self) -> None:
-        """Translate a batch of much shorter sentences if the one under way has had its share of time.
+        """Translate a small batch if the one under way has had its share of time.
 
         A model calls this before each step of a search, on the model thread.
         """
         self._began = time.monotonic()
-        if not self._urgent_below or self._began - self._slice_began < _SLICE:
+        if not self._small or self._began - self._slice_began < _SLICE:
             return
+        small = self._small
         with self._changed:
-            batch = self._start(self._first_batch(self._urgent_below))
+            batch = self._start(self._first_batch(small))
         if batch:
-            urgent_below = self._urgent_below
-            # these give way to no others
-            self._urgent_below = 0
+            # which gives way to no other
+            self._small = 0
             # without what the search under way has set for itself
             Context().run(self._answer, batch)
-            self._urgent_below = urgent_below
+            self._small = small
         self._began = self._slice_began = time.monotonic()
 
     def _drop_settled(self) -> None:
         """Keep only sentences that are neither cancelled nor being translated."""
         self._waiting = [item for item in self._waiting if not (item.answer.cancelled() or item.answer.running())]
 
-    def _first_batch(self, urgent_below: float = math.inf) -> list[Sentence]:
+    def _first_batch(self, small: int | None = None) -> list[Sentence]:
         """Return the first of the queued sentences, and those for the same model that fit into its batch.
 
         Args:
-            urgent_below: the number of tokens of the shortest sentences that are left out.
+            small: the maximum number of tokens of a small batch.
         """
+        max_tokens = small or self._max_tokens
         batch: list[Sentence] = []
         longest = 0
         shortest = self._max_tokens
         for item in self._waiting:
             # Another model's turn comes later; its sentences do not end this batch.
-            if len(item.ids) >= urgent_below or (batch and item.translate != batch[0].translate):
+            if batch and item.translate != batch[0].translate:
+                continue
+            if small and len(item.ids) > small:
                 continue
             # Every row of a batch is padded to its longest.
             padded = max(longest, len(item.ids))
             if batch and padded > max(_SHORT, 2 * min(shortest, len(item.ids))):
                 continue
-            if batch and (len(batch) + 1) * padded > self._max_tokens:
+            if batch and (len(batch) + 1) * padded > max_tokens:
                 break
             longest = padded
             shortest = min(shortest, len(item.ids))

@@ -408,7 +408,7 @@ def test_a_batch_that_does_not_end_is_told_from_one_that_takes_long(batcher, rec
     assert queue.batcher.is_ready(0)
 
 
-def test_a_long_batch_gives_way_to_short_sentences_again_and_again(batcher, recorder, monkeypatch):
+def test_a_long_batch_gives_way_to_small_ones_again_and_again(batcher, recorder, monkeypatch):
     monkeypatch.setattr(module, "_SLICE", 0.0)
     queue = batcher(max_tokens=1000)
     order = []
@@ -418,8 +418,8 @@ def test_a_long_batch_gives_way_to_short_sentences_again_and_again(batcher, reco
         for step in range(3):
             order.append(step)
             if step < 2:
-                # of the second, the first part is not much shorter
-                answers.extend(queue.submit([[step] * 100, [step] * 99], translate=short))
+                # the first is not small, and two of the others are not together
+                answers.extend(queue.submit([[step] * 26, [step] * 25, [step] * 1], translate=short))
             queue.batcher.give_way()
         return [["long"]]
 
@@ -431,11 +431,11 @@ def test_a_long_batch_gives_way_to_short_sentences_again_and_again(batcher, reco
 
     (long,) = queue.submit([[0] * 200], translate=search)
     assert long.result(SECONDS) == ["long"]
-    assert [answer.result(SECONDS) for answer in answers] == [["short"]] * 4
-    assert order == [0, [99], 1, [99], 2, [100, 100]]
+    assert [answer.result(SECONDS) for answer in answers] == [["short"]] * 6
+    assert order == [0, [25], 1, [1], 2, [25], [26, 26, 1]]
 
 
-def test_batches_of_common_lengths_give_way_to_none(batcher, recorder, monkeypatch):
+def test_small_batches_give_way_to_none(batcher, recorder, monkeypatch):
     monkeypatch.setattr(module, "_SLICE", 0.0)
     queue = batcher()
     answers = []
@@ -446,6 +446,6 @@ def test_batches_of_common_lengths_give_way_to_none(batcher, recorder, monkeypat
         assert not answers[0].done()
         return [["first"]]
 
-    (first,) = queue.submit([[0] * 100], translate=search)
+    (first,) = queue.submit([[0] * 7], translate=search)
     assert first.result(SECONDS) == ["first"]
     assert answers[0].result(SECONDS)

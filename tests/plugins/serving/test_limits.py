@@ -177,6 +177,7 @@ def test_a_model_that_fails_for_good_is_neither_ready_nor_well(serve, model, mon
 def test_translations_do_not_depend_on_what_goes_before_the_end_of_a_long_search(serve, alone, model, monkeypatch):
     monkeypatch.setattr(batcher, "_SLICE", 0.0)
     monkeypatch.setattr(batcher, "_SHORT", 10)
+    monkeypatch.setattr(batcher, "_SMALL", 1)
     long = "Who are you and " * 5 + "who am I?"
     phrases = ["Who?", "I am.", "Where are you?"]
     expected = [alone(long), *map(alone, phrases)]
