@@ -56,6 +56,7 @@ class Attack:
         self.expected = expected
         self.counts = Counter[str]()
         self.seconds: list[float] = []
+        self.unfinished = self.upload("a.txt", b"a" * 9_000_000, key="")[:-100]
 
     def request(self, text: str) -> bytes:
         """Return a request for a translation."""
@@ -140,12 +141,17 @@ class Attack:
             await self.note(f"documents, {number % len(files)}", reader)
 
     async def uploads(self, number: int) -> None:
-        request = self.upload("a.txt", b"a" * 9_000_000, key="")
         async with self.connection() as (reader, writer):
-            writer.write(request[: -100 * (1 + number % 3)])
-            await self.note("uploads", reader)
-        # the machine is not to be kept busy with copying
-        await asyncio.sleep(10)
+            answer = asyncio.create_task(self.note("uploads", reader))
+            try:
+                # not all at once, which would keep the machine busy with copying
+                for start in range(0, len(self.unfinished), 500_000):
+                    writer.write(self.unfinished[start : start + 500_000])
+                    await writer.drain()
+                    await asyncio.sleep(1 + number % 3)
+                await answer
+            finally:
+                answer.cancel()
 
     async def note(self, kind: str, reader: asyncio.StreamReader) -> None:
         """Count the status of an answer."""
