@@ -54,8 +54,11 @@ class FileProcesses:
             try:
                 output, _ = await process.communicate(head + content)
             finally:
-                with suppress(ProcessLookupError):
-                    process.kill()
+                # unless the call is cancelled, it has ended
+                if process.returncode is None:
+                    with suppress(ProcessLookupError):
+                        process.kill()
+                    await process.wait()
         assert process.returncode is not None
         if process.returncode < 0:
             # by a signal: too much time or memory, or an error in compiled code

@@ -50,8 +50,7 @@ def test_a_call_that_is_cancelled_ends_its_process():
         return own
 
     (process,) = asyncio.run(run())
-    psutil.wait_procs([process], timeout=10)
-    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    assert not process.is_running()
 
 
 def test_no_more_than_two_run_at_a_time():
