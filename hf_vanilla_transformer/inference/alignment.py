@@ -6,7 +6,6 @@ all heads of the upper half of the layers, which finds more of the right words t
 where the decoder reads the token, it attends to other words.
 """
 
-import re
 from collections.abc import Sequence
 from itertools import accumulate, chain
 from unicodedata import category
@@ -16,21 +15,11 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.batching import Seq2SeqCollator, batches_by_length
 from .runtime import Runtime
+from .segments import Links, Range, words
 
-# A number, a word, a punctuation mark, or a character of a script without spaces
-_PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
-_WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d{_PUNCTUATION}]+|\S")
-
-Links = Sequence[Sequence[int]]  # for each word of a translation, the indices of the source words that it translates
-Range = tuple[int, int]  # start and end
 _INPUTS = ("input_ids", "attention_mask", "decoder_input_ids")
 _SMOOTHING = 0.1  # keeps source words that get little attention in total from winning
 _SYMBOLS = "#%&*/@§‰"  # punctuation to Unicode, but these stand for words
-
-
-def words(text: str) -> list[Range]:
-    """Return the place of each word of a text."""
-    return [match.span() for match in _WORD.finditer(text)]
 
 
 def align(

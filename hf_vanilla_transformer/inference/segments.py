@@ -11,10 +11,18 @@ from typing import NamedTuple
 
 import sentencex
 
-from .alignment import Links, Range, words
+# A number, a word, a punctuation mark, or a character of a script without spaces
+_PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
+_WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d{_PUNCTUATION}]+|\S")
+
+Links = Sequence[Sequence[int]]  # for each word of a translation, the indices of the source words that it translates
+Range = tuple[int, int]  # start and end
 
 # White space at the start, everything up to the last other character, white space at the end
 _PARTS = re.compile(r"^\s+|\S(?:.*\S)?|\s+$", re.DOTALL)
+
+# Characters that sentencex sees at a time: its time grows with their square, such as for unclosed quotes
+_WINDOW = 2048
 
 # What a line may start with: bullets, list numbers, rules and borders of tables, emoji
 _MARKER = re.compile(
@@ -36,6 +44,11 @@ PLACEHOLDER = re.compile(
     """,
     re.VERBOSE,
 )
+
+
+def words(text: str) -> list[Range]:
+    """Return the place of each word of a text."""
+    return [match.span() for match in _WORD.finditer(text)]
 
 
 @dataclass(frozen=True)
@@ -292,12 +305,45 @@ def _cut(line: str, language: str) -> Iterator[tuple[str, bool]]:
     start = marker.end() if marker else 0
     yield line[:start], False
     rest = line[start:]
-    sentences = sentencex.segment(language, rest)
-    # sentencex promises that nothing is lost; if it ever is, one long sentence is better
-    if "".join(sentences) != rest:
-        sentences = [rest]
-    for sentence in sentences:
+    for sentence in _sentences(rest, language):
         yield from ((part, any(map(str.isalpha, part))) for part in _PARTS.findall(sentence))
+
+
+def _window_end(text: str, start: int) -> int:
+    """Return where the window of a text that starts at a place ends: outside of quotes, if they are not too long."""
+    end = min(start + _WINDOW, len(text))
+    if end < len(text):
+        # without one of its straight quotes, sentencex would take all that is between two others for quoted
+        for quote in "'\"":
+            if text.count(quote, start, end) % 2:
+                end = text.rindex(quote, start, end)
+    return end if end > start + _WINDOW // 2 else min(start + _WINDOW, len(text))
+
+
+def _sentences(text: str, language: str) -> Iterator[str]:
+    """Yield the sentences of a text, of which sentencex sees a window at a time.
+
+    Of each window, the sentences that end in its first half are kept, since what follows it could change the others.
+    """
+    start = 0
+    # of a sentence longer than a window
+    beginning = ""
+    while start < len(text):
+        window = text[start : _window_end(text, start)]
+        is_last = start + len(window) == len(text)
+        sentences = sentencex.segment(language, window)
+        # sentencex promises that nothing is lost; if it ever is, one long sentence is better
+        if "".join(sentences) != window:
+            sentences = [window]
+        ends = list(accumulate(map(len, sentences)))
+        count = len(ends) if is_last else max(1, bisect_right(ends, _WINDOW // 2))
+        start += ends[count - 1]
+        if len(sentences) == 1 and not is_last:
+            beginning += window
+            continue
+        yield beginning + sentences[0]
+        yield from sentences[1:count]
+        beginning = ""
 
 
 def _take_out_placeholders(text: str, marks: Sequence[Mark], escape: Callable[[str], str]) -> tuple[str, list[Mark]]:

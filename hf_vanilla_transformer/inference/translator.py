@@ -22,7 +22,7 @@ from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
 from ..plugins import DOCUMENTS, load
-from .alignment import Links, align
+from .alignment import align
 from .ensemble import Ensemble
 from .exports import load_export, recognise
 from .hardware import (
@@ -36,7 +36,7 @@ from .hardware import (
     run_in_parallel,
 )
 from .runtime import Runtime
-from .segments import Document
+from .segments import Document, Links
 
 Progress = Callable[[int], object]  # called after each batch with the number of sentences in it
 

@@ -176,6 +176,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def generation_config(self, settings: GenerationConfig | None) -> None:
         self._generation_config = settings
 
+    def before_step(self) -> None:
+        """Do nothing before each step of a search; a server puts its own function in this place, for urgent work."""
+
     @property
     def is_thread_safe(self) -> bool:
         """Whether several threads may call `generate` at the same time, which is unknown of transformers' loops."""

@@ -225,6 +225,7 @@ class IncrementalDecoder:
 
     def __init__(self, model: Any, encoder_states: torch.Tensor, attention_mask: torch.Tensor | None, num_beams: int):
         self.decoder = model.model.decoder
+        self.before_step = model.before_step
         self.num_beams = num_beams
         self.num_heads = model.config.num_heads
         self.position = 0
@@ -258,6 +259,7 @@ class IncrementalDecoder:
             tokens: (B, K) latest token of each beam.
             parents: (B, K) beam of the previous step that each beam continues; None if each continues itself.
         """
+        self.before_step()
         decoder = self.decoder
         beams = self.num_beams
         used = self.position * self.num_beams

@@ -3,7 +3,8 @@ import torch
 
 from hf_vanilla_transformer import Translator, convert, train_tokenizer
 from hf_vanilla_transformer.inference import alignment
-from hf_vanilla_transformer.inference.alignment import _link, words
+from hf_vanilla_transformer.inference.alignment import _link
+from hf_vanilla_transformer.inference.segments import words
 
 
 def test_a_failed_alignment_leaves_the_attention_of_the_model_as_it_was(small_model, monkeypatch):

@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 
 from hf_vanilla_transformer import Ensemble, Translator, VanillaTransformerTrainer, train_tokenizer, translate
 from hf_vanilla_transformer.data.tokenizer import add_tags
-from hf_vanilla_transformer.inference.alignment import words
+from hf_vanilla_transformer.inference.segments import words
 
 SENTENCES = [
     "a dog runs",

@@ -11,6 +11,7 @@ import re
 import textwrap
 import zipfile
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,11 +37,14 @@ _ARCHIVES = {
 _OFFICE = {".docx": _WORD, ".pptx": "{http://schemas.openxmlformats.org/drawingml/2006/main}"}
 ENDINGS = (PLAIN, *_PAGES, *_SUBTITLES, *_ARCHIVES)
 MAX_BYTES = 1 << 26  # of an unpacked file
+MAX_MEMBERS = 10_000  # of an archive; each takes time, even if it is empty
 # no two of its parts match the same, so that its time is linear
 _TAG = re.compile(r"(</?[A-Za-z][^<>]*>)")
 _PROOFING = ("lang", "altLang", "noProof", "dirty", "err")  # properties of a run that are not its format
 # between subtitles: a blank line, or only a line break in front of a time and its number
 _CUE_BORDER = re.compile(r"(\n\s*\n|\n(?=(?:\d+[ \t]*\n)?[ \t]*\d[\d:.,]*[ \t]*-->))")
+# what no XML may contain: a model can generate any character
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE_WIDTH = 42  # characters per line of a subtitle
 _Translate = Callable[[str], str]
 
@@ -77,12 +81,18 @@ def with_texts(content: bytes, name: str, texts: Iterable[str]) -> bytes:
 
 def _rewrite(content: bytes, name: str, translate: _Translate, max_bytes: int) -> bytes:
     ending = ending_of(name)
+
+    def translate_cleanly(text: str) -> str:
+        return _NOT_XML.sub("", translate(text))
+
     try:
         if ending in _ARCHIVES:
-            return _rewrite_archive(content, ending, translate, max_bytes)
+            return _rewrite_archive(content, ending, translate_cleanly, max_bytes)
         _check_size(len(content), max_bytes)
         text = content.decode("utf-8")
-        return (_rewrite_subtitles(text, ending, translate) if ending in _SUBTITLES else translate(text)).encode()
+        if ending in _SUBTITLES:
+            return _rewrite_subtitles(text, ending, translate_cleanly).encode()
+        return translate(text).encode()
     except ImportError:
         raise
     except ExchangeError as error:
@@ -122,7 +132,8 @@ def _rewrite_speech(speech: str, ending: str, translate: _Translate) -> str:
     parts = _TAG.split(re.sub(r"<\d[^<>]*>", "", " ".join(speech.replace("\0", "").split())))
     # unlike tags, "Tom & Jerry <3" is not HTML
     parts[::2] = [html.escape(html.unescape(part), quote=False) for part in parts[::2]]
-    translated = translate("".join(parts))
+    # in one line: the next one could start another subtitle
+    translated = " ".join(translate("".join(parts)).splitlines())
     if ending == ".srt":
         translated = html.unescape(translated)
     if "\n" not in speech:
@@ -139,6 +150,7 @@ def _rewrite_archive(content: bytes, ending: str, translate: _Translate, max_byt
     size = 0
     text_size = 0
     with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(output, "w") as rewritten:
+        _check_members(archive.namelist())
         for member in archive.infolist():
             # Not more, because a small archive can hold any amount
             with archive.open(member) as file:
@@ -155,6 +167,14 @@ def _rewrite_archive(content: bytes, ending: str, translate: _Translate, max_byt
                     data = translate(data.decode("utf-8")).replace("&nbsp;", "&#160;").encode()
             rewritten.writestr(member, data)
     return output.getvalue()
+
+
+def _check_members(names: list[str]) -> None:
+    if len(names) > MAX_MEMBERS:
+        raise ExchangeError(f"has more than {MAX_MEMBERS:,} parts; save it again in the program that wrote it")
+    # programs differ in which of the two they read, and Python would log the name
+    if len(set(names)) < len(names):
+        raise ExchangeError("has several parts of the same name; save it again in the program that wrote it")
 
 
 def _rewrite_office(part: bytes, space: str, translate: _Translate) -> bytes:
@@ -179,59 +199,97 @@ def _rewrite_office(part: bytes, space: str, translate: _Translate) -> bytes:
             breaks += 1
         elif each.text and (paragraph := next(each.iterancestors(*parents), None)) is not None:
             texts.setdefault((paragraph, breaks), []).append(each)
-    for (paragraph, _), found in texts.items():
-        _rewrite_paragraph(paragraph, found, translate)
+    paragraphs = {element: _Paragraph(element) for element in dict.fromkeys(element for element, _ in texts)}
+    format_of = cache(_format_of)
+    for (element, _), parts in texts.items():
+        paragraphs[element].rewrite(_join_equal(parts, format_of), translate)
+    for paragraph in paragraphs.values():
+        paragraph.order_runs()
     return etree.tostring(root.getroottree(), xml_declaration=True, encoding="UTF-8", standalone=True)
 
 
-def _rewrite_paragraph(paragraph: "_Element", texts: "list[_Element]", translate: _Translate) -> None:
-    """Translate texts of a paragraph as one; words keep the format and the link of those that they translate."""
+def _join_equal(texts: "list[_Element]", format_of: "Callable[[_Element], object]") -> "list[_Element]":
+    """Return the first of neighbouring texts of the same format, with the words of all: programs cut them anywhere.
+
+    Args:
+        format_of: `_format_of`, which remembers runs, as one may have any number of texts.
+    """
     slots: list[_Element] = []
-    # programs cut texts anywhere: neighbours of the same format are one
-    for _, group in itertools.groupby(texts, _format_of):
+    for _, group in itertools.groupby(texts, lambda text: format_of(text.getparent())):
         slot, *others = group
-        slot.text = "".join(each.text or "" for each in (slot, *others))
+        slot.text = "".join(text.text or "" for text in (slot, *others))
         slots.append(slot)
-        for each in others:
-            each.text = ""
+        for text in others:
+            text.text = ""
+    return slots
 
-    marked = [html.escape(slot.text or "", quote=False) for slot in slots]
-    if len(slots) > 1:
-        marked = [f'<span id="{number}">{text}</span>' for number, text in enumerate(marked)]
-    translated = translate("".join(marked))
-    # what is between spans belongs to the one before
-    joined = re.sub(r"</span>([^<]+)", r"\1</span>", re.sub(r"^([^<]+)(<[^>]*>)", r"\2\1", translated))
-    parts = [(int(number), text) for number, text in re.findall(r'<span id="(\d+)">([^<]*)</span>', joined)]
-    if len(parts) != len(slots):
-        parts = [(0, re.sub(r"<[^>]*>", "", translated)), *((number, "") for number in range(1, len(slots)))]
 
-    # runs move with their words; two runs of one link cannot, and only their texts change places
-    children = list(paragraph)
-    place_of = {child: place for place, child in enumerate(children)}
-    places = [next(place_of[each] for each in (slot, *slot.iterancestors()) if each in place_of) for slot in slots]
-    if len(set(places)) == len(places):
-        moved = [children[places[number]] for number, _ in parts]
+class _Paragraph:
+    """A paragraph of an Office file, or a field in it, of which the texts between two breaks are translated as one.
+
+    Its children are listed once, and put into their new order once, since it may have any number of breaks.
+    """
+
+    def __init__(self, element: "_Element"):
+        self._element = element
+        self._children = list(element)
+        self._places = {child: place for place, child in enumerate(self._children)}
+
+    def rewrite(self, slots: "list[_Element]", translate: _Translate) -> None:
+        """Translate neighbouring texts; words keep the format and the link of those that they translate."""
+        marked = [html.escape(slot.text or "", quote=False) for slot in slots]
+        if len(slots) > 1:
+            marked = [f'<span id="{number}">{text}</span>' for number, text in enumerate(marked)]
+        translated = translate("".join(marked))
+        # what is between spans belongs to the one before
+        joined = re.sub(r"</span>([^<]+)", r"\1</span>", re.sub(r"^([^<]+)(<[^>]*>)", r"\2\1", translated))
+        parts = [(int(number), text) for number, text in re.findall(r'<span id="(\d+)">([^<]*)</span>', joined)]
+        if len(parts) != len(slots):
+            parts = [(0, re.sub(r"<[^>]*>", "", translated)), *((number, "") for number in range(1, len(slots)))]
+
+        slots = self._move([number for number, _ in parts], slots)
+        for slot, (_, text) in zip(slots, parts, strict=True):
+            slot.text = html.unescape(text)
+            if slot.tag.startswith(_WORD):
+                # else Word would remove the white space at its ends
+                slot.set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
+
+    def _move(self, numbers: list[int], slots: "list[_Element]") -> "list[_Element]":
+        """Move runs with their words, and return the texts in their new order, given by their numbers.
+
+        Two runs of one link cannot move, so that only their words change places.
+        """
+        places = [self._place_of(slot) for slot in slots]
+        if len(set(places)) < len(places):
+            return slots
+        moved = [self._children[places[number]] for number in numbers]
         for place, child in zip(places, moved, strict=True):
-            children[place] = child
-        paragraph.extend(children)
-        slots = [slots[number] for number, _ in parts]
-    for slot, (_, text) in zip(slots, parts, strict=True):
-        slot.text = html.unescape(text)
-        if slot.tag.startswith(_WORD):
-            # else Word would remove the white space at its ends
-            slot.set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
+            self._children[place] = child
+            self._places[child] = place
+        return [slots[number] for number in numbers]
+
+    def _place_of(self, slot: "_Element") -> int:
+        """Return the place of the child that is a text or has it inside."""
+        around = itertools.chain([slot], slot.iterancestors())
+        return next(self._places[element] for element in around if element in self._places)
+
+    def order_runs(self) -> None:
+        """Put the children into their new order."""
+        self._element.extend(self._children)
 
 
-def _format_of(text: "_Element") -> tuple[object, ...]:
-    """Return the element around the run of a text, such as a link, and the format of the run."""
-    tostring = import_extra("lxml.etree", "documents").tostring
-    run = text.getparent()
-    assert run is not None
+def _format_of(run: "_Element") -> tuple[object, ...]:
+    """Return the element around a run, such as a link, and the format of the run."""
     attributes = []
     elements = []
     for properties in run.iterchildren("{*}rPr"):
         attributes = [item for item in properties.items() if item[0] not in _PROOFING]
-        elements = [tostring(each) for each in properties.iterchildren("{*}*") if not each.tag.endswith(_PROOFING)]
+        # not as XML, in which each would have all namespaces of the file
+        elements = [
+            [(part.tag, part.items(), part.text) for part in child.iter()]
+            for child in properties.iterchildren("{*}*")
+            if not child.tag.endswith(_PROOFING)
+        ]
     return run.getparent(), attributes, elements
 
 

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import escape, unescape
+from html import escape, parser, unescape
 from html.parser import HTMLParser
 from io import StringIO
 
@@ -29,6 +29,8 @@ _ATTRIBUTE = re.compile(r"""(?<![^\s/>"'=])([^\s/>"'=]+)(\s*=\s*)("[^"]*"|'[^']*
 _TRANSLATED = re.compile("alt|title", re.IGNORECASE)
 _TAG_START = re.compile("<[A-Za-z/!?]")
 _WHOLE_TAG = re.compile(r"""[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>""")
+# The end of a comment to Python's parser, whose releases differ in it
+_COMMENT_END: re.Pattern[str] = parser.commentclose  # type: ignore[attr-defined]
 # The start of a character reference that Python refuses to read
 _LONG_NUMBER = re.compile("&(?=#[0-9]{4000})")
 # A line break is a space in HTML, and a soft hyphen would hide its word from the model
@@ -195,6 +197,7 @@ class _Tokenizer(HTMLParser):
         unfinished = _TAG_START.search(text, text.rfind(">") + 1)
         end = unfinished.start() if unfinished else len(text)
         self._source = text
+        self._last_comment_end = max((match.start() for match in _COMMENT_END.finditer(text)), default=-1)
         self.feed(_LONG_NUMBER.sub("+", text[:end]))
         self.close()
         self.tokens.append(_Token(end, "other"))
@@ -247,6 +250,10 @@ class _Tokenizer(HTMLParser):
         self._add("other")
 
     handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
+
+    def parse_comment(self, i: int, report: bool = True) -> int:
+        # Else the parser would look for the end of each unclosed comment as far as the end of the text
+        return super().parse_comment(i, report) if i < self._last_comment_end else -1
 
     def parse_marked_section(self, i: int, report: int = 1) -> int:
         # As HTML defines it; the parser would raise an AssertionError for some

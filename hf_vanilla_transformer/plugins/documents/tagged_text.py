@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from ...inference.alignment import Range
-from ...inference.segments import Mark, Passage, WordOrder
+from ...inference.segments import Mark, Passage, Range, WordOrder
 
 MAX_DEPTH = 50  # of elements that stay in one piece; deeper tags are placed one by one
 

@@ -9,12 +9,18 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextvars import Context
 from dataclasses import dataclass, field
 from operator import attrgetter
 from threading import Condition, Thread
 from typing import Any, TypeVar
 
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
+_SHORT = 100  # tokens up to which sentences may share a batch, whatever their lengths
+_SLICE = 0.5  # seconds of a batch, after which a small one goes first
+_SMALL = 8  # how many times fewer tokens than the batch under way a small one has
+_CHECKS = 3  # of a model, that it works, after one of its sentences has failed
+_SECONDS_BETWEEN_CHECKS = 1.0
 _TURN = attrgetter("turn")
 Translate = Callable[[list[list[int]], int], list[list[str]]]
 _Result = TypeVar("_Result")
@@ -28,8 +34,17 @@ class QueueFullError(Exception):
         self.retry_after = retry_after
 
 
+class ModelError(Exception):
+    """A model has failed for good, and nothing is translated any more."""
+
+
 class RequestTooLargeError(ValueError):
     """A request has more sentences than the queue can ever hold; the message says so to whoever asked."""
+
+
+def longest_batch(timeout: float) -> float:
+    """Return the seconds after which a batch will never end, given those that a request may take."""
+    return 2 * timeout
 
 
 @dataclass(eq=False)
@@ -41,27 +56,32 @@ class Sentence:
             Sentences with the same function are translated together.
         ids: token ids.
         nbest: number of hypotheses wanted.
+        check: raises an error if the model does not work, whatever the sentence is.
 
     Attributes:
         answer: the hypotheses, best first.
         deadline: on the clock of `time.monotonic`, when it is translated even if its batch is not full.
-        turn: the place of the sentence in the queue, on the clock of `Batcher`.
+        turn: the place of the sentence in the queue, on the clock of `Batcher`, which counts tokens.
     """
 
     translate: Translate
     ids: list[int]
     nbest: int = 1
+    check: Callable[[], object] | None = None
     answer: "Future[list[Any]]" = field(default_factory=Future, init=False)
     deadline: float = field(default=0.0, init=False)
     turn: int = field(default=0, init=False)
 
 
 class Batcher:
-    """A queue of sentences, in which requests take turns: each has one sentence translated, then the next request has.
+    """A queue of sentences, in which requests take turns: of each, as many tokens are translated as of any other.
 
-    The sentences of a request get the turns that follow the one that the queue has reached, one each, and sentences
-    are translated in the order of their turns (start-time fair queueing, Goyal et al. 1996). So a short request waits
-    for as many sentences of a long one as it has itself, and not for all of them.
+    The turn of a sentence is that which the queue has reached when its request arrives, and the number of tokens of
+    the request up to its end. Sentences are translated in the order of their turns (self-clocked fair queueing,
+    Golestani 1994). So a short request waits for as many tokens of a long one as it has itself, and not for all of
+    them. No sentence of more than 100 tokens shares a batch with those of less than half its length, which would wait
+    until its search ends. Small batches go before the end of a large one, if the model calls `give_way` before each
+    step.
 
     While a batch is translated, sentences gather for the next one. An idle batcher waits for more sentences until the
     batch is full, the first has waited long enough, or a sentence for another model arrives.
@@ -83,6 +103,14 @@ class Batcher:
         self._turn = 0
         self._changed = Condition()
         self._closed = False
+        # Since when the model has been at work
+        self._began: float | None = None
+        # The tokens of a small batch, compared to the one under way, and since when none has gone first
+        self._small = 0
+        self._slice_began = 0.0
+        # Whether a model has failed and has not worked again since; and why it will not any more
+        self._is_doubted = False
+        self._failure: str | None = None
         # Of the last batch, to tell those whom a full queue refuses when to come back.
         self._seconds_per_token = 0.0
         self._thread = Thread(target=self._work, name="models", daemon=True)
@@ -92,8 +120,23 @@ class Batcher:
         """Return the number of queued sentences."""
         return sum(not item.answer.cancelled() for item in list(self._waiting))
 
-    def check_room(self, sentences: int = 1) -> None:
-        """Check that there is room for a request of so many sentences.
+    def problem(self, longest: float) -> str | None:
+        """Return why nothing is translated any more, or None.
+
+        Args:
+            longest: the seconds after which a batch is one that will never end.
+        """
+        began = self._began
+        if began is not None and (seconds := time.monotonic() - began) > longest:
+            return f"the model has been at work on one batch for {seconds:.0f} s"
+        return self._failure
+
+    def is_ready(self, longest: float) -> bool:
+        """Return whether sentences are translated, as far as is known; the argument is that of `problem`."""
+        return not (self._is_doubted or self.problem(longest))
+
+    def check_room(self, sentences: int, tokens: int | None = None) -> None:
+        """Check that there is room for a request of so many sentences, which have so many tokens, by default one each.
 
         Raises:
             QueueFullError: if too many sentences would be translated before and with them.
@@ -104,7 +147,7 @@ class Batcher:
         # The lock of a Condition can be taken again by the thread that has it, such as that of `submit`.
         with self._changed:
             self._drop_settled()
-            ahead = self._waiting[: bisect_right(self._waiting, self._turn + sentences, key=_TURN)]
+            ahead = self._waiting[: bisect_right(self._waiting, self._turn + (tokens or sentences), key=_TURN)]
             if len(ahead) + sentences > self._max_queue:
                 seconds = math.ceil(sum(len(item.ids) for item in ahead) * self._seconds_per_token)
                 raise QueueFullError(min(max(1, seconds), MAX_RETRY_AFTER))
@@ -119,7 +162,7 @@ class Batcher:
             RuntimeError: if the batcher is closed.
         """
         with self._changed:
-            self.check_room(len(sentences))
+            self.check_room(len(sentences), sum(len(sentence.ids) for sentence in sentences))
             self._queue(sentences)
         return [sentence.answer for sentence in sentences]
 
@@ -127,7 +170,9 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise RuntimeError("The batcher is closed.")
-            for turn, sentence in enumerate(sentences, start=self._turn + 1):
+            turn = self._turn
+            for sentence in sentences:
+                turn += len(sentence.ids)
                 # Functions, which have no ids, do not wait for others to be run with them.
                 sentence.deadline = time.monotonic() + (self._max_delay if sentence.ids else 0.0)
                 sentence.turn = turn
@@ -148,17 +193,19 @@ class Batcher:
         """Call a function on the model thread, queued with the sentences, and return its result."""
         return self.call(function).result()[0]
 
-    def close(self) -> None:
-        """Translate what waits, then stop."""
+    def close(self, seconds: float | None = None) -> bool:
+        """Translate what waits, then stop; return whether that took no longer than so many seconds."""
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            start = time.monotonic()
-            _answer(batch)
+            start = self._slice_began = time.monotonic()
+            self._small = sum(len(item.ids) for item in batch) // _SMALL
+            self._answer(batch)
             # A function has no ids, and its time says nothing about sentences.
             if tokens := sum(len(item.ids) for item in batch):
                 self._seconds_per_token = (time.monotonic() - start) / tokens
@@ -174,45 +221,104 @@ class Batcher:
                     self._changed.wait(delay)
                     continue
 
-                # From here on they cannot be cancelled; those that were since the line above are left out.
-                running = [item for item in batch if item.answer.set_running_or_notify_cancel()]
-                self._drop_settled()
-                self._turn = max([self._turn, *map(_TURN, running)])
+                running = self._start(batch)
                 if running or not batch:
                     return running
+
+    def _start(self, batch: list[Sentence]) -> list[Sentence]:
+        """Take a batch out of the queue, and return it without what has been cancelled."""
+        # From here on they cannot be cancelled; those that were meanwhile are left out.
+        running = [item for item in batch if item.answer.set_running_or_notify_cancel()]
+        self._drop_settled()
+        self._turn = max([self._turn, *map(_TURN, running)])
+        return running
+
+    def give_way(self) -> None:
+        """Translate a small batch if the one under way has had its share of time.
+
+        A model calls this before each step of a search, on the model thread.
+        """
+        self._began = time.monotonic()
+        if not self._small or self._began - self._slice_began < _SLICE:
+            return
+        small = self._small
+        with self._changed:
+            batch = self._start(self._first_batch(small))
+        if batch:
+            # which gives way to no other
+            self._small = 0
+            # without what the search under way has set for itself
+            Context().run(self._answer, batch)
+            self._small = small
+        self._began = self._slice_began = time.monotonic()
 
     def _drop_settled(self) -> None:
         """Keep only sentences that are neither cancelled nor being translated."""
         self._waiting = [item for item in self._waiting if not (item.answer.cancelled() or item.answer.running())]
 
-    def _first_batch(self) -> list[Sentence]:
-        """Return the first of the queued sentences, and those for the same model that fit into its batch."""
+    def _first_batch(self, small: int | None = None) -> list[Sentence]:
+        """Return the first of the queued sentences, and those for the same model that fit into its batch.
+
+        Args:
+            small: the maximum number of tokens of a small batch.
+        """
+        max_tokens = small or self._max_tokens
         batch: list[Sentence] = []
         longest = 0
+        shortest = self._max_tokens
         for item in self._waiting:
             # Another model's turn comes later; its sentences do not end this batch.
             if batch and item.translate != batch[0].translate:
                 continue
+            if small and len(item.ids) > small:
+                continue
             # Every row of a batch is padded to its longest.
-            longest = max(longest, len(item.ids))
-            if batch and (len(batch) + 1) * longest > self._max_tokens:
+            padded = max(longest, len(item.ids))
+            if batch and padded > max(_SHORT, 2 * min(shortest, len(item.ids))):
+                continue
+            if batch and (len(batch) + 1) * padded > max_tokens:
                 break
+            longest = padded
+            shortest = min(shortest, len(item.ids))
             batch.append(item)
         return batch
 
+    def _answer(self, batch: list[Sentence]) -> None:
+        """Translate a batch; if that fails, translate its sentences one by one, so that a bad one harms no other."""
+        try:
+            if self._failure:
+                raise ModelError(self._failure)
+            self._began = time.monotonic()
+            translations = batch[0].translate([item.ids for item in batch], max(item.nbest for item in batch))
+            answers = list(zip(batch, translations, strict=True))
+        # A panic of tokenizers, for example, is no Exception, and must not end the thread.
+        except BaseException as error:
+            if len(batch) == 1:
+                batch[0].answer.set_exception(error)
+                self._check(batch[0])
+            else:
+                for item in batch:
+                    self._answer([item])
+            return
+        finally:
+            self._began = None
+        for item, hypotheses in answers:
+            item.answer.set_result(hypotheses[: item.nbest])
 
-def _answer(batch: list[Sentence]) -> None:
-    """Translate a batch; if that fails, translate its sentences one by one, so that a bad one harms no other."""
-    try:
-        translations = batch[0].translate([item.ids for item in batch], max(item.nbest for item in batch))
-        answers = list(zip(batch, translations, strict=True))
-    # A panic of tokenizers, for example, is no Exception, and must not end the thread.
-    except BaseException as error:
-        if len(batch) == 1:
-            batch[0].answer.set_exception(error)
-        else:
-            for item in batch:
-                _answer([item])
-        return
-    for item, hypotheses in answers:
-        item.answer.set_result(hypotheses[: item.nbest])
+    def _check(self, failed: Sentence) -> None:
+        """Find out whether the model still works after a sentence has failed, which may be to blame itself."""
+        if failed.check is None or self._failure:
+            return
+        for _ in range(_CHECKS):
+            try:
+                self._began = time.monotonic()
+                failed.check()
+                self._is_doubted = False
+                return
+            except BaseException as error:
+                self._is_doubted = True
+                reason = type(error).__name__
+            finally:
+                self._began = None
+            time.sleep(_SECONDS_BETWEEN_CHECKS)
+        self._failure = f"the model fails for every sentence ({reason})"

@@ -22,6 +22,7 @@ class Metrics:
         self.sentences = Counter(f"{_NAME}_sentences", "Sentences translated.", registry=registry)
         self.tokens = Counter(f"{_NAME}_tokens", "Tokens read and generated.", ["side"], registry=registry)
         self.batches = Histogram(f"{_NAME}_batch_sentences", "Sentences per batch.", registry=registry, buckets=_SIZES)
+        self.failures = Counter(f"{_NAME}_model_failures", "Batches that failed.", registry=registry)
         self.queue = Gauge(f"{_NAME}_queue_sentences", "Queued sentences.", registry=registry)
 
     async def response(self) -> Response:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
@@ -20,6 +20,11 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+from ...errors import UserError
+from .batcher import Batcher, longest_batch
+
+logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 4096
 _OTHER_DESCRIPTORS = 96  # those that are not connections: models, libraries, the log
@@ -84,10 +89,25 @@ class BoundedServer(uvicorn.Server):
         timeout: maximum seconds for a request.
         max_connections: the largest number of connections at a time.
         root_path: path below which a proxy shows the server, such as /mt, for its documentation.
+        find_problem: returns why the server should end, or None.
+
+    Attributes:
+        problem: why it ends, unless it was told to.
+        end: when it ends at the latest, on the clock of `time.monotonic`, once it ends.
     """
 
-    def __init__(self, app: FastAPI, timeout: float, max_connections: int = MAX_CONNECTIONS, root_path: str = ""):
+    def __init__(
+        self,
+        app: FastAPI,
+        timeout: float,
+        max_connections: int = MAX_CONNECTIONS,
+        root_path: str = "",
+        find_problem: Callable[[], str | None] = lambda: None,
+    ):
         self.timeout = timeout
+        self.problem: str | None = None
+        self.end = math.inf
+        self._find_problem = find_problem
         # Some seconds more than a request may take, so that even one that has just arrived is answered.
         longest = math.ceil(timeout) + 5
         connection: Any = partial(_Connection, max_connections)
@@ -116,22 +136,32 @@ class BoundedServer(uvicorn.Server):
         # about once per second
         if counter % 10 == 0:
             now = time.monotonic()
+            if not self.should_exit and (problem := self._find_problem()):
+                # requests that were accepted are still answered, with an error
+                logger.error("The server ends: %s.", problem)
+                self.problem = problem
+                self._begin_to_exit()
             for connection in _connections(self.server_state):
                 # `abort`, because `close` would wait until the client has taken what was sent
                 if now - connection.since > self.timeout * (1 if connection.is_waiting else 2):
                     connection.transport.abort()
         return await super().on_tick(counter)
 
+    def _begin_to_exit(self) -> None:
+        self.should_exit = True
+        self.end = min(self.end, time.monotonic() + self.timeout)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit and sig == signal.SIGINT:
-            _exit_at_once()
+            _exit_at_once(130, "interrupted")
+        self._begin_to_exit()
         super().handle_exit(sig, frame)
 
 
-def _exit_at_once() -> NoReturn:
+def _exit_at_once(status: int, reason: str) -> NoReturn:
     """End this process now: the interpreter's own end would wait for the models' thread, or abort it in torch."""
-    os.write(2, b"vanilla-transformer: interrupted\n")
-    os._exit(130)
+    os.write(2, f"vanilla-transformer: {reason}\n".encode())
+    os._exit(status)
 
 
 @contextmanager
@@ -141,7 +171,7 @@ def interruptible() -> Iterator[None]:
 
     def on_interrupt(*_: object) -> None:
         if next(presses):
-            _exit_at_once()
+            _exit_at_once(130, "interrupted")
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, on_interrupt)
@@ -201,15 +231,26 @@ def start_log() -> None:
         logging.getLogger(name).setLevel(logging.INFO)
 
 
-def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_path: str) -> None:
-    """Serve until SIGTERM, SIGHUP or Ctrl-C; requests that were accepted are still answered.
+def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_path: str, batcher: Batcher) -> None:
+    """Serve until SIGTERM, SIGHUP or Ctrl-C, or a model fails; requests that were accepted are still answered.
 
     Args:
         timeout, root_path: as for `BoundedServer`.
+        batcher: is closed.
+
+    Raises:
+        UserError: if a model has failed for good, so that another server should be started.
     """
     # When everything is answered, uvicorn raises the signal again, which must not end the process with an error.
     signal.signal(signal.SIGTERM, lambda *_: None)
     # A terminal that is closed, which `nohup` ignores; Windows has no such signal.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    BoundedServer(app, timeout, raise_descriptor_limit(), root_path).run([sock])
+    find_problem = partial(batcher.problem, longest_batch(timeout))
+    server = BoundedServer(app, timeout, raise_descriptor_limit(), root_path, find_problem)
+    server.run([sock])
+    # Nobody waits for what it still translates, unless that is about to end.
+    if not batcher.close(max(1.0, server.end - time.monotonic())):
+        _exit_at_once(1, server.problem or "ended while the model was still at work on a batch")
+    if server.problem:
+        raise UserError(f"{server.problem}; start the server again.")

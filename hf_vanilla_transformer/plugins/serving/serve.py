@@ -83,7 +83,9 @@ def run(args: ServeArguments) -> None:
             translator = batcher.run(load)
             # The clients see this name, but not the paths on this machine
             translator.name = label
-            models.append(ServedModel(translator, decoding_settings(args), metrics))
+            model = ServedModel(translator, decoding_settings(args), metrics)
+            batcher.run(model.check)
+            models.append(model)
         service = TranslationService(models, batcher)
 
         # From the socket, because the flag may be a name
@@ -95,7 +97,7 @@ def run(args: ServeArguments) -> None:
         start_log()
         directions = ", ".join(f"{source} to {target}" for source, target in service.directions)
         say(f"Translating {directions} on http://{f'[{host}]' if ':' in host else host}:{port}; press Ctrl-C to stop.")
-        serve_until_stopped(app, sock, args.timeout, args.root_path)
+        serve_until_stopped(app, sock, args.timeout, args.root_path, batcher)
 
 
 def _listen(host: str, port: int) -> socket.socket:

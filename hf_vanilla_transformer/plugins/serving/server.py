@@ -2,12 +2,13 @@
 
 import asyncio
 import hmac
+import math
 import re
 import secrets
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
@@ -17,8 +18,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, WithJsonSchema
-from starlette.datastructures import Headers, UploadFile
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
@@ -27,11 +29,13 @@ from ...data.foreign_files import ExchangeError
 from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
 from .. import DOCUMENTS, find, load
-from .batcher import QueueFullError, RequestTooLargeError
+from .batcher import QueueFullError, RequestTooLargeError, longest_batch
+from .bodies import Body
+from .file_process import FileProcesses
 from .guard import Guard
 from .monitoring import Metrics
 from .page import page_response
-from .service import AUTO, Answer, Detection, TranslationService, UnsupportedError
+from .service import AUTO, Detection, TranslationService, UnsupportedError
 
 logger = logging.get_logger(__name__)
 
@@ -45,7 +49,9 @@ MARKUP_PER_CHARACTER = 100
 MAX_FILE_BYTES = 10 << 20
 MAX_KEPT_BYTES = 100 << 20
 SECONDS_KEPT = 600.0
+_MAX_FIELD_BYTES = 1 << 16  # of a field beside a file
 _DOWNLOADS = "/download_file/"
+_BODY = "body"  # name of the `Body` of a request in its state
 
 # What a text may be, and the endings of files, with the plugin for documents
 FORMATS: dict[str, type[Document]] = {"text": Document}
@@ -61,6 +67,8 @@ CLIENT_CLOSED_REQUEST = 499
 _ERRORS = (400, 403, 408, 413, 500, 503, 504)
 _OBJECT = TypeAdapter(dict[str, object])
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
+_Result = TypeVar("_Result")
+_CheckKey = Callable[[Request, object], None]
 
 
 class TranslateRequest(BaseModel):
@@ -123,7 +131,10 @@ class Server:
     api_keys: Sequence[str] = ()
     max_characters: int = 10_000
     timeout: float = 30.0
-    _translated: dict[str, bytes] = field(default_factory=dict, init=False)
+    _kept: dict[str, bytes] = field(default_factory=dict, init=False)
+
+    def __post_init__(self):
+        self._files = FileProcesses(math.ceil(self.timeout))
 
     def app(
         self, cors_origins: Sequence[str] = (), page: bool = True, allowed_hosts: Collection[str] | None = None
@@ -162,9 +173,10 @@ class Server:
         app.post("/suggest", responses=errors)(self.suggest)
         app.get("/languages")(self.service.languages)
         app.get("/frontend/settings")(self.frontend_settings)
-        app.get("/health")(self.health)
-        # Starlette adds HEAD to every GET, but FastAPI does not.
-        app.head("/health", include_in_schema=False)(self.health)
+        for path, state in (("/health", self.health), ("/ready", self.ready)):
+            app.get(path, responses={503: errors[503]})(state)
+            # Starlette adds HEAD to every GET, but FastAPI does not.
+            app.head(path, include_in_schema=False)(state)
         app.get("/metrics", response_class=Response)(self.metrics.response)
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
@@ -211,33 +223,32 @@ class Server:
         ending = Path(name).suffix.lower()
         if ending not in ENDINGS:
             raise HTTPException(400, f"Invalid request: file: expected one of {' '.join(ENDINGS)}")
-        format: DocumentFormat = load(DOCUMENTS, ending.removeprefix("."))
-        try:
-            max_bytes = MARKUP_PER_CHARACTER * self.max_characters + 10_000
-            texts = await asyncio.to_thread(format.texts_of, content, name, max_bytes)
-        except ExchangeError as error:
-            raise HTTPException(400, f"Invalid request: {error}") from None
-        self._check_size(texts)
-
-        work = self.service.translate_parts(texts, wanted.source, wanted.target, format.document)
-        translations = await self._wait(request, work, deadline)
-        texts = [translation.text for translation in translations]
-        translated = await asyncio.to_thread(format.with_texts, content, name, texts)
+        work = self._translated(content, name, wanted, load(DOCUMENTS, ending.removeprefix(".")))
+        translated, warnings = await self._wait(request, work, deadline)
 
         # Whoever knows its first part may download the file.
         name = f"{secrets.token_urlsafe(16)}.{re.sub('[^A-Za-z0-9.]+', '-', name)[-100:]}"
-        self._translated[name] = translated
-        asyncio.get_running_loop().call_later(SECONDS_KEPT, self._translated.pop, name, None)
-        while sum(map(len, self._translated.values())) > MAX_KEPT_BYTES:
+        self._kept[name] = translated
+        asyncio.get_running_loop().call_later(SECONDS_KEPT, self._kept.pop, name, None)
+        while sum(map(len, self._kept.values())) > MAX_KEPT_BYTES:
             # the oldest
-            del self._translated[next(iter(self._translated))]
+            del self._kept[next(iter(self._kept))]
         answer: dict[str, object] = {"translatedFileUrl": str(request.url_for("download_file", name=name))}
-        warnings = [warning for translation in translations for warning in translation.warnings]
         return answer | ({"warnings": warnings} if warnings else {})
+
+    async def _translated(
+        self, content: bytes, name: str, wanted: TranslateFileRequest, format: DocumentFormat
+    ) -> tuple[bytes, list[str]]:
+        """Return a file with its translation, and what could not be translated."""
+        texts = await self._files.texts_of(content, name, MARKUP_PER_CHARACTER * self.max_characters + 10_000)
+        self._check_size(texts)
+        translations = await self.service.translate_parts(texts, wanted.source, wanted.target, format.document)
+        translated = await self._files.with_texts(content, name, [translation.text for translation in translations])
+        return translated, [warning for translation in translations for warning in translation.warnings]
 
     async def download_file(self, name: str) -> Response:
         """Return a translated file."""
-        content = self._translated.get(name)
+        content = self._kept.get(name)
         if content is None:
             raise HTTPException(404, "There is no such file any more: translate it again")
         # never shown as a page of this server
@@ -276,7 +287,15 @@ class Server:
         }
 
     async def health(self) -> dict[str, str]:
-        """Return 200 while the server is running."""
+        """Return 200 while the server is running, 503 if it is about to end because a model has failed for good."""
+        if problem := self.service.problem(longest_batch(self.timeout)):
+            raise HTTPException(503, f"The server ends: {problem}.")
+        return {"status": "ok"}
+
+    async def ready(self) -> dict[str, str]:
+        """Return 200 if texts are translated, 503 while a model fails or takes longer than a request may."""
+        if not self.service.is_ready(self.timeout):
+            raise HTTPException(503, "The model does not answer.")
         return {"status": "ok"}
 
     async def _read(self, request: Request, kind: type[_Parameters], max_files: int = 0) -> _Parameters:
@@ -285,21 +304,20 @@ class Server:
         Raises:
             HTTPException: if they are wrong, or take too long to arrive.
         """
+        # before the body is read, if the key is not in it
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        key = bearer.strip() if scheme.lower() == "bearer" else request.query_params.get("api_key")
+        if self.api_keys and key:
+            self._check_key(request, key)
         try:
-            given = await asyncio.wait_for(_parameters(request, max_files), self.timeout)
+            given = await asyncio.wait_for(_parameters(request, max_files, self._check_key), self.timeout)
         except asyncio.TimeoutError:
             raise HTTPException(408, f"The request took longer than {self.timeout:g} s to arrive.") from None
         except ClientDisconnect:
             raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected.") from None
 
         # Before anything else is checked, so that strangers learn nothing from other errors.
-        key = given.get("api_key")
-        if self.api_keys and key is None:
-            raise HTTPException(403, "Please provide an API key (api_key)")
-        # In constant time, and all of them, so that the time of the answer tells nothing about the keys.
-        same = [hmac.compare_digest(str(key).encode(errors="replace"), own.encode()) for own in self.api_keys]
-        if self.api_keys and not any(same):
-            raise HTTPException(403, "Invalid API key")
+        self._check_key(request, given.get("api_key"))
         try:
             # An empty parameter is a missing one, as in LibreTranslate; only a text may be empty.
             return kind.model_validate({name: value for name, value in given.items() if value != "" or name == "q"})
@@ -310,6 +328,18 @@ class Server:
             text = f"missing {name} parameter" if problem["type"] == "missing" else f"{name}: {problem['msg']}"
             raise HTTPException(400, f"Invalid request: {text}") from None
 
+    def _check_key(self, request: Request, key: object) -> None:
+        body: Body = getattr(request.state, _BODY)
+        if not self.api_keys or body.has_key:
+            return
+        if key is None:
+            raise HTTPException(403, "Please provide an API key (api_key)")
+        # In constant time, and all of them, so that the time of the answer tells nothing about the keys.
+        same = [hmac.compare_digest(str(key).encode(errors="replace"), own.encode()) for own in self.api_keys]
+        if not any(same):
+            raise HTTPException(403, "Invalid API key")
+        body.has_key = True
+
     def _check_size(self, texts: Sequence[str]) -> None:
         # An empty text counts too: a list may have millions of them.
         size = sum(max(1, len(text)) for text in texts)
@@ -317,7 +347,7 @@ class Server:
         if size > limit:
             raise HTTPException(400, f"Invalid request: the text has {size:,} characters, more than {limit:,}")
 
-    async def _wait(self, request: Request, work: Awaitable[list[Answer]], deadline: float) -> list[Answer]:
+    async def _wait(self, request: Request, work: Awaitable[_Result], deadline: float) -> _Result:
         """Return the result of `work`, which is dropped if its client disconnects or it takes too long."""
         task = asyncio.ensure_future(work)
         disconnect = asyncio.ensure_future(_disconnected(request))
@@ -334,6 +364,8 @@ class Server:
             raise HTTPException(413, str(error)) from None
         except UnsupportedError as error:
             raise HTTPException(400, str(error)) from None
+        except ExchangeError as error:
+            raise HTTPException(400, f"Invalid request: {error}") from None
         finally:
             task.cancel()
             disconnect.cancel()
@@ -345,7 +377,7 @@ def _body(kind: type[BaseModel], *kinds: str) -> dict[str, object]:
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
-async def _parameters(request: Request, max_files: int) -> dict[str, object]:
+async def _parameters(request: Request, max_files: int, check_key: _CheckKey) -> dict[str, object]:
     """Return the parameters in the address and the body of a request, a JSON object or a form.
 
     Raises:
@@ -371,16 +403,46 @@ async def _parameters(request: Request, max_files: int) -> dict[str, object]:
     charset = re.search(r"charset\s*=\s*\"?([^\s;\"]*)", request.headers.get("content-type", ""), re.IGNORECASE)
     if charset and charset[1].lower() not in ("utf-8", "utf8"):
         raise HTTPException(400, "Invalid request: the form is not UTF-8")
-    # The size of the whole body is limited already, and Starlette's own limits would refuse long texts and lists.
-    max_fields = 100 if max_files else sys.maxsize
-    async with request.form(max_files=max_files, max_fields=max_fields, max_part_size=sys.maxsize) as form:
-        fields: dict[str, list[object]] = {}
-        # in one pass: `getlist` goes through all fields for each name
-        for name, value in form.multi_items():
-            item = (value.filename or "", await value.read()) if isinstance(value, UploadFile) else value
-            fields.setdefault(name, []).append(item)
+    if media_type == _WITH_FILE:
+        form = await _parts(request, max_files, check_key)
+    else:
+        # The size of the whole body is limited already, and Starlette's own limits would refuse long texts and lists.
+        form = await request.form(max_fields=sys.maxsize, max_part_size=sys.maxsize)
+    fields: dict[str, list[object]] = {}
+    # in one pass: `getlist` goes through all fields for each name
+    for name, value in form.multi_items():
+        item = (value.filename or "", await value.read()) if isinstance(value, UploadFile) else value
+        fields.setdefault(name, []).append(item)
+    await form.close()
     # a repeated field is a list, as several texts are in JSON
     return given | {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+
+
+async def _parts(request: Request, max_files: int, check_key: _CheckKey) -> FormData:
+    """Return a form with files, which stay in memory; a key before the file is checked before the file is read.
+
+    Raises:
+        HTTPException: if it is damaged.
+    """
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        async for chunk in request.stream():
+            yield chunk
+            # what the chunk completes
+            for name, value in parser.items:
+                if name == "api_key":
+                    check_key(request, value)
+
+    max_fields = 100 if max_files else sys.maxsize
+    max_size = _MAX_FIELD_BYTES if max_files else sys.maxsize
+    parser = MultiPartParser(
+        request.headers, chunks(), max_files=max_files, max_fields=max_fields, max_part_size=max_size
+    )
+    parser.spool_max_size = sys.maxsize
+    try:
+        return await parser.parse()
+    except MultiPartException as error:
+        raise HTTPException(400, error.message) from None
 
 
 def _check_utf8(content: bytes, where: str) -> None:
@@ -417,27 +479,25 @@ class _Watch:
     app: ASGIApp
     metrics: Metrics
     max_bytes: int
+    bodies: set[Body] = field(default_factory=set, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         # Unless an answer begins, the client has gone.
         status = CLIENT_CLOSED_REQUEST
-        size = 0
         path = scope["path"].removeprefix(scope["root_path"])
         # Not other forms, whose fields could be too many to read.
         has_file = path == "/translate_file" and Headers(scope=scope).get("content-type", "").startswith(_WITH_FILE)
         max_bytes = self.max_bytes + (MAX_FILE_BYTES if has_file else 0)
         start = time.perf_counter()
 
-        # The size is counted as the body arrives: Content-Length may be absent or wrong.
+        body = Body(self.bodies, max_bytes)
+        self.bodies.add(body)
+        scope.setdefault("state", {})[_BODY] = body
+
         async def receive_limited() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > max_bytes:
-                raise HTTPException(413, f"Invalid request: it is larger than {max_bytes:,} bytes")
-            return message
+            return await body.receive(receive)
 
         async def send_watched(message: Message) -> None:
             nonlocal status
@@ -457,6 +517,7 @@ class _Watch:
             if status == CLIENT_CLOSED_REQUEST:
                 await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
         finally:
+            self.bodies.remove(body)
             seconds = time.perf_counter() - start
             # Clients write what they like into addresses, so only those of the API are logged and counted.
             path = f"{_DOWNLOADS}{{name}}" if path.startswith(_DOWNLOADS) else path

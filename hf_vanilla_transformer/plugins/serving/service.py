@@ -10,9 +10,8 @@ from ...data.languages import probabilities
 from ...errors import UserError
 from ...files import import_extra
 from ...flags import Settings
-from ...inference.alignment import Links
-from ...inference.segments import Document
-from ...inference.translator import Translator
+from ...inference.segments import Document, Links
+from ...inference.translator import Output, Translator
 from ...model.text_rules_vanilla_transformer import is_blank
 from .batcher import Batcher, Sentence
 from .monitoring import Metrics
@@ -71,12 +70,22 @@ class ServedModel:
             raise UserError(f"{translator.name} does not say which languages it translates: its config.json must.")
         self.max_hypotheses = translator.num_hypotheses(decoding.get("num_beams"))
 
+    def check(self) -> None:
+        """Translate a short sentence, to find out whether the model works.
+
+        Raises:
+            Exception: if it does not.
+        """
+        source, target = self.translator.directions.pairs[0]
+        self._search(self.translator.encode(["."], source, target), 1)
+
     def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
         """Return the `nbest` best hypotheses of each source, best first and each in one line, from a single batch."""
-        # The tokens of a batch, so that `translate_ids` does not cut this one up: the batcher has chosen its size.
-        # Twice, because lengths are rounded up.
-        whole = 2 * max(map(len, sources)) * len(sources)
-        outputs = self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
+        try:
+            outputs = self._search(sources, nbest)
+        except BaseException:
+            self._metrics.failures.inc()
+            raise
 
         padding = self.translator.model.config.pad_token_id
         # of the best hypotheses, without the start token
@@ -89,6 +98,12 @@ class ServedModel:
         # A sentence stands within a line of its text, which a line break would cut.
         texts = [self.translator.decode(output.hypotheses) for output in outputs]
         return [[" ".join(text.splitlines()) for text in hypotheses] for hypotheses in texts]
+
+    def _search(self, sources: list[list[int]], nbest: int) -> list[Output]:
+        # The tokens of a batch, so that `translate_ids` does not cut this one up: the batcher has chosen its size.
+        # Twice, because lengths are rounded up.
+        whole = 2 * max(map(len, sources)) * len(sources)
+        return self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
 
 
 @dataclass(frozen=True)
@@ -136,11 +151,22 @@ class TranslationService:
         self._cutting = ThreadPoolExecutor(1)
         self.directions: dict[tuple[str, str], ServedModel] = {}
         for model in models:
+            # exports run a search as a whole
+            if hasattr(model.translator.model, "before_step"):
+                model.translator.model.before_step = batcher.give_way
             for direction in model.translator.directions.pairs:
                 other = self.directions.setdefault(direction, model)
                 if other is not model:
                     names = f"{other.translator.name} and {model.translator.name}"
                     raise UserError(f"{names} both translate from {' to '.join(direction)}.")
+
+    def problem(self, longest: float) -> str | None:
+        """Return why nothing is translated any more, as `Batcher.problem`."""
+        return self._batcher.problem(longest)
+
+    def is_ready(self, longest: float) -> bool:
+        """Return whether sentences are translated, as `Batcher.is_ready`."""
+        return self._batcher.is_ready(longest)
 
     def languages(self) -> list[Language]:
         """Return every language, with its code if its English name is unknown."""
@@ -240,7 +266,8 @@ class TranslationService:
             if problem := model.translator.problem(len(sentence)):
                 job.warnings.append(f"Sentence {place + 1} has {problem}: it is not translated.")
             else:
-                job.queued[place] = Sentence(model.translate, sentence, min(nbest, model.max_hypotheses))
+                count = min(nbest, model.max_hypotheses)
+                job.queued[place] = Sentence(model.translate, sentence, count, model.check)
         return job
 
     def _detect_source(self, text: str, target: str) -> Detection:

@@ -270,3 +270,29 @@ def test_any_content_is_rewritten_or_refused(ending, content):
     with contextlib.suppress(ExchangeError):
         texts = texts_of(content, f"a{ending}")
         assert texts_of(with_texts(content, f"a{ending}", texts), f"a{ending}") is not None
+
+
+STRANGE = "a\0b\x01c\x0bd\x1fe\ufffef\uffffg"
+
+
+def test_characters_that_no_xml_may_have_are_left_out_of_translations():
+    word = with_texts(word_file(lambda document: document.add_paragraph("x")), "a.docx", [STRANGE])
+    assert read_word(word).paragraphs[0].text == "abcdefg"
+    book = with_texts(archive({"a.xhtml": "<p>x</p>"}), "a.epub", [f"<p>{STRANGE}</p>"])
+    with zipfile.ZipFile(io.BytesIO(book)) as file:
+        assert file.read("a.xhtml") == b"<p>abcdefg</p>"
+
+
+@pytest.mark.parametrize("ending", [".srt", ".vtt"])
+@pytest.mark.parametrize("lines", ["x", "x\ny"])
+def test_no_translation_breaks_a_subtitle(ending, lines):
+    before = "1\n00:00 --> 00:01\n"
+    content = f"{before}{lines}\n\n2\n00:02 --> 00:03\nz\n"
+    output = with_texts(content.encode(), f"a{ending}", [f"<i>{STRANGE}</i>\n\n9\x85h", "z"]).decode()
+    assert re.sub(" +", " ", output) == content.replace(lines, "<i>abcdefg</i> 9 h", 1)
+
+
+def test_other_texts_stay_as_they_are_with_all_their_characters():
+    text = f"<p>{STRANGE}</p>".encode()
+    for ending in (".txt", ".html"):
+        assert with_texts(text, f"a{ending}", texts_of(text, f"a{ending}")) == text

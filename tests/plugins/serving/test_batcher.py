@@ -7,7 +7,14 @@ from threading import Event, Thread, current_thread
 
 import pytest
 
-from hf_vanilla_transformer.plugins.serving.batcher import Batcher, QueueFullError, RequestTooLargeError, Sentence
+from hf_vanilla_transformer.plugins.serving import batcher as module
+from hf_vanilla_transformer.plugins.serving.batcher import (
+    Batcher,
+    ModelError,
+    QueueFullError,
+    RequestTooLargeError,
+    Sentence,
+)
 
 SECONDS = 10  # for answers that come at once unless something hangs
 
@@ -34,8 +41,8 @@ class Queue:
     def __init__(self, batcher, recorder):
         self.batcher, self.recorder = batcher, recorder
 
-    def submit(self, sources, nbest=1, translate=None):
-        return self.batcher.submit([Sentence(translate or self.recorder, ids, nbest) for ids in sources])
+    def submit(self, sources, nbest=1, translate=None, check=None):
+        return self.batcher.submit([Sentence(translate or self.recorder, ids, nbest, check) for ids in sources])
 
 
 @pytest.fixture
@@ -200,10 +207,10 @@ def test_retry_after_follows_the_tokens_that_would_be_translated_first(batcher, 
     hold(queue, recorder)
     queue.submit([[1] * 4] * 10)
     with pytest.raises(QueueFullError) as refused:
-        queue.submit([[2]] * 10)
+        queue.submit([[2] * 4] * 10)
     assert refused.value.retry_after == 20  # of all ten
     with pytest.raises(QueueFullError) as refused:
-        queue.submit([[2]] * 6)
+        queue.submit([[2] * 4] * 6)
     assert refused.value.retry_after == 12  # of six, after which this request would have had its turns
 
 
@@ -304,3 +311,141 @@ def test_the_time_of_a_function_is_not_the_time_of_a_sentence(batcher, recorder)
     with pytest.raises(QueueFullError) as refused:
         queue.submit([[2]])
     assert refused.value.retry_after == 1
+
+
+def test_turns_count_tokens_so_that_long_sentences_keep_no_short_one_waiting(batcher, recorder):
+    queue = batcher(max_tokens=2048)
+    answers = hold(queue, recorder)
+    for letter in "abcd":
+        answers += queue.submit([[letter] * 1000])
+    answers += queue.submit([["short"] * 10, ["other"] * 10])
+    answers += queue.submit([["two"] * 400] * 2)
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    order = [[source[0] for source in batch] for batch in recorder.batches]
+    assert order == [[0], ["short", "other"], ["two", "two"], ["a", "b"], ["c", "d"]]
+
+
+def test_a_long_sentence_has_its_turn_after_as_many_tokens_of_others(batcher, recorder):
+    queue = batcher(max_tokens=50)
+    answers = hold(queue, recorder)
+    answers += queue.submit([["long"] * 200])
+    answers += queue.submit([[i] * 50 for i in range(8)])
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    order = [source[0] for batch in recorder.batches for source in batch]
+    assert order == [0, 0, 1, 2, "long", 3, 4, 5, 6, 7]
+
+
+def test_sentences_of_very_different_lengths_share_no_batch(batcher, recorder):
+    queue = batcher(max_tokens=10_000)
+    answers = hold(queue, recorder)
+    lengths = [1, 100, 40, 101, 250, 130, 600, 5]
+    answers += queue.submit([[length] * length for length in lengths])
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    batches = [[source[0] for source in batch] for batch in recorder.batches[1:]]
+    assert sorted(length for batch in batches for length in batch) == sorted(lengths)
+    assert batches[0] == [1, 100, 40, 5]
+    assert all(max(batch) <= max(100, 2 * min(batch)) for batch in batches)
+
+
+@pytest.fixture
+def no_pause(monkeypatch):
+    monkeypatch.setattr(module, "_SECONDS_BETWEEN_CHECKS", 0.0)
+
+
+def test_a_model_that_fails_for_every_sentence_is_given_up(batcher, recorder, no_pause):
+    queue = batcher()
+    checks = []
+
+    def check():
+        checks.append(queue.batcher.is_ready(SECONDS))
+        raise RuntimeError("device-side assert")
+
+    (failed,) = queue.submit([[13]], check=check)
+    assert failed.exception(SECONDS)
+    with pytest.raises(ModelError, match=r"the model fails for every sentence \(RuntimeError\)"):
+        queue.batcher.run(lambda: 1)
+    assert checks == [True, False, False]
+    assert queue.batcher.problem(SECONDS) == "the model fails for every sentence (RuntimeError)"
+    # nothing reaches it any more
+    (later,) = queue.submit([[1]], check=check)
+    assert isinstance(later.exception(SECONDS), ModelError)
+    assert recorder.batches == [[[13]]]
+
+
+def test_a_sentence_that_fails_alone_is_no_fault_of_the_model(batcher, recorder, no_pause):
+    queue = batcher()
+    results = iter([RuntimeError, None])
+
+    def check():
+        if error := next(results):
+            raise error
+
+    for _ in range(5):
+        (failed,) = queue.submit([[13]], check=check)
+        assert failed.exception(SECONDS)
+        queue.batcher.run(lambda: 1)
+        assert queue.batcher.is_ready(SECONDS)
+        results = iter([RuntimeError, RuntimeError, None])
+
+
+def test_a_batch_that_does_not_end_is_told_from_one_that_takes_long(batcher, recorder):
+    queue = batcher()
+    assert queue.batcher.is_ready(0)
+    hold(queue, recorder)
+    assert queue.batcher.problem(SECONDS) is None
+    time.sleep(0.01)
+    assert not queue.batcher.is_ready(0)
+    assert queue.batcher.problem(0) == "the model has been at work on one batch for 0 s"
+    assert not queue.batcher.close(0)
+    recorder.gate.set()
+    assert queue.batcher.close(SECONDS)
+    assert queue.batcher.is_ready(0)
+
+
+def test_a_long_batch_gives_way_to_small_ones_again_and_again(batcher, recorder, monkeypatch):
+    monkeypatch.setattr(module, "_SLICE", 0.0)
+    queue = batcher(max_tokens=1000)
+    order = []
+    answers = []
+
+    def search(sources, nbest):
+        for step in range(3):
+            order.append(step)
+            if step < 2:
+                # the first is not small, and two of the others are not together
+                answers.extend(queue.submit([[step] * 26, [step] * 25, [step] * 1], translate=short))
+            queue.batcher.give_way()
+        return [["long"]]
+
+    def short(sources, nbest):
+        order.append([len(source) for source in sources])
+        # what goes before others gives way to none
+        queue.batcher.give_way()
+        return [["short"] for _ in sources]
+
+    (long,) = queue.submit([[0] * 200], translate=search)
+    assert long.result(SECONDS) == ["long"]
+    assert [answer.result(SECONDS) for answer in answers] == [["short"]] * 6
+    assert order == [0, [25], 1, [1], 2, [25], [26, 26, 1]]
+
+
+def test_small_batches_give_way_to_none(batcher, recorder, monkeypatch):
+    monkeypatch.setattr(module, "_SLICE", 0.0)
+    queue = batcher()
+    answers = []
+
+    def search(sources, nbest):
+        answers.extend(queue.submit([[1]]))
+        queue.batcher.give_way()
+        assert not answers[0].done()
+        return [["first"]]
+
+    (first,) = queue.submit([[0] * 7], translate=search)
+    assert first.result(SECONDS) == ["first"]
+    assert answers[0].result(SECONDS)

@@ -1,6 +1,7 @@
 """The limits of the server, and the figures that it reports about itself."""
 
 import json
+import re
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from live_server import metric, text
 
+from hf_vanilla_transformer.plugins.serving import batcher
 from hf_vanilla_transformer.plugins.serving.batcher import Batcher
 
 
@@ -139,3 +141,73 @@ def test_a_client_that_goes_while_it_sends_is_no_failure_of_the_server(serve, ca
     send_slowly(send.port, text("One."), missing=3).close()
     wait_until(lambda: metric(send, 'requests_total{path="/translate",status="499"}') == 1)
     assert "failed" not in caplog.text
+
+
+def test_the_server_says_when_its_model_does_not_answer(serve, slow):
+    send = serve(timeout=1)
+    assert send("GET", "/ready")[:2] == (200, {"status": "ok"})
+    assert send("POST", "/translate", text("One.")).status == 504
+    wait_until(lambda: send("GET", "/ready").status == 503)
+    # it still may; a supervisor need not start another one yet
+    assert send("GET", "/health").status == 200
+    wait_until(lambda: send("GET", "/health").status == 503)
+    answer = send("GET", "/health").body["error"]
+    assert re.fullmatch(r"The server ends: the model has been at work on one batch for \d+ s\.", answer)
+    slow.gate.set()
+    wait_until(lambda: send("GET", "/ready").status == 200)
+    assert send("GET", "/health").body == {"status": "ok"}
+
+
+def test_a_model_that_fails_for_good_is_neither_ready_nor_well(serve, model, monkeypatch):
+    monkeypatch.setattr(batcher, "_SECONDS_BETWEEN_CHECKS", 0.0)
+    send = serve()
+    assert send("POST", "/translate", text("One.")).status == 200
+
+    def fail(*args, **settings):
+        raise RuntimeError("device-side assert triggered")
+
+    monkeypatch.setattr(model, "generate", fail)
+    for _ in range(2):
+        assert send("POST", "/translate", text("One."))[:2] == (500, {"error": "The server failed."})
+    assert send("GET", "/ready").status == send("GET", "/health").status == 503
+    assert send("HEAD", "/ready").status == 503
+    assert metric(send, "model_failures_total") == 1
+
+
+def test_translations_do_not_depend_on_what_goes_before_the_end_of_a_long_search(serve, alone, model, monkeypatch):
+    monkeypatch.setattr(batcher, "_SLICE", 0.0)
+    monkeypatch.setattr(batcher, "_SHORT", 10)
+    monkeypatch.setattr(batcher, "_SMALL", 1)
+    long = "Who are you and " * 5 + "who am I?"
+    phrases = ["Who?", "I am.", "Where are you?"]
+    expected = [alone(long), *map(alone, phrases)]
+    generate = model.generate
+    sizes = []
+
+    def generate_and_count(*args, **settings):
+        sizes.append(len(settings["input_ids"]))
+        output = generate(*args, **settings)
+        sizes.append(-len(settings["input_ids"]))
+        return output
+
+    began, gate = Event(), Event()
+    monkeypatch.setattr(model, "generate", generate_and_count)
+    send = serve()
+    give_way = model.before_step
+
+    def wait(*_):
+        began.set()
+        assert gate.wait(30)
+        give_way()
+
+    model.before_step = wait
+    with ThreadPoolExecutor(2) as clients:
+        first = clients.submit(send, "POST", "/translate", text(long, alternatives=1))
+        assert began.wait(20)
+        second = clients.submit(send, "POST", "/translate", text(phrases))
+        wait_until(lambda: metric(send, "queue_sentences") == 3)
+        gate.set()
+        answers = [first.result(30).body["translatedText"], *second.result(30).body["translatedText"]]
+    assert answers == expected
+    # the short ones began after it, which takes a second call for its scores, and ended before it
+    assert sizes == [1, 1, 3, -3, -1, -1]
