@@ -26,7 +26,6 @@ from hf_vanilla_transformer.data.source import HubDataset, TextFile
 from hf_vanilla_transformer.files import read_yaml
 from hf_vanilla_transformer.inference.exports import export_model, load_export
 from hf_vanilla_transformer.loading import load_model, load_tokenizer
-from hf_vanilla_transformer.plugins.corpus.deduplication import find_duplicates
 from hf_vanilla_transformer.sharing.convert import _origin
 from hf_vanilla_transformer.training.recipes import read_recipe
 
@@ -184,6 +183,9 @@ def pickles_of_a_dataset(folder, marker):
 
 
 def objects_of_a_task(folder, marker):
+    pytest.importorskip("hf_vanilla_transformer.plugins.corpus", reason="needs the plugin corpus")
+    from hf_vanilla_transformer.plugins.corpus.deduplication import find_duplicates
+
     np.save(folder / "digests.npy", np.array([Code(marker)], object), allow_pickle=True)
     find_duplicates([folder / "digests.npy"], 0, 1, folder / "duplicates.npy")
 

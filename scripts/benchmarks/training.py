@@ -62,7 +62,6 @@ class OurBatchesTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` with the batches of `VanillaTransformerTrainer`."""
 
     get_train_dataloader = VanillaTransformerTrainer.get_train_dataloader
-    _rows = VanillaTransformerTrainer._rows
     _loader = VanillaTransformerTrainer._loader
 
 

@@ -292,7 +292,10 @@ def test_no_module_asks_what_class_a_source_or_its_rows_have():
         node.name
         for home in homes
         for node in ast.parse((package / "data" / f"{home}.py").read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and (home == "source" or "Rows" in ast.unparse(node))
+        if isinstance(node, ast.ClassDef)
+        and (home == "source" or "Rows" in ast.unparse(node))
+        # a collator is given rows, and is none
+        and not node.name.endswith("Collator")
     }
     assert {"Source", "TextFile", "PreparedFolder", "Rows", "MixedRows", "ShardStream"} <= classes
     for file in package.rglob("*.py"):
