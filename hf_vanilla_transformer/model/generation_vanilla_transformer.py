@@ -156,7 +156,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     _generation_config: GenerationConfig | None = None
 
     @property
-    def generation_config(self) -> GenerationConfig:  # type: ignore[override]
+    def generation_config(self) -> GenerationConfig:
         """The decoding settings, which transformers saves with the model.
 
         Seq2SeqTrainer, among others, writes transformers' default of 20 tokens into settings without a `max_length`.
@@ -266,7 +266,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _prepare_generation_config(self, *args, **kwargs):
         """Prepare the settings as transformers does, without the `max_length` that is stored for lack of a limit."""
-        settings, model_kwargs = super()._prepare_generation_config(*args, **kwargs)
+        settings, model_kwargs = super()._prepare_generation_config(*args, **kwargs)  # type: ignore[misc]
         if settings.max_new_tokens is not None and settings.max_length == getattr(settings, "longest_output", None):
             # otherwise transformers warns of two limits
             settings.max_length = None

@@ -90,12 +90,12 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     uploader: Callable[..., str] | None = None  # method behind `push_to_hub`, set by the installed package
 
-    def tie_weights(self, missing_keys: set[str] | None = None, **kwargs):
+    def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True):
         """Tie as transformers does, and let both stacks call one module, so that hooks on it see every use.
 
         `__init__` does not do so: a file may have the matrix under any of its names, or different ones.
         """
-        super().tie_weights(missing_keys, **kwargs)
+        super().tie_weights(missing_keys, recompute_mapping)
         # not always a model of this package: torch.compile wraps it
         base: Any = self.base_model
         shared = getattr(base, "shared", None)
@@ -318,7 +318,9 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
     _auto_class = "AutoModel"
     # while the model is built and loaded; later, both stacks call the shared module
-    _tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")}
+    _tied_weights_keys: dict[str, str] = {
+        f"{stack}.embed_tokens.weight": "shared.weight" for stack in ("encoder", "decoder")
+    }
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
@@ -334,7 +336,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         if name == "shared" and "decoder" in self._modules:
             self.encoder.call_embedding(value)
             self.decoder.call_embedding(value)
-            self._tied_weights_keys = None
+            self._tied_weights_keys = {}
 
     def get_input_embeddings(self) -> nn.Embedding:
         # if tied, the decoder calls the same module

@@ -62,7 +62,7 @@ class TranslationPipeline(Pipeline):
         check_weights(self.model)
         of_tasks = getattr(self.model.config, "task_specific_params", None) or {}
         of_task = of_tasks.get(self.task) or {}
-        self.prefix = of_task.get("prefix") or getattr(self.model.config, "prefix", None) or ""
+        self.prefix: str = of_task.get("prefix") or getattr(self.model.config, "prefix", None) or ""
         # the others are not those of generate()
         self._task_settings = {name: value for name, value in of_task.items() if name in vars(GenerationConfig())}
 

@@ -204,7 +204,7 @@ def to_marian(model: VanillaTransformerForConditionalGeneration) -> MarianMTMode
     if output_bias is not None:
         weights["final_logits_bias"] = output_bias[None]  # (1, vocab_size)
     # Marian's state names all three embeddings, whether they are tied or not.
-    embedding = _permute_residual("shared.weight", model.get_input_embeddings().weight, order)
+    embedding = _permute_residual("shared.weight", model.model.encoder.embed_tokens.weight, order)
     for module in ("shared", "encoder.embed_tokens", "decoder.embed_tokens"):
         weights.setdefault(f"model.{module}.weight", embedding)
 
@@ -322,7 +322,7 @@ def _reorder_vocabulary(marian: MarianMTModel, order: list[int]) -> None:
         embedding.num_embeddings = len(order)
         embedding.padding_idx = len(order) - 1
     marian.lm_head.out_features = len(order)
-    marian.final_logits_bias = marian.final_logits_bias[:, order]
+    marian.register_buffer("final_logits_bias", marian.final_logits_bias[:, order])
     marian.config.vocab_size = marian.config.decoder_vocab_size = len(order)
 
     new_ids = {old: new for new, old in enumerate(order)}
