@@ -67,7 +67,9 @@ def test_only_a_run_takes_back_its_own_events_and_no_trial_of_a_search(tmp_path,
 def test_a_run_that_lost_all_checkpoints_begins_its_curve_again(train, flags, tmp_path):
     run_folder = tmp_path / "run"
     train(*flags, "--save_strategy", "no", "--max_steps", "4")
-    (run_folder / "trainer_state.json").unlink()
+    # as if it had been killed before its end
+    for name in ("trainer_state.json", "model.safetensors"):
+        (run_folder / name).unlink()
     run = train(*flags, "--save_strategy", "no", "--max_steps", "3")
     assert curves(run_folder / "runs")["train/loss"] == pytest.approx(logged(run, "loss"), rel=1e-5)
 
