@@ -62,6 +62,8 @@ _WITHOUT_EFFECT = {
     *("prompt_lookup_num_tokens", "max_matching_ngram_size", "assistant_early_exit", "assistant_lookbehind"),
     *("target_lookbehind", "assistant_ensemble_weight", "speculation_type", "use_mtp", "continuous_batching_config"),
 }
+# with these values, settings that are not supported do nothing; older releases of transformers write them
+NEUTRAL = {"guidance_scale": 1, "token_healing": False, "penalty_alpha": 0}
 _LARGEST_DECAY = 1.9  # whose powers are finite for a thousand tokens
 _MAX_LENGTH = 10_000  # tokens
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -349,6 +351,8 @@ def check_search(settings: Mapping[str, object], config: VanillaTransformerConfi
             if not isinstance(value, bool):
                 raise UserError(f"{field} must be true or false, but is {shortened(value)}")
         elif field in known and not field.startswith("_") and field not in _CHECKED_BY_TRANSFORMERS:
+            if field in NEUTRAL and value == NEUTRAL[field]:
+                continue
             raise UserError(f"{field} is not supported; remove it")
 
 

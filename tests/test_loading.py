@@ -469,6 +469,8 @@ def test_defaults_of_transformers_are_accepted(folder):
         ("prompt_lookup_num_tokens", 3),
         ("prefill_chunk_size", 4),
         ("assistant_early_exit", 1),
+        ("guidance_scale", 1.0),
+        ("token_healing", False),
         ("exponential_decay_length_penalty", [3, 1.5]),
         ("top_h", 0.5),
     ],

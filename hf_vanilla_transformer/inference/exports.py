@@ -1,6 +1,7 @@
 """The formats of exports, which plugins provide: recognise, write, load and identify them by name."""
 
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,9 @@ def export_model(folder: str, output_dir: str, format_name: str, quantization: s
         for module in model.modules():
             # a layer with an adapter of PEFT, which then has the weights of both
             if hasattr(module, "merge"):
+                layer = module.get_base_layer()
+                # which may also be the matrix of a layer without this adapter
+                layer.weight = deepcopy(layer.weight)
                 module.merge()
         format.write(model, tokenizer, target, quantization)
         tokenizer.save_pretrained(target)

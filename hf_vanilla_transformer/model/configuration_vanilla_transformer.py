@@ -71,6 +71,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     The names in `attribute_map`, under which other models of transformers have these fields, are arguments too. There,
     `num_hidden_layers` is that of both stacks and `head_dim` both widths, where a field of its own does not say else.
+    Both also hold for what is set later, as by `from_pretrained(..., num_hidden_layers=2)`; and widths that are the
+    default follow `d_model` and `num_heads`.
 
     Raises:
         ValueError: If a field is out of range, or two of its names are given different values. The message names it.
@@ -141,8 +143,27 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def __new__(cls, *args, **kwargs):
         """Return a new configuration that remembers what is given: `__post_init__` only sees the fields' values."""
         config = super().__new__(cls)
-        vars(config)["_given"] = kwargs
+        # copying and unpickling give nothing, and have no `__post_init__` which removes it
+        if kwargs:
+            vars(config)["_given"] = kwargs
         return config
+
+    def __setattr__(self, name, value):
+        """Set a field by any of its names, and the fields that follow from it, as at construction."""
+        field = self.attribute_map.get(name, name)
+        widths: list[str] = []
+        # at construction, `__post_init__` derives them
+        if field in ("d_model", "num_heads") and "d_v" in vars(self) and "_given" not in vars(self):
+            widths = [width for width in ("d_k", "d_v") if getattr(self, width) == self._default_width()]
+        super().__setattr__(name, value)
+        for width in widths:
+            super().__setattr__(width, self._default_width())
+        if name in ALIASES_OF_TWO:
+            super().__setattr__(ALIASES_OF_TWO[name], value)
+
+    def _default_width(self) -> int:
+        # a number of heads that is out of range has its own error
+        return self.d_model // max(self.num_heads, 1)
 
     def __post_init__(self, **kwargs):
         # first, because other fields are derived from them
@@ -150,9 +171,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if self.num_heads < 1:
             raise UserError(f"num_heads must be at least 1, got {self.num_heads}.")
         if self.d_k is None:
-            self.d_k = self.d_model // self.num_heads
+            self.d_k = self._default_width()
         if self.d_v is None:
-            self.d_v = self.d_model // self.num_heads
+            self.d_v = self._default_width()
         self.validate_architecture()
         for name in ("auto_map", "custom_pipelines"):
             # written again on saving
@@ -170,7 +191,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         Raises:
             ValueError: If a field is given with different values.
         """
-        given = {name: value for name, value in vars(self).pop("_given", {}).items() if value is not None}
+        given = {name: value for name, value in vars(self).get("_given", {}).items() if value is not None}
         names = {name: name for name in given}
         for alias, field in self.attribute_map.items():
             value = kwargs.pop(alias, None)
@@ -184,6 +205,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for alias, other in ALIASES_OF_TWO.items():
             if alias in given and other not in given:
                 setattr(self, other, given[alias])
+        vars(self).pop("_given", None)
 
     def validate_architecture(self):
         """Check that the fields describe a model that can be built.

@@ -338,11 +338,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """Return all arguments of `generate` with a value, and what they leave open from the generation configs."""
         own = vars(self.generation_config)
         given = {} if generation_config is None else vars(generation_config)
-        settings: dict = {}
-        # later ones override earlier ones
-        for layer in (own, given, kwargs, {"input_ids": inputs}):
-            settings |= {name: value for name, value in layer.items() if value is not None}
-        return settings
+        settings = {**own, **{name: value for name, value in given.items() if value is not None}, **kwargs}
+        if inputs is not None:
+            settings["input_ids"] = inputs
+        # an argument of None removes a setting, as in transformers
+        return {name: value for name, value in settings.items() if value is not None}
 
     def _source_lengths(self, settings: dict) -> torch.Tensor:
         """Return the number of tokens in each source (B,), from the mask, token ids, embeddings or encoder outputs."""

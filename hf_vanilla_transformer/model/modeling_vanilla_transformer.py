@@ -5,7 +5,7 @@ Section numbers refer to the paper. Shapes use B sentences, S source tokens and 
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from operator import length_hint
 from types import FunctionType
@@ -198,6 +198,36 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             # a dictionary of another class may name the shared matrix here as well
             state_dict.pop(f"{prefix}embed_tokens.weight", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Register the shared embedding while this stack is used without the whole model."""
+        is_shared = "embed_tokens" not in self._modules
+        if is_shared:
+            self._modules["embed_tokens"] = self.embed_tokens
+        try:
+            yield
+        finally:
+            if is_shared:
+                del self._modules["embed_tokens"]
+
+    def _apply(self, *args, **kwargs):
+        with self._alone():
+            return super()._apply(*args, **kwargs)
+
+    def named_parameters(self, *args, **kwargs) -> Iterator[tuple[str, nn.Parameter]]:
+        with self._alone():
+            # now, not when they are asked for
+            return iter([*super().named_parameters(*args, **kwargs)])
+
+    def state_dict(self, *args, **kwargs):
+        # that of the whole model passes its dictionary
+        with nullcontext() if "destination" in kwargs else self._alone():
+            return super().state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args, **kwargs):
+        with self._alone():
+            return super().load_state_dict(*args, **kwargs)
 
     def token_embeddings(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
         """Return the embeddings times sqrt(d_model); `inputs_embeds` are unscaled rows of the embedding matrix."""

@@ -1,4 +1,6 @@
+import copy
 import inspect
+import pickle
 import re
 
 import pytest
@@ -133,6 +135,39 @@ def test_different_values_of_one_field_are_an_error_even_if_one_is_its_default(g
     for names in (given, dict(reversed(given.items()))):
         with pytest.raises(ValueError, match=message):
             VanillaTransformerConfig(**names)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"num_hidden_layers": 2}, {"num_encoder_layers": 2, "num_decoder_layers": 2}),
+        ({"head_dim": 5}, {"d_k": 5, "d_v": 5}),
+        ({"hidden_size": 128}, {"d_model": 128, "d_k": 32, "d_v": 5}),
+        ({"num_heads": 2}, {"num_heads": 2, "d_k": 32, "d_v": 5}),
+        ({"d_model": 128, "d_k": 8}, {"d_model": 128, "d_k": 8, "d_v": 5}),
+        ({"num_hidden_layers": 2, "encoder_layers": 3}, {"num_encoder_layers": 3, "num_decoder_layers": 2}),
+        ({"encoder_ffn_dim": 24}, {"d_ff": 24, "num_encoder_layers": 6}),
+    ],
+)
+def test_changes_of_a_configuration_apply_to_what_follows_from_them(changes, expected, tmp_path):
+    # its d_k is the default, and its d_v is not
+    saved = VanillaTransformerConfig(d_model=64, num_heads=4, d_v=5)
+    saved.save_pretrained(tmp_path)
+    updated, assigned = copy.deepcopy(saved), copy.copy(saved)
+    updated.update(changes)
+    for name, value in changes.items():
+        setattr(assigned, name, value)
+    loaded = [cls.from_pretrained(tmp_path, **changes) for cls in (VanillaTransformerConfig, AutoConfig)]
+    for config in (*loaded, VanillaTransformerConfig.from_dict(saved.to_dict(), **changes), updated, assigned):
+        assert {field: getattr(config, field) for field in expected} == expected
+        config.validate()
+
+
+def test_a_copy_is_the_same_configuration(tmp_path):
+    config = VanillaTransformerConfig(**CHANGED)
+    for other in (copy.copy(config), copy.deepcopy(config), pickle.loads(pickle.dumps(config))):
+        assert vars(other) == vars(config)
+        assert other.to_json_string() == config.to_json_string()
 
 
 def test_type_checkers_know_the_aliases():

@@ -179,6 +179,31 @@ def test_weights_under_all_names_load_into_a_model_and_stay_tied(small_model):
     assert len({id(module.weight) for module in (*embeddings(model), model.lm_head)}) == 1
 
 
+def test_a_stack_alone_has_the_shared_matrix(small_model, tmp_path):
+    for model in (marian(small_model()), small_model()):
+        encoder = model.get_encoder()
+        expected = encoder(SOURCE).last_hidden_state
+        encoder.save_pretrained(tmp_path / type(encoder).__name__)
+        loaded = type(encoder).from_pretrained(tmp_path / type(encoder).__name__).eval()
+        assert torch.equal(loaded(SOURCE).last_hidden_state, expected)
+        doubled = {name: 2 * weight for name, weight in encoder.state_dict().items()}
+        encoder.load_state_dict(doubled)
+        assert torch.equal(model.lm_head.weight, doubled["embed_tokens.weight"])
+        given = {name: weight / 2 for name, weight in encoder.named_parameters()}
+        assert torch.equal(functional_call(encoder, given, (SOURCE,)).last_hidden_state, expected)
+        assert torch.equal(model.lm_head.weight, doubled["embed_tokens.weight"])
+        copied = copy.deepcopy(encoder).double()
+        assert copied(SOURCE).last_hidden_state.dtype == torch.float64
+        encoder.requires_grad_(False)
+        assert not model.lm_head.weight.requires_grad
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    assert [name for name in names if name.removesuffix(".weight") in TIED] == [
+        "model.shared.weight",
+        "lm_head.weight",
+    ]
+    assert [name for name in model.state_dict() if "embed_tokens" in name] == []
+
+
 def test_different_matrices_under_tied_names_stay_different(small_model, tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)

@@ -147,6 +147,15 @@ def test_a_limit_that_is_removed_is_the_papers_again(model, tmp_path):
         assert lengths(each) == [PAPERS_LIMIT] * 3
 
 
+@pytest.mark.parametrize("limit", [{"max_length": 9}, {"max_new_tokens": 8}])
+def test_a_limit_that_a_call_removes_is_the_papers_in_this_call(model, limit):
+    model.generation_config.update(**limit)
+    removed = dict.fromkeys(limit)
+    for settings in (removed, {"generation_config": GenerationConfig(num_beams=2), **removed}):
+        assert model.generate(SOURCE, **settings).shape == (1, PAPERS_LIMIT)
+    assert lengths(model) == [9] * 3
+
+
 def test_the_stored_limit_is_none_wherever_a_tool_takes_it(model, tmp_path):
     settings = copy.deepcopy(model.generation_config)
     settings.num_beams = 3

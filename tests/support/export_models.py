@@ -32,13 +32,15 @@ SETTINGS = {
     "suppressed tokens": {"suppress_tokens": [19, 48, 116]},
     "words to avoid": {"bad_words_ids": [[19], [48], [116]]},
     "a forced first token": {"forced_bos_token_id": 77},
+    "an end that is also a word to avoid": {"bad_words_ids": [[2], [19]]},
     "a forced last token": {"forced_eos_token_id": 2},
+    "one of several forced last tokens": {"forced_eos_token_id": [48, 2], "eos_token_id": [2, 48]},
     "several last tokens": {"eos_token_id": [2, 19, 48]},
     "a start token": {"decoder_start_token_id": 55},
     "a shortest translation": {"min_length": 9},
     "a smallest number of tokens": {"min_new_tokens": 9},
     "sampling from one token": {"do_sample": True, "top_k": 1},
-    "defaults of transformers": {"top_p": 1.0, "typical_p": 1.0, "encoder_repetition_penalty": 1.0},
+    "defaults of transformers": {"top_p": 1.0, "guidance_scale": 1.0, "encoder_repetition_penalty": 1.0},
 }
 
 
@@ -70,8 +72,10 @@ def count_equal(outputs: list[list[int]], expected: list[list[int]]) -> int:
 
 def check_export_of_adapter(save_model, tokenizer, folder, format_name: str) -> None:
     """Check that an export of a model with an adapter of PEFT translates as both do in torch."""
-    _, base = save_model()
-    adapted = get_peft_model(load_model(str(base)), LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
+    _, base = save_model(tie_word_embeddings=True)
+    # the projection to the vocabulary has no adapter, but the same matrix as a module that has one
+    layers = LoraConfig(target_modules=["q_proj", "shared"], init_lora_weights=False)
+    adapted = get_peft_model(load_model(str(base)), layers)
     adapted.save_pretrained(folder / "adapter")
     tokenizer.save_pretrained(folder / "adapter")
     sources = torch.tensor([[token] * 6 for token in range(4, 200)])

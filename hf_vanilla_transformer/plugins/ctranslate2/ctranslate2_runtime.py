@@ -14,7 +14,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from ...errors import UserError
 from ...files import import_extra
 from ...inference.runtime import Format
-from ...loading import check_config, load_generation_config, load_tokenizer
+from ...loading import NEUTRAL, check_config, load_generation_config, load_tokenizer
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.generation_vanilla_transformer import (
     DEFAULT_LENGTH_PENALTY,
@@ -167,7 +167,8 @@ class CTranslate2Model:
         end = self.generation_config.forced_eos_token_id
         if end is None or len(hypothesis.ids) < limit:
             return hypothesis
-        return hypothesis._replace(ids=[*hypothesis.ids[:-1], _as_list(end)[0]])
+        # transformers gives all of them the same score, and takes the first token of several
+        return hypothesis._replace(ids=[*hypothesis.ids[:-1], min(_as_list(end))])
 
     def _search(
         self, sources: list[list[int]], limit: int, beams: int, count: int, alpha: float
@@ -197,7 +198,10 @@ class CTranslate2Model:
         """Return the arguments of `translate_batch` for the settings saved with the model."""
         saved = self.generation_config
         shortest = max((saved.min_length or 0) - 1, 0) if saved.min_new_tokens is None else saved.min_new_tokens
-        words = [*(saved.bad_words_ids or ()), *([token_id] for token_id in saved.suppress_tokens or ())]
+        ends = [] if saved.eos_token_id is None else _as_list(saved.eos_token_id)
+        # transformers never takes the end for a bad word
+        words = [word for word in saved.bad_words_ids or () if word not in [[end] for end in ends]]
+        words += [[token_id] for token_id in saved.suppress_tokens or ()]
         arguments: dict[str, Any] = {
             # the default of CTranslate2 is 1, without empty translations
             "min_decoding_length": shortest,
@@ -205,8 +209,8 @@ class CTranslate2Model:
             "repetition_penalty": 1.0 if saved.repetition_penalty is None else saved.repetition_penalty,
             "suppress_sequences": [self._named(word) for word in words],
         }
-        if saved.eos_token_id is not None:
-            arguments["end_token"] = self._named(_as_list(saved.eos_token_id))
+        if ends:
+            arguments["end_token"] = self._named(ends)
         if saved.forced_bos_token_id is not None:
             arguments["target_prefix"] = [self._named(_as_list(saved.forced_bos_token_id)[:1])] * num_sources
         if saved.do_sample:
@@ -251,7 +255,7 @@ def _check_search(settings: GenerationConfig) -> None:
         if name in known
         and not name.startswith("_")
         and name not in ignored
-        and value not in (None, defaults.get(name))
+        and value not in (None, defaults.get(name), NEUTRAL.get(name))
     ]
     if lacking:
         raise UserError(
