@@ -29,7 +29,7 @@ def test_the_number_format_is_measured_with_the_beams_that_serve(save_model, fre
     flags = ["--port", str(free_port), "--dtype", "auto", "--num_beams", "1"]
     assert main(["serve", str(folder), *flags]) == 0
     # one sentence at a time, with one beam
-    assert searches == [(1, 1, False)]
+    assert searches == [(1, 1)]
 
 
 @pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid"])
