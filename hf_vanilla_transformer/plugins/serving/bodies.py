@@ -6,6 +6,7 @@ unfinished, take no room from the others. Where the server is open to all, every
 
 import asyncio
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
@@ -54,19 +55,29 @@ class Body:
             raise HTTPException(413, f"Invalid request: it is larger than {self.max_bytes:,} bytes")
         if not self._is_complete:
             self._make_room()
-            self._check_room()
         self._is_complete = not message.get("more_body")
         return message
 
+    def accept_key(self) -> None:
+        """Count this body among those of clients with a key.
+
+        Raises:
+            HTTPException: if they have no room for it.
+        """
+        self.has_key = True
+        self._make_room()
+
     def _make_room(self) -> None:
-        """Drop the largest of the bodies that still arrive, of which this is one, while all take too much."""
+        """Drop the largest of this body and those that still arrive, while all of them together take too much."""
         equals = [body for body in self.others if body.has_key == self.has_key and not body._is_dropped]
         while sum(body.size for body in equals) > MAX_BYTES:
-            largest = max((body for body in equals if not body._is_complete), key=lambda body: body.size)
+            unfinished = [body for body in equals if body is self or not body._is_complete]
+            largest = max(unfinished, key=attrgetter("size"))
             equals.remove(largest)
             largest._is_dropped = True
             if largest._next:
                 largest._next.cancel()
+        self._check_room()
 
     def _check_room(self) -> None:
         if self._is_dropped:

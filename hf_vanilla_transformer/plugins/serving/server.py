@@ -338,7 +338,7 @@ class Server:
         same = [hmac.compare_digest(str(key).encode(errors="replace"), own.encode()) for own in self.api_keys]
         if not any(same):
             raise HTTPException(403, "Invalid API key")
-        body.has_key = True
+        body.accept_key()
 
     def _check_size(self, texts: Sequence[str]) -> None:
         # An empty text counts too: a list may have millions of them.

@@ -1,5 +1,6 @@
 """What strangers send takes a bounded amount of memory, and no room from those who have a key."""
 
+import asyncio
 import contextlib
 import socket
 import tempfile
@@ -7,6 +8,7 @@ import time
 
 import pytest
 from live_server import metric, text
+from starlette.exceptions import HTTPException
 from test_translated_files import form, send_file
 
 from hf_vanilla_transformer.plugins.serving import bodies
@@ -86,6 +88,30 @@ def test_a_key_may_come_in_a_header(serve):
         assert send("POST", "/translate", text("Hi."), headers={"Authorization": given}).status == status
     # as in the body
     assert send("POST", f"/translate?api_key={KEY}", text("Hi.")).status == 200
+
+
+def arrive(others: set[bodies.Body], size: int, is_last: bool = True) -> bodies.Body:
+    """Return a body of which so many bytes have arrived."""
+    body = bodies.Body(others, bodies.MAX_BYTES)
+    others.add(body)
+
+    async def receive():
+        return {"type": "http.request", "body": bytes(size), "more_body": not is_last}
+
+    asyncio.run(body.receive(receive))
+    return body
+
+
+def test_a_key_at_the_end_of_a_body_makes_no_room(small):
+    others = set()
+    arrive(others, 600_000).accept_key()
+    second = arrive(others, 600_000)
+    with pytest.raises(HTTPException, match="503: The server is busy"):
+        second.accept_key()
+    # what arrives later has what is left, and nobody loses a body that is complete
+    arrive(others, 350_000, is_last=False).accept_key()
+    arrive(others, 300_000, is_last=False).accept_key()
+    assert sorted(body.size for body in others if body.has_key and not body._is_dropped) == [300_000, 600_000]
 
 
 def test_a_body_is_forgotten_with_its_request(serve, small):
