@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from ...errors import UserError
-from .batcher import Batcher, longest_batch
+from .batcher import Batcher
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +246,7 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_
     # A terminal that is closed, which `nohup` ignores; Windows has no such signal.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    find_problem = partial(batcher.problem, longest_batch(timeout))
+    find_problem = partial(batcher.problem, timeout)
     server = BoundedServer(app, timeout, raise_descriptor_limit(), root_path, find_problem)
     server.run([sock])
     # Nobody waits for what it still translates, unless that is about to end.

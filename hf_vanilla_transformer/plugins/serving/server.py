@@ -29,7 +29,7 @@ from ...data.foreign_files import ExchangeError
 from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
 from .. import DOCUMENTS, find, load
-from .batcher import QueueFullError, RequestTooLargeError, longest_batch
+from .batcher import QueueFullError, RequestTooLargeError
 from .bodies import Body
 from .file_process import FileProcesses
 from .guard import Guard
@@ -288,13 +288,13 @@ class Server:
 
     async def health(self) -> dict[str, str]:
         """Return 200 while the server is running, 503 if it is about to end because a model has failed for good."""
-        if problem := self.service.problem(longest_batch(self.timeout)):
+        if problem := self.service.batcher.problem(self.timeout):
             raise HTTPException(503, f"The server ends: {problem}.")
         return {"status": "ok"}
 
     async def ready(self) -> dict[str, str]:
         """Return 200 if texts are translated, 503 while a model fails or takes longer than a request may."""
-        if not self.service.is_ready(self.timeout):
+        if not self.service.batcher.is_ready(self.timeout):
             raise HTTPException(503, "The model does not answer.")
         return {"status": "ok"}
 
@@ -377,13 +377,17 @@ def _body(kind: type[BaseModel], *kinds: str) -> dict[str, object]:
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
+def _media_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 async def _parameters(request: Request, max_files: int, check_key: _CheckKey) -> dict[str, object]:
     """Return the parameters in the address and the body of a request, a JSON object or a form.
 
     Raises:
         HTTPException: if the body is damaged.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = _media_type(request.headers)
     _check_utf8(unquote_to_bytes(request.scope["query_string"]), "address")
     # LibreTranslate takes parameters from the address as well; those in the body win
     given: dict[str, object] = dict(request.query_params)
@@ -488,7 +492,7 @@ class _Watch:
         status = CLIENT_CLOSED_REQUEST
         path = scope["path"].removeprefix(scope["root_path"])
         # Not other forms, whose fields could be too many to read.
-        has_file = path == "/translate_file" and Headers(scope=scope).get("content-type", "").startswith(_WITH_FILE)
+        has_file = path == "/translate_file" and _media_type(Headers(scope=scope)) == _WITH_FILE
         max_bytes = self.max_bytes + (MAX_FILE_BYTES if has_file else 0)
         start = time.perf_counter()
 
