@@ -154,8 +154,9 @@ class BoundedServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit and sig == signal.SIGINT:
             _exit_at_once(130, "interrupted")
-        self._begin_to_exit()
+        # first, because it takes Ctrl-C for the second one if the server ends already
         super().handle_exit(sig, frame)
+        self._begin_to_exit()
 
 
 def _exit_at_once(status: int, reason: str) -> NoReturn:
@@ -248,9 +249,12 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     find_problem = partial(batcher.problem, timeout)
     server = BoundedServer(app, timeout, raise_descriptor_limit(), root_path, find_problem)
-    server.run([sock])
-    # Nobody waits for what it still translates, unless that is about to end.
-    if not batcher.close(max(1.0, server.end - time.monotonic())):
-        _exit_at_once(1, server.problem or "ended while the model was still at work on a batch")
+    try:
+        # uvicorn raises KeyboardInterrupt after Ctrl-C, when everything is answered
+        server.run([sock])
+    finally:
+        # Nobody waits for what it still translates, unless that is about to end.
+        if not batcher.close(max(1.0, min(timeout, server.end - time.monotonic()))):
+            _exit_at_once(1, server.problem or "ended while the model was still at work on a batch")
     if server.problem:
         raise UserError(f"{server.problem}; start the server again.")
