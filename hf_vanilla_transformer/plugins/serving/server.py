@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -30,7 +31,7 @@ from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
 from .. import DOCUMENTS, find, load
 from .batcher import QueueFullError, RequestTooLargeError
-from .bodies import Body
+from .bodies import Bodies, Body
 from .file_process import FileProcesses
 from .guard import Guard
 from .monitoring import Metrics
@@ -51,7 +52,6 @@ MAX_KEPT_BYTES = 100 << 20
 SECONDS_KEPT = 600.0
 _MAX_FIELD_BYTES = 1 << 16  # of a field beside a file
 _DOWNLOADS = "/download_file/"
-_BODY = "body"  # name of the `Body` of a request in its state
 
 # What a text may be, and the endings of files, with the plugin for documents
 FORMATS: dict[str, type[Document]] = {"text": Document}
@@ -181,7 +181,12 @@ class Server:
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
         app.exception_handler(HTTPException)(_error_response)
-        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization"],
+        )
         app.add_middleware(Guard, hosts=allowed_hosts, origins=cors_origins)
         # Added last, so outermost: it also sees what the others answer.
         max_bytes = BYTES_PER_CHARACTER * self.max_characters + 10_000
@@ -329,7 +334,7 @@ class Server:
             raise HTTPException(400, f"Invalid request: {text}") from None
 
     def _check_key(self, request: Request, key: object) -> None:
-        body: Body = getattr(request.state, _BODY)
+        body: Body = request.state.body
         if not self.api_keys or body.has_key:
             return
         if key is None:
@@ -483,7 +488,7 @@ class _Watch:
     app: ASGIApp
     metrics: Metrics
     max_bytes: int
-    bodies: set[Body] = field(default_factory=set, init=False)
+    bodies: Bodies = field(default_factory=Bodies, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -496,12 +501,7 @@ class _Watch:
         max_bytes = self.max_bytes + (MAX_FILE_BYTES if has_file else 0)
         start = time.perf_counter()
 
-        body = Body(self.bodies, max_bytes)
-        self.bodies.add(body)
-        scope.setdefault("state", {})[_BODY] = body
-
-        async def receive_limited() -> Message:
-            return await body.receive(receive)
+        body = scope.setdefault("state", {})["body"] = Body(self.bodies, max_bytes)
 
         async def send_watched(message: Message) -> None:
             nonlocal status
@@ -510,7 +510,7 @@ class _Watch:
             await send(message)
 
         try:
-            await self.app(scope, receive_limited, send_watched)
+            await self.app(scope, partial(body.receive, receive), send_watched)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         # Also a panic of tokenizers, which is no Exception. The message is left out, because it may quote a text.
@@ -521,7 +521,7 @@ class _Watch:
             if status == CLIENT_CLOSED_REQUEST:
                 await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
         finally:
-            self.bodies.remove(body)
+            body.forget()
             seconds = time.perf_counter() - start
             # Clients write what they like into addresses, so only those of the API are logged and counted.
             path = f"{_DOWNLOADS}{{name}}" if path.startswith(_DOWNLOADS) else path

@@ -90,10 +90,9 @@ def test_a_key_may_come_in_a_header(serve):
     assert send("POST", f"/translate?api_key={KEY}", text("Hi.")).status == 200
 
 
-def arrive(others: set[bodies.Body], size: int, is_last: bool = True) -> bodies.Body:
+def arrive(others: bodies.Bodies, size: int, is_last: bool = True) -> bodies.Body:
     """Return a body of which so many bytes have arrived."""
     body = bodies.Body(others, bodies.MAX_BYTES)
-    others.add(body)
 
     async def receive():
         return {"type": "http.request", "body": bytes(size), "more_body": not is_last}
@@ -103,15 +102,24 @@ def arrive(others: set[bodies.Body], size: int, is_last: bool = True) -> bodies.
 
 
 def test_a_key_at_the_end_of_a_body_makes_no_room(small):
-    others = set()
-    arrive(others, 600_000).accept_key()
-    second = arrive(others, 600_000)
+    others = bodies.Bodies()
+    first, second = arrive(others, 600_000), arrive(others, 400_000)
+    first.accept_key()
+    second.accept_key()
+    assert others.bytes == {False: 0, True: 1_000_000}
     with pytest.raises(HTTPException, match="503: The server is busy"):
-        second.accept_key()
+        arrive(others, 1).accept_key()
+    second.forget()
     # what arrives later has what is left, and nobody loses a body that is complete
     arrive(others, 350_000, is_last=False).accept_key()
-    arrive(others, 300_000, is_last=False).accept_key()
-    assert sorted(body.size for body in others if body.has_key and not body._is_dropped) == [300_000, 600_000]
+    last = arrive(others, 300_000, is_last=False)
+    last.accept_key()
+    assert others.arriving == {last}
+    assert others.bytes == {False: 0, True: 900_000}
+    for body in (first, last):
+        body.forget()
+    assert others.arriving == set()
+    assert others.bytes == {False: 0, True: 0}
 
 
 def test_a_body_is_forgotten_with_its_request(serve, small):

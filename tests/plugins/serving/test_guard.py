@@ -77,6 +77,7 @@ def test_pages_of_a_site_that_is_named_may_use_it(serve, allowed):
     ("origin", "method", "wanted", "status"),
     [
         (SITE, "POST", "content-type", 200),
+        (SITE, "POST", "authorization", 200),
         (SITE, "DELETE", "content-type", 400),
         (SITE, "POST", "x-secret", 400),
         ("https://elsewhere.org", "POST", "content-type", 403),
