@@ -242,13 +242,12 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_
     Raises:
         UserError: if a model has failed for good, so that another server should be started.
     """
-    # When everything is answered, uvicorn raises the signal again, which must not end the process with an error.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    server = BoundedServer(app, timeout, raise_descriptor_limit(), root_path, partial(batcher.problem, timeout))
+    # before uvicorn does so, and when everything is answered: it then raises the signal again
+    signal.signal(signal.SIGTERM, server.handle_exit)
     # A terminal that is closed, which `nohup` ignores; Windows has no such signal.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    find_problem = partial(batcher.problem, timeout)
-    server = BoundedServer(app, timeout, raise_descriptor_limit(), root_path, find_problem)
     try:
         # uvicorn raises KeyboardInterrupt after Ctrl-C, when everything is answered
         server.run([sock])
