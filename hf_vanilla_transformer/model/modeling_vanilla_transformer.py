@@ -588,8 +588,8 @@ def _searched_methods() -> dict[type, dict[str, Any]]:
     bases = [base for cls in _SEARCHED_CLASSES for base in cls.__mro__]
     bases = [base for base in bases if base is GenerationMixin or "vanilla_transformer" in base.__module__]
     defined = [(name, value) for base in bases for name, value in vars(base).items()]
-    # the search runs within `generate`
-    names = {name for name, value in defined if isinstance(value, FunctionType)} - {"generate"}
+    # the search runs within `generate`, and calls `before_step`
+    names = {name for name, value in defined if isinstance(value, FunctionType)} - {"generate", "before_step"}
     return {base: {name: getattr(base, name) for name in names if hasattr(base, name)} for base in bases}
 
 

@@ -316,6 +316,17 @@ def test_a_method_of_the_class_set_on_the_model_leaves_the_search_fast(small_mod
     assert searches == ["beam_search"]
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_function_before_each_step_leaves_the_search_fast(small_model, sources, searches, num_beams):
+    model = small_model()
+    before = model.generate(**sources, num_beams=num_beams)
+    steps = []
+    model.before_step = lambda: steps.append(1)
+    assert torch.equal(model.generate(**sources, num_beams=num_beams), before)
+    assert len(searches) == 2
+    assert len(steps) > 1
+
+
 def prefer_token_7(module, args, output):
     output.logits[..., 7] += 5.0
 

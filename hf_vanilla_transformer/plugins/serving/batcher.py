@@ -42,11 +42,6 @@ class RequestTooLargeError(ValueError):
     """A request has more sentences than the queue can ever hold; the message says so to whoever asked."""
 
 
-def longest_batch(timeout: float) -> float:
-    """Return the seconds after which a batch will never end, given those that a request may take."""
-    return 2 * timeout
-
-
 @dataclass(eq=False)
 class Sentence:
     """A sentence to translate, once.
@@ -103,7 +98,7 @@ class Batcher:
         self._turn = 0
         self._changed = Condition()
         self._closed = False
-        # Since when the model has been at work
+        # Since when the model has been at work on a step of a search, or a batch if it tells no steps
         self._began: float | None = None
         # The tokens of a small batch, compared to the one under way, and since when none has gone first
         self._small = 0
@@ -120,20 +115,25 @@ class Batcher:
         """Return the number of queued sentences."""
         return sum(not item.answer.cancelled() for item in list(self._waiting))
 
-    def problem(self, longest: float) -> str | None:
+    def problem(self, timeout: float) -> str | None:
         """Return why nothing is translated any more, or None.
 
         Args:
-            longest: the seconds after which a batch is one that will never end.
+            timeout: maximum seconds for a request; a step of a model that takes twice as long will never end.
         """
-        began = self._began
-        if began is not None and (seconds := time.monotonic() - began) > longest:
+        seconds = self._seconds_at_work()
+        if seconds > 2 * timeout:
             return f"the model has been at work on one batch for {seconds:.0f} s"
         return self._failure
 
-    def is_ready(self, longest: float) -> bool:
-        """Return whether sentences are translated, as far as is known; the argument is that of `problem`."""
-        return not (self._is_doubted or self.problem(longest))
+    def is_ready(self, timeout: float) -> bool:
+        """Return whether sentences are translated within so many seconds, as far as is known."""
+        return not self._is_doubted and self._seconds_at_work() <= timeout
+
+    def _seconds_at_work(self) -> float:
+        """Return for how long the model has been at work on its present step."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
 
     def check_room(self, sentences: int, tokens: int | None = None) -> None:
         """Check that there is room for a request of so many sentences, which have so many tokens, by default one each.

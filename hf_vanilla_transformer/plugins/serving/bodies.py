@@ -6,6 +6,7 @@ unfinished, take no room from the others. Where the server is open to all, every
 
 import asyncio
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive
@@ -14,26 +15,37 @@ MAX_BYTES = 64 << 20  # of the bodies of strangers, and again of those with a ke
 _RETRY_AFTER = "5"  # seconds
 
 
+class Bodies:
+    """The bodies of all requests that are being answered."""
+
+    def __init__(self) -> None:
+        self.arriving: set[Body] = set()
+        # the size of those of strangers (False) and of those with a key (True)
+        self.bytes = {False: 0, True: 0}
+
+
 @dataclass(eq=False)
 class Body:
     """The body of a request, of which parts may still arrive.
 
     Args:
-        others: all bodies, including this one while the request is answered.
+        others: all bodies, including this one until it is forgotten.
         max_bytes: its largest size.
 
     Attributes:
-        size: the bytes that have arrived.
+        size: the bytes that have arrived and are kept.
         has_key: whether the client has shown a key.
     """
 
-    others: "set[Body]"
+    others: Bodies
     max_bytes: int
     size: int = field(default=0, init=False)
     has_key: bool = field(default=False, init=False)
-    _is_complete: bool = field(default=False, init=False)
     _is_dropped: bool = field(default=False, init=False)
     _next: "asyncio.Future[Message] | None" = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.others.arriving.add(self)
 
     async def receive(self, receive: Receive) -> Message:
         """Return the next message of a request.
@@ -45,28 +57,49 @@ class Body:
         self._next = asyncio.ensure_future(receive())
         try:
             message = await self._next
-        except asyncio.CancelledError:
+        finally:
+            # it may have been dropped, and so cancelled, meanwhile
             self._check_room()
-            raise
         # The size is counted as the body arrives: Content-Length may be absent or wrong.
-        self.size += len(message.get("body", b""))
+        self._count(len(message.get("body", b"")))
         if self.size > self.max_bytes:
             raise HTTPException(413, f"Invalid request: it is larger than {self.max_bytes:,} bytes")
-        if not self._is_complete:
-            self._make_room()
-            self._check_room()
-        self._is_complete = not message.get("more_body")
+        self._make_room()
+        if not message.get("more_body"):
+            self.others.arriving.discard(self)
         return message
 
+    def accept_key(self) -> None:
+        """Count this body among those of clients with a key.
+
+        Raises:
+            HTTPException: if they have no room for it.
+        """
+        size = self.size
+        self._count(-size)
+        self.has_key = True
+        self._count(size)
+        self._make_room()
+
+    def forget(self) -> None:
+        """Leave its room to others, when its request is answered."""
+        self._count(-self.size)
+        self.others.arriving.discard(self)
+
+    def _count(self, size: int) -> None:
+        self.size += size
+        self.others.bytes[self.has_key] += size
+
     def _make_room(self) -> None:
-        """Drop the largest of the bodies that still arrive, of which this is one, while all take too much."""
-        equals = [body for body in self.others if body.has_key == self.has_key and not body._is_dropped]
-        while sum(body.size for body in equals) > MAX_BYTES:
-            largest = max((body for body in equals if not body._is_complete), key=lambda body: body.size)
-            equals.remove(largest)
+        """Drop the largest of this body and those that still arrive, while all of them together take too much."""
+        while self.others.bytes[self.has_key] > MAX_BYTES:
+            unfinished = [body for body in {self, *self.others.arriving} if body.has_key == self.has_key]
+            largest = max(unfinished, key=attrgetter("size"))
             largest._is_dropped = True
+            largest.forget()
             if largest._next:
                 largest._next.cancel()
+        self._check_room()
 
     def _check_room(self) -> None:
         if self._is_dropped:

@@ -53,7 +53,8 @@ def _is_own_page(headers: Headers) -> bool:
     if headers.get("sec-fetch-site") == "same-origin":
         return True
     own = headers.get("host", "").removesuffix(":80").removesuffix(":443")
-    return urlsplit(headers.get("origin", "")).netloc == own
+    # an origin has no path
+    return headers.get("origin", "").partition("://")[2] == own
 
 
 def _name(host: str) -> str:

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from ...errors import UserError
-from .batcher import Batcher, longest_batch
+from .batcher import Batcher
 
 logger = logging.getLogger(__name__)
 
@@ -154,8 +154,9 @@ class BoundedServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit and sig == signal.SIGINT:
             _exit_at_once(130, "interrupted")
-        self._begin_to_exit()
+        # first, because it takes Ctrl-C for the second one if the server ends already
         super().handle_exit(sig, frame)
+        self._begin_to_exit()
 
 
 def _exit_at_once(status: int, reason: str) -> NoReturn:
@@ -241,16 +242,18 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_
     Raises:
         UserError: if a model has failed for good, so that another server should be started.
     """
-    # When everything is answered, uvicorn raises the signal again, which must not end the process with an error.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    server = BoundedServer(app, timeout, raise_descriptor_limit(), root_path, partial(batcher.problem, timeout))
+    # before uvicorn does so, and when everything is answered: it then raises the signal again
+    signal.signal(signal.SIGTERM, server.handle_exit)
     # A terminal that is closed, which `nohup` ignores; Windows has no such signal.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    find_problem = partial(batcher.problem, longest_batch(timeout))
-    server = BoundedServer(app, timeout, raise_descriptor_limit(), root_path, find_problem)
-    server.run([sock])
-    # Nobody waits for what it still translates, unless that is about to end.
-    if not batcher.close(max(1.0, server.end - time.monotonic())):
-        _exit_at_once(1, server.problem or "ended while the model was still at work on a batch")
+    try:
+        # uvicorn raises KeyboardInterrupt after Ctrl-C, when everything is answered
+        server.run([sock])
+    finally:
+        # Nobody waits for what it still translates, unless that is about to end.
+        if not batcher.close(max(1.0, min(timeout, server.end - time.monotonic()))):
+            _exit_at_once(1, server.problem or "ended while the model was still at work on a batch")
     if server.problem:
         raise UserError(f"{server.problem}; start the server again.")

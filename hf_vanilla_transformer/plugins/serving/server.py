@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -29,8 +30,8 @@ from ...data.foreign_files import ExchangeError
 from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
 from .. import DOCUMENTS, find, load
-from .batcher import QueueFullError, RequestTooLargeError, longest_batch
-from .bodies import Body
+from .batcher import QueueFullError, RequestTooLargeError
+from .bodies import Bodies, Body
 from .file_process import FileProcesses
 from .guard import Guard
 from .monitoring import Metrics
@@ -51,7 +52,6 @@ MAX_KEPT_BYTES = 100 << 20
 SECONDS_KEPT = 600.0
 _MAX_FIELD_BYTES = 1 << 16  # of a field beside a file
 _DOWNLOADS = "/download_file/"
-_BODY = "body"  # name of the `Body` of a request in its state
 
 # What a text may be, and the endings of files, with the plugin for documents
 FORMATS: dict[str, type[Document]] = {"text": Document}
@@ -181,7 +181,12 @@ class Server:
         if page:
             app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
         app.exception_handler(HTTPException)(_error_response)
-        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["GET", "POST"])
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization"],
+        )
         app.add_middleware(Guard, hosts=allowed_hosts, origins=cors_origins)
         # Added last, so outermost: it also sees what the others answer.
         max_bytes = BYTES_PER_CHARACTER * self.max_characters + 10_000
@@ -288,13 +293,13 @@ class Server:
 
     async def health(self) -> dict[str, str]:
         """Return 200 while the server is running, 503 if it is about to end because a model has failed for good."""
-        if problem := self.service.problem(longest_batch(self.timeout)):
+        if problem := self.service.batcher.problem(self.timeout):
             raise HTTPException(503, f"The server ends: {problem}.")
         return {"status": "ok"}
 
     async def ready(self) -> dict[str, str]:
         """Return 200 if texts are translated, 503 while a model fails or takes longer than a request may."""
-        if not self.service.is_ready(self.timeout):
+        if not self.service.batcher.is_ready(self.timeout):
             raise HTTPException(503, "The model does not answer.")
         return {"status": "ok"}
 
@@ -329,7 +334,7 @@ class Server:
             raise HTTPException(400, f"Invalid request: {text}") from None
 
     def _check_key(self, request: Request, key: object) -> None:
-        body: Body = getattr(request.state, _BODY)
+        body: Body = request.state.body
         if not self.api_keys or body.has_key:
             return
         if key is None:
@@ -338,7 +343,7 @@ class Server:
         same = [hmac.compare_digest(str(key).encode(errors="replace"), own.encode()) for own in self.api_keys]
         if not any(same):
             raise HTTPException(403, "Invalid API key")
-        body.has_key = True
+        body.accept_key()
 
     def _check_size(self, texts: Sequence[str]) -> None:
         # An empty text counts too: a list may have millions of them.
@@ -377,13 +382,17 @@ def _body(kind: type[BaseModel], *kinds: str) -> dict[str, object]:
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
+def _media_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 async def _parameters(request: Request, max_files: int, check_key: _CheckKey) -> dict[str, object]:
     """Return the parameters in the address and the body of a request, a JSON object or a form.
 
     Raises:
         HTTPException: if the body is damaged.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = _media_type(request.headers)
     _check_utf8(unquote_to_bytes(request.scope["query_string"]), "address")
     # LibreTranslate takes parameters from the address as well; those in the body win
     given: dict[str, object] = dict(request.query_params)
@@ -479,7 +488,7 @@ class _Watch:
     app: ASGIApp
     metrics: Metrics
     max_bytes: int
-    bodies: set[Body] = field(default_factory=set, init=False)
+    bodies: Bodies = field(default_factory=Bodies, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -488,16 +497,11 @@ class _Watch:
         status = CLIENT_CLOSED_REQUEST
         path = scope["path"].removeprefix(scope["root_path"])
         # Not other forms, whose fields could be too many to read.
-        has_file = path == "/translate_file" and Headers(scope=scope).get("content-type", "").startswith(_WITH_FILE)
+        has_file = path == "/translate_file" and _media_type(Headers(scope=scope)) == _WITH_FILE
         max_bytes = self.max_bytes + (MAX_FILE_BYTES if has_file else 0)
         start = time.perf_counter()
 
-        body = Body(self.bodies, max_bytes)
-        self.bodies.add(body)
-        scope.setdefault("state", {})[_BODY] = body
-
-        async def receive_limited() -> Message:
-            return await body.receive(receive)
+        body = scope.setdefault("state", {})["body"] = Body(self.bodies, max_bytes)
 
         async def send_watched(message: Message) -> None:
             nonlocal status
@@ -506,7 +510,7 @@ class _Watch:
             await send(message)
 
         try:
-            await self.app(scope, receive_limited, send_watched)
+            await self.app(scope, partial(body.receive, receive), send_watched)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             raise
         # Also a panic of tokenizers, which is no Exception. The message is left out, because it may quote a text.
@@ -517,7 +521,7 @@ class _Watch:
             if status == CLIENT_CLOSED_REQUEST:
                 await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
         finally:
-            self.bodies.remove(body)
+            body.forget()
             seconds = time.perf_counter() - start
             # Clients write what they like into addresses, so only those of the API are logged and counted.
             path = f"{_DOWNLOADS}{{name}}" if path.startswith(_DOWNLOADS) else path

@@ -146,7 +146,7 @@ class TranslationService:
     """
 
     def __init__(self, models: Sequence[ServedModel], batcher: Batcher):
-        self._batcher = batcher
+        self.batcher = batcher
         # One thread: a request whose client has left while it waits for it costs nothing.
         self._cutting = ThreadPoolExecutor(1)
         self.directions: dict[tuple[str, str], ServedModel] = {}
@@ -159,14 +159,6 @@ class TranslationService:
                 if other is not model:
                     names = f"{other.translator.name} and {model.translator.name}"
                     raise UserError(f"{names} both translate from {' to '.join(direction)}.")
-
-    def problem(self, longest: float) -> str | None:
-        """Return why nothing is translated any more, as `Batcher.problem`."""
-        return self._batcher.problem(longest)
-
-    def is_ready(self, longest: float) -> bool:
-        """Return whether sentences are translated, as `Batcher.is_ready`."""
-        return self._batcher.is_ready(longest)
 
     def languages(self) -> list[Language]:
         """Return every language, with its code if its English name is unknown."""
@@ -212,13 +204,13 @@ class TranslationService:
         source = self._code(source)
         target = self._code(target)
         # Before the texts are cut and encoded, which takes time that a busy server does not have.
-        self._batcher.check_room(max(1, sum(not is_blank(text) for text in texts)))
+        self.batcher.check_room(max(1, sum(not is_blank(text) for text in texts)))
 
         def cut() -> list[_Job]:
             return [self._job(document, text, source, target, 1 + alternatives) for text in texts]
 
         jobs = await asyncio.get_running_loop().run_in_executor(self._cutting, cut)
-        answers = self._batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
+        answers = self.batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
         try:
             hypotheses = [await asyncio.wrap_future(answer) for answer in answers]
         finally:
@@ -229,7 +221,7 @@ class TranslationService:
         joins = [partial(job.join, [next(remaining) for _ in job.queued]) for job in jobs]
         if any(job.document.aligned for job in jobs):
             # The alignments need the model.
-            (translations,) = await asyncio.wrap_future(self._batcher.call(lambda: [join() for join in joins]))
+            (translations,) = await asyncio.wrap_future(self.batcher.call(lambda: [join() for join in joins]))
             return translations
         return [join() for join in joins]
 

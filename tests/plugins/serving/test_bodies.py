@@ -1,5 +1,6 @@
 """What strangers send takes a bounded amount of memory, and no room from those who have a key."""
 
+import asyncio
 import contextlib
 import socket
 import tempfile
@@ -7,6 +8,7 @@ import time
 
 import pytest
 from live_server import metric, text
+from starlette.exceptions import HTTPException
 from test_translated_files import form, send_file
 
 from hf_vanilla_transformer.plugins.serving import bodies
@@ -86,6 +88,38 @@ def test_a_key_may_come_in_a_header(serve):
         assert send("POST", "/translate", text("Hi."), headers={"Authorization": given}).status == status
     # as in the body
     assert send("POST", f"/translate?api_key={KEY}", text("Hi.")).status == 200
+
+
+def arrive(others: bodies.Bodies, size: int, is_last: bool = True) -> bodies.Body:
+    """Return a body of which so many bytes have arrived."""
+    body = bodies.Body(others, bodies.MAX_BYTES)
+
+    async def receive():
+        return {"type": "http.request", "body": bytes(size), "more_body": not is_last}
+
+    asyncio.run(body.receive(receive))
+    return body
+
+
+def test_a_key_at_the_end_of_a_body_makes_no_room(small):
+    others = bodies.Bodies()
+    first, second = arrive(others, 600_000), arrive(others, 400_000)
+    first.accept_key()
+    second.accept_key()
+    assert others.bytes == {False: 0, True: 1_000_000}
+    with pytest.raises(HTTPException, match="503: The server is busy"):
+        arrive(others, 1).accept_key()
+    second.forget()
+    # what arrives later has what is left, and nobody loses a body that is complete
+    arrive(others, 350_000, is_last=False).accept_key()
+    last = arrive(others, 300_000, is_last=False)
+    last.accept_key()
+    assert others.arriving == {last}
+    assert others.bytes == {False: 0, True: 900_000}
+    for body in (first, last):
+        body.forget()
+    assert others.arriving == set()
+    assert others.bytes == {False: 0, True: 0}
 
 
 def test_a_body_is_forgotten_with_its_request(serve, small):

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import signal
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 from live_server import live, metric, request, text
 
-from hf_vanilla_transformer.plugins.serving.process import RepeatedMessages
+from hf_vanilla_transformer.plugins.serving.process import BoundedServer, RepeatedMessages
 
 SECONDS = 30  # for what comes soon unless something hangs
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -88,6 +89,13 @@ def test_a_client_that_does_not_take_its_answers_is_left():
                 Event().wait(0.1)
             pytest.fail("the connection is still open")
         assert request(port, "GET", "/openapi.json").status == 200
+
+
+def test_only_a_second_ctrl_c_cuts_short_what_is_being_answered():
+    server = BoundedServer(FastAPI(), timeout=1)
+    server.handle_exit(signal.SIGINT, None)
+    # uvicorn's own flag for the second one
+    assert (server.should_exit, server.force_exit) == (True, False)
 
 
 def test_with_too_many_connections_the_one_that_has_waited_longest_ends(serve):

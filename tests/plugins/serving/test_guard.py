@@ -31,7 +31,7 @@ def test_names_that_are_allowed_and_no_others(serve):
     assert serve()("GET", "/languages", headers={"Host": "example.org"}).status == 200
 
 
-@pytest.mark.parametrize("origin", [SITE, "http://127.0.0.1:1", "http://localhost", "null", "file://"])
+@pytest.mark.parametrize("origin", [SITE, "http://127.0.0.1:1", "http://localhost", "null", "file://", "http://["])
 def test_pages_of_other_sites_are_refused(serve, origin):
     send = serve()
     for form in (True, False):
@@ -77,6 +77,7 @@ def test_pages_of_a_site_that_is_named_may_use_it(serve, allowed):
     ("origin", "method", "wanted", "status"),
     [
         (SITE, "POST", "content-type", 200),
+        (SITE, "POST", "authorization", 200),
         (SITE, "DELETE", "content-type", 400),
         (SITE, "POST", "x-secret", 400),
         ("https://elsewhere.org", "POST", "content-type", 403),

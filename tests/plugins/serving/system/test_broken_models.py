@@ -71,13 +71,14 @@ def test_a_model_that_hangs_ends_the_server(broken):
 
 
 @pytest.mark.slow
-def test_a_server_whose_model_hangs_ends_within_its_timeout_when_told_to(broken):
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_whose_model_hangs_ends_within_its_timeout_when_told_to(broken, sent):
     with broken(HANG, "--timeout", "4") as process:
         assert send(process) == 200
         client = threading.Thread(target=send, args=(process,))
         client.start()
         time.sleep(0.5)
-        process.popen.send_signal(signal.SIGTERM)
+        process.popen.send_signal(sent)
         try:
             # the request that it has accepted is answered, with 504
             assert process.popen.wait(30) == 1

@@ -61,6 +61,13 @@ def test_the_soft_limit_on_descriptors_is_raised(model, tmp_path):
         assert soft == hard
 
 
+def wait_for_log(process, text: str) -> None:
+    """Wait until the server has logged a text, unless it ends before."""
+    while text not in process.log.read_text():
+        assert process.popen.poll() is None, process.log.read_text()
+        time.sleep(0.01)
+
+
 def begin_long_request(process) -> ThreadPoolExecutor:
     """Send a request of 1,000 sentences, and return when they are being translated."""
     client = ThreadPoolExecutor(1)
@@ -87,8 +94,8 @@ def test_a_second_ctrl_c_ends_the_server_at_once_with_one_line(model, tmp_path):
     with serving(model[2], tmp_path / "log", *LONG, python=sys.executable) as process:
         begin_long_request(process)
         process.popen.send_signal(signal.SIGINT)
-        while "Waiting for" not in process.log.read_text():
-            time.sleep(0.05)
+        # the first lets accepted requests finish
+        wait_for_log(process, "Waiting for")
         before = process.log.read_text()
         process.popen.send_signal(signal.SIGINT)
         assert process.popen.wait(60) == 130
@@ -105,8 +112,7 @@ def test_a_second_ctrl_c_while_the_models_end_their_batch_is_no_abort(model, tmp
                 time.sleep(0.01)
         # its client has left, so that nothing keeps the server from ending but the batch under way
         process.popen.send_signal(signal.SIGINT)
-        while "Shutting down" not in process.log.read_text():
-            time.sleep(0.01)
+        wait_for_log(process, "Shutting down")
         process.popen.send_signal(signal.SIGINT)
         assert process.popen.wait(60) == 130
         log = process.log.read_text()
