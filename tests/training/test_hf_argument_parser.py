@@ -118,7 +118,7 @@ def test_subclasses_of_the_arguments_and_of_the_parser_work(tmp_path):
     assert (args.max_tokens, args.domain, args.max_steps) == (512, "law", 5)
     with pytest.raises(ValueError, match="generation_num_beams must be at least 1, got 0"):
         ParserOfDefaults(ScriptArguments).parse(["--generation_num_beams", "0"], use_cpu=True)
-    assert meaning("max_tokens").decides is Decides.BATCHES
+    assert meaning("max_tokens").decides is Decides.LEARNING
 
 
 def test_values_that_the_command_line_refuses_are_refused_here_too(tmp_path):
