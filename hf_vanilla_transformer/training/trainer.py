@@ -225,7 +225,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def _notice_learning_rate(self) -> None:
         """Warn of a learning rate that is meant for another schedule, as in arguments that were copied."""
-        rate = self.args.learning_rate
+        rate = self.args.learning_rate or 0.0
         is_noam = self.args.lr_scheduler_type == NOAM
         if is_noam and 0 < rate < _LEAST_FACTOR:
             logger.warning(
