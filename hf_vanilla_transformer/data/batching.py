@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import Sampler
+from torch.utils.data import IterableDataset, Sampler
 
 from ..errors import UserError
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
@@ -251,15 +251,17 @@ class TokenRows(GivenRows):
 
 
 def as_rows(dataset: Any) -> Rows | None:
-    """Return the rows of whatever is given to a trainer as its dataset, or None for one without a length.
+    """Return the rows of whatever is given to a trainer as its dataset, or None for a stream.
 
     Raises:
         ValueError: if the dataset is empty, or its rows are not pairs of token ids.
     """
     if isinstance(dataset, Rows):
         return dataset
-    if not hasattr(dataset, "__len__"):
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         return None
+    if isinstance(dataset, Mapping):
+        raise UserError(f"Give one dataset, not all of {', '.join(map(str, dataset)) or 'an empty dictionary'}.")
     if not len(dataset):
         raise UserError("The dataset is empty: it needs at least one pair of a sentence and its translation.")
     row = dataset[0]

@@ -39,12 +39,17 @@ class EndpointHandler:
             ValueError: If a request is wrong; the toolkit answers 400 with the message.
         """
         texts = data.get("inputs")
-        if not all(isinstance(text, str) for text in (texts if isinstance(texts, list) else [texts])):
-            raise ValueError("inputs must be a text or a list of texts.")
+        if not all(map(_is_text, texts if isinstance(texts, list) else [texts])):
+            raise ValueError("inputs must be a text or a list of texts, in valid Unicode.")
         parameters = data.get("parameters") or {}
         if not isinstance(parameters, dict):
             raise ValueError("parameters must be an object.")
         return self.translator(texts, batch_size=_BATCH_SIZE, **_checked(parameters))
+
+
+def _is_text(value: object) -> bool:
+    """Return whether a value is a text, without the lone surrogates that JSON can escape and no tokenizer accepts."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _checked(parameters: dict[str, Any]) -> dict[str, Any]:

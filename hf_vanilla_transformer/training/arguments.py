@@ -30,6 +30,7 @@ from ..loading import check_search
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
 NOAM = "noam"
+NOAM_FACTOR = 1.0  # the default learning rate
 AUTO = "auto"
 # Recorded with the settings of a run, but not flags
 PROCESSES = "processes"  # set by the launcher
@@ -71,14 +72,20 @@ _NO_EFFECT = {
     "dataloader_drop_last": "every epoch uses every pair",
     "save_only_model": "no run can resume from a checkpoint without its optimizer; lower save_total_limit instead",
     "bf16_full_eval fp16_full_eval": "validation computes the loss as in training, and BLEU in float32",
-    "batch_eval_metrics include_for_metrics label_names prediction_loss_only": (
+    "batch_eval_metrics include_for_metrics prediction_loss_only": (
         "validation reports the loss, the perplexity and, unless --no_eval_bleu is given, BLEU"
     ),
+    "label_names": 'the labels are in the column "labels"',
     "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object": "validation stores only sums and texts",
     "do_predict": "`vanilla-transformer evaluate` scores a test text",
     "generation_max_length": "a translation may be 50 tokens longer than its source",
 }
 NO_EFFECT = {name: reason for names, reason in _NO_EFFECT.items() for name in names.split()}
+# Scripts that use adapters often name the labels
+_TRUE_ANYWAY = {"label_names": ["labels"]}
+
+_LOWER_IS_BETTER = ("loss", "perplexity")
+_OWN_METRICS = (*_LOWER_IS_BETTER, "bleu")
 
 _not_negative = number(float, "at least 0", low=0)
 _at_least_1 = number(float, "at least 1", low=1)
@@ -109,14 +116,15 @@ def check_reporters(args: TrainingArguments) -> None:
 
 
 def check_effect(args: TrainingArguments) -> None:
-    """Check that the flags without effect have their defaults.
+    """Check that the flags without effect have the defaults of transformers, which a subclass may have changed.
 
     Raises:
         ValueError: if one has not, saying why it has no effect.
     """
-    for flag in fields(args):
+    for flag in fields(Seq2SeqTrainingArguments):
         # A flag whose default is an empty list has a factory in place of a default
-        if flag.name in NO_EFFECT and getattr(args, flag.name) not in (flag.default, []):
+        harmless = (flag.default, [], _TRUE_ANYWAY.get(flag.name))
+        if flag.name in NO_EFFECT and getattr(args, flag.name) not in harmless:
             raise UserError(f"{flag.name} has no effect here: {NO_EFFECT[flag.name]}.")
 
 
@@ -135,7 +143,10 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
     max_steps: int = option("Number of updates; -1 to train for --num_train_epochs instead.", 100_000, _LENGTH)
     lr_scheduler_type: str = option("The paper's 'noam' (section 5.3) or one of transformers.", NOAM, _SCHEDULE)
     learning_rate: float | None = option(  # type: ignore[assignment]
-        "A factor on 'noam' (default: 1.0), or the peak of another schedule (default: 5e-5).", None, _LEARNING
+        "A factor on 'noam' (default: 1.0), or the peak of another schedule (default: 5e-5).",
+        None,
+        _LEARNING,
+        parse=_not_negative,
     )
     warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _LEARNING)
     adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _LEARNING)
@@ -209,7 +220,7 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
         if noam and self.lr_scheduler_kwargs:
             raise UserError("lr_scheduler_kwargs has no effect with the noam schedule; set warmup_steps instead.")
         if self.learning_rate is None:
-            self.learning_rate = 1.0 if noam else 5e-5
+            self.learning_rate = NOAM_FACTOR if noam else 5e-5
         if self.eval_steps is None:
             self.eval_steps = self.save_steps
         metric = self.metric_for_best_model or ("bleu" if self.eval_bleu else "loss")
@@ -219,8 +230,9 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
 
             # Now, not at the first validation, which may be hours away
             check_tokenization(self.bleu_tokenize)
-        if self.greater_is_better is None:
-            self.greater_is_better = not self.metric_for_best_model.endswith(("loss", "perplexity"))
+        # Copied arguments, as by dataclasses.replace, may have that of another metric
+        if self.greater_is_better is None or self.metric_for_best_model.endswith(_OWN_METRICS):
+            self.greater_is_better = not self.metric_for_best_model.endswith(_LOWER_IS_BETTER)
         if self.early_stopping_patience is not None:
             if self.eval_strategy == "no":
                 raise UserError("Early stopping needs validation text.")

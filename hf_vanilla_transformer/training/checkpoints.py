@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerState
 
 from ..errors import UserError
-from ..files import MODEL, STATE, WEIGHTS, checksum, inside, model_files, new_folder, read_json
+from ..files import MODEL, STATE, WEIGHTS, checksum, inside, model_files, new_folder, read_json, weight_files
 
 CHECKSUMS = "checksums.json"
 UNFINISHED = "checkpoint-unfinished"  # folder in which a checkpoint is written before it is renamed
@@ -72,7 +72,11 @@ def newest_checkpoint(folder: str | Path, report: Callable[[str], None] = print)
 
     # Starting again without a word would throw away what may be weeks of training
     if checkpoints:
-        raise UserError(f"{folder} has checkpoints, but none is intact; move them away to start the run again.")
+        advice = "move them away to start the run again"
+        if weight_files(Path(folder)):
+            # Nor would the run start again over its own model
+            advice = f"to train its model further, give --model_name_or_path {folder} --output_dir ANOTHER"
+        raise UserError(f"{folder} has checkpoints, but none is intact; {advice}.")
     return None
 
 

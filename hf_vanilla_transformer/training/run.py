@@ -111,7 +111,9 @@ class _Run:
             print(message, file=sys.stderr, flush=True)
 
     def _is_finished(self) -> bool:
-        """Return whether the run has completed the requested number of updates or epochs."""
+        """Return whether the run has saved a model of the requested number of updates or epochs."""
+        if not weight_files(Path(self.folder)):
+            return False
         name = "max_steps" if self.args.max_steps > 0 else "num_train_epochs"
         try:
             return read_json(Path(self.folder, STATE))[name] >= getattr(self.args, name)

@@ -23,7 +23,7 @@ from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent
-from .arguments import NOAM, VanillaTransformerTrainingArguments, check_effect, check_reporters
+from .arguments import NOAM, NOAM_FACTOR, VanillaTransformerTrainingArguments, check_effect, check_reporters
 from .checkpoints import UNFINISHED, write_checksums
 from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
@@ -35,6 +35,8 @@ from .sharding import check_saved_form, is_sharded, keep_in_float32, restore_nam
 from .validation import ValidatingTrainer
 
 logger = logging.get_logger(__name__)
+
+_LEAST_FACTOR = 0.01  # on the noam schedule; less is a learning rate meant for another one
 
 
 def check_model(model: Any) -> None:
@@ -196,7 +198,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         rows = as_rows(self.train_dataset)
         if rows is None:
             pairs = self.args.train_batch_size
-            logger.warning(f"The training set is a stream without a length: a batch has {pairs} pairs of any length.")
+            logger.warning(f"The training set is a stream: a batch has {pairs} pairs of any length.")
             return super().get_train_dataloader()
         readers = max(1, self.args.dataloader_num_workers)
         self._sampler = rows.sampler(self.args.max_tokens, self.args.batch_seed, readers)
@@ -207,6 +209,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None):
         """Create the Noam schedule, or the schedule of transformers named by `lr_scheduler_type`."""
+        self._notice_learning_rate()
         if self.args.lr_scheduler_type != NOAM:
             try:
                 return super().create_scheduler(num_training_steps, optimizer)
@@ -219,6 +222,21 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             self.lr_scheduler = get_noam_schedule(optimizer, self.model.config.d_model, warmup_steps)
             self._created_lr_scheduler = True
         return self.lr_scheduler
+
+    def _notice_learning_rate(self) -> None:
+        """Warn of a learning rate that is meant for another schedule, as in arguments that were copied."""
+        rate = self.args.learning_rate or 0.0
+        is_noam = self.args.lr_scheduler_type == NOAM
+        if is_noam and 0 < rate < _LEAST_FACTOR:
+            logger.warning(
+                f"learning_rate={rate:g} is a factor on the noam schedule, so the model hardly changes. For a peak of "
+                "that height, set lr_scheduler_type='inverse_sqrt' or another schedule."
+            )
+        elif not is_noam and rate == NOAM_FACTOR:
+            logger.warning(
+                f"learning_rate={rate:g}, the default factor on the noam schedule, is the peak of this one. If it was "
+                "copied with other arguments, set learning_rate too."
+            )
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Return the cross-entropy per real target token: smoothed in training, plain in evaluation.

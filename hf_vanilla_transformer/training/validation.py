@@ -76,7 +76,10 @@ class ValidatingTrainer(Seq2SeqTrainer):
         start = time.time()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):
-            dataset = by_name(self.eval_dataset)[dataset]
+            name = dataset
+            dataset = by_name(self.eval_dataset).get(name)
+            if dataset is None:
+                raise UserError(f"There is no dataset {name!r} in eval_dataset.")
         if dataset is None:
             raise UserError("There is no dataset to evaluate: give an eval_dataset.")
         sets = by_name(dataset)
@@ -154,8 +157,9 @@ class ValidatingTrainer(Seq2SeqTrainer):
                 with self.compute_loss_context_manager():
                     totals += self._batch_losses(model, inputs).to(totals)
         model.train(was_training)
-        loss_sum, nats, tokens = self.accelerator.reduce(totals).tolist()
-        return {"loss": loss_sum / tokens, "perplexity": perplexity(nats / tokens)}
+        loss_sum, nats, tokens = self.accelerator.reduce(totals)
+        # tensors: without a token, both are NaN, as with transformers
+        return {"loss": (loss_sum / tokens).item(), "perplexity": perplexity((nats / tokens).item())}
 
     def _batch_losses(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """Return the loss and the cross-entropy of a batch, summed over its real target tokens, and these, (3,)."""

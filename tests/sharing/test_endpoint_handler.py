@@ -109,6 +109,7 @@ def test_a_text_and_a_list_are_translated_with_the_settings_of_the_request(handl
         ({}, "inputs must be a text"),
         ({"inputs": [["a"]]}, "inputs must be a text"),
         ({"inputs": {"text": "a"}}, "inputs must be a text"),
+        ({"inputs": ["a", "\ud800"]}, "in valid Unicode"),
         ({"inputs": "a", "parameters": ["x"]}, "parameters must be an object"),
         ({"inputs": "a", "parameters": {"generate_parameters": "x"}}, "generate_parameters must be an object"),
         # of generate(): code from the Hub, a second model, all memory

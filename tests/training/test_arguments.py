@@ -62,6 +62,19 @@ def test_a_given_learning_rate_is_kept(tmp_path, schedule):
     assert arguments(tmp_path, lr_scheduler_type=schedule, learning_rate=0.3).learning_rate == 0.3
 
 
+def test_a_copy_of_arguments_has_the_direction_of_its_own_metric(tmp_path):
+    bleu = arguments(tmp_path)
+    loss = dataclasses.replace(bleu, metric_for_best_model="loss")
+    assert (bleu.greater_is_better, loss.greater_is_better) == (True, False)
+    assert dataclasses.replace(loss, metric_for_best_model="de-en_bleu").greater_is_better
+    assert arguments(tmp_path, metric_for_best_model="ter", greater_is_better=False).greater_is_better is False
+
+
+def test_a_learning_rate_that_is_no_number_is_refused(tmp_path):
+    with pytest.raises(UserError, match="learning_rate must be at least 0, got nan"):
+        arguments(tmp_path, learning_rate=float("nan"))
+
+
 def test_eval_steps_defaults_to_save_steps(tmp_path):
     assert arguments(tmp_path, save_steps=7, eval_strategy="steps").eval_steps == 7
     assert arguments(tmp_path, save_steps=7, eval_strategy="steps", eval_steps=3).eval_steps == 3
@@ -163,7 +176,7 @@ def test_a_tokenisation_with_a_missing_package_is_rejected_immediately(tmp_path,
         ({"include_for_metrics": ["loss"]}, "include_for_metrics has no effect"),
         ({"generation_max_length": 30}, "generation_max_length has no effect"),
         ({"do_predict": True}, "do_predict has no effect here: `vanilla-transformer evaluate`"),
-        ({"label_names": ["labels"]}, "label_names has no effect"),
+        ({"label_names": ["target"]}, "label_names has no effect"),
     ],
 )
 def test_flags_without_effect_on_training_are_rejected(tmp_path, fields, message):

@@ -539,6 +539,28 @@ def test_a_run_with_a_damaged_state_is_not_considered_finished(train, run_flags,
     assert train(*flags).state.global_step == 2
 
 
+def test_a_finished_run_without_its_model_writes_it_again_from_its_last_checkpoint(
+    train, run_flags, text_flags, tmp_path
+):
+    flags = run_flags(tmp_path / "run", *text_flags)
+    train(*flags)
+    weights = tmp_path / "run" / "model.safetensors"
+    before = weights.read_bytes()
+    weights.unlink()
+    assert train(*flags).state.global_step == 2
+    assert weights.read_bytes() == before
+
+
+def test_a_finished_model_whose_checkpoint_has_no_optimizer_is_named_as_a_start(
+    train, run_flags, text_flags, tmp_path
+):
+    flags = run_flags(tmp_path / "run", *text_flags)
+    train(*flags)
+    (tmp_path / "run" / "checkpoint-2" / "optimizer.pt").unlink()
+    with pytest.raises(UserError, match=r"none is intact; to train its model further, give --model_name_or_path"):
+        train(*flags, "--max_steps", "4")
+
+
 def test_a_resumed_run_needs_the_same_number_of_processes(train, run_flags, text_flags, tmp_path):
     flags = run_flags(tmp_path / "run", *text_flags)
     train(*flags)

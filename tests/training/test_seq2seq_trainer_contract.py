@@ -1,13 +1,15 @@
 """What `Seq2SeqTrainer` does with its arguments and rows, the trainer of this package does too; MarianMT shows it."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch.utils.data import IterableDataset
 from transformers import (
     DataCollatorForSeq2Seq,
     MarianConfig,
@@ -19,7 +21,11 @@ from transformers import (
 )
 from unequal_pairs import UNEQUAL, pairs
 
-from hf_vanilla_transformer import VanillaTransformerModel, VanillaTransformerTrainer
+from hf_vanilla_transformer import (
+    VanillaTransformerModel,
+    VanillaTransformerTrainer,
+    VanillaTransformerTrainingArguments,
+)
 from hf_vanilla_transformer.errors import UserError
 from hf_vanilla_transformer.sharing.convert import to_marian
 
@@ -356,13 +362,58 @@ def test_arguments_that_are_set_later_say_that_they_have_no_effect(name, trainer
         VanillaTransformerTrainer(small_model(), run.args)
 
 
-@pytest.mark.parametrize("kind", ["stream", "text"])
+def test_a_text_without_labels_that_count_has_no_loss(trainer, tmp_path):
+    ignored = [{"input_ids": [5, 2], "labels": [-100, -100]}]
+    run = trainer(eval_bleu=False)
+    marian = control(run.model, tmp_path, run.processing_class)
+    assert np.isnan(marian.evaluate(Dataset.from_list(ignored))["eval_loss"])
+    assert np.isnan(run.evaluate(ignored)["eval_loss"])
+
+
+def test_defaults_of_a_subclass_say_that_they_have_no_effect(tmp_path):
+    @dataclasses.dataclass
+    class ScriptArguments(VanillaTransformerTrainingArguments):
+        per_device_train_batch_size: int = 4
+
+    with pytest.raises(UserError, match="per_device_train_batch_size has no effect here"):
+        ScriptArguments(str(tmp_path), use_cpu=True)
+
+
+def test_the_name_of_the_labels_may_be_given_if_it_is_right(tmp_path):
+    # as scripts with adapters do
+    assert VanillaTransformerTrainingArguments(str(tmp_path), use_cpu=True, label_names=["labels"])
+    with pytest.raises(UserError, match='label_names has no effect here: the labels are in the column "labels"'):
+        VanillaTransformerTrainingArguments(str(tmp_path), use_cpu=True, label_names=["target"])
+
+
+def test_a_learning_rate_for_another_schedule_is_named(trainer, caplog):
+    run = trainer(learning_rate=2e-5)
+    run.create_optimizer_and_scheduler(1)
+    assert "learning_rate=2e-05 is a factor on the noam schedule, so the model hardly changes" in caplog.text
+    copied = dataclasses.replace(trainer().args, lr_scheduler_type="cosine")
+    VanillaTransformerTrainer(run.model, copied).create_optimizer_and_scheduler(1)
+    assert "learning_rate=1, the default factor on the noam schedule, is the peak of this one" in caplog.text
+
+
+class SizedStream(IterableDataset):
+    """A stream that says how many pairs it has."""
+
+    def __len__(self):
+        return len(LENGTHS)
+
+    def __iter__(self):
+        return iter(pairs(LENGTHS))
+
+
+@pytest.mark.parametrize("kind", ["stream", "sized stream", "text"])
 def test_a_validation_set_that_cannot_be_used_is_refused_before_training(kind, trainer):
     unusable = {
         "stream": (
             pairs(LENGTHS).to_iterable_dataset(),
             r"must have a length, .*\(IterableDataset\) has not: read it",
         ),
+        # torch passes its length, if it has one, to the progress bar
+        "sized stream": (SizedStream(), r"\(SizedStream\) has not: read it"),
         "text": (Dataset.from_dict({"translation": ["a dog"]}), "this one has only translation"),
     }
     dataset, message = unusable[kind]
@@ -374,6 +425,20 @@ def test_a_validation_set_that_cannot_be_used_is_refused_before_training(kind, t
     for unusable_set in (dataset, sets, "bad"):
         with pytest.raises(UserError, match=message):
             run.evaluate(unusable_set)
+    with pytest.raises(UserError, match="There is no dataset 'other' in eval_dataset"):
+        run.evaluate("other")
+
+
+def test_a_training_stream_may_have_a_length(trainer):
+    run = trainer(train_dataset=SizedStream(), max_steps=2)
+    run.train()
+    assert run.state.log_history[0]["loss"] > 0
+
+
+def test_all_splits_as_the_training_set_are_refused(trainer):
+    splits = DatasetDict(train=pairs(LENGTHS), validation=pairs(LENGTHS))
+    with pytest.raises(UserError, match="Give one dataset, not all of train, validation"):
+        trainer(train_dataset=splits).train()
 
 
 def test_a_training_stream_says_how_it_is_batched_and_that_it_needs_labels(trainer, caplog):
