@@ -123,7 +123,7 @@ def check_effect(args: TrainingArguments) -> None:
     """
     for flag in fields(Seq2SeqTrainingArguments):
         # A flag whose default is an empty list has a factory in place of a default
-        harmless = (flag.default, [], _TRUE_ANYWAY.get(flag.name))
+        harmless: tuple[object, ...] = (flag.default, [], _TRUE_ANYWAY.get(flag.name))
         if flag.name in NO_EFFECT and getattr(args, flag.name) not in harmless:
             raise UserError(f"{flag.name} has no effect here: {NO_EFFECT[flag.name]}.")
 
