@@ -85,8 +85,7 @@ class MaxTokensBatchSampler(Sampler[list[int]]):
         target = np.minimum(_round_up(target), max_tokens)
         # Sort by the longer side, which limits the batch size, and then by the difference of the sides, ascending for
         # one length of the longer side and descending for the next, so that neighbours are similar in both lengths.
-        # an empty pair takes up a row, too
-        longest = np.maximum(np.maximum(source, target), 1)
+        longest = np.maximum(np.maximum(source, target), 1)  # an empty pair takes up a row, too
         rank = np.cumsum(np.bincount(longest) > 0)[longest]  # 1 for the shortest length that occurs
         # The last key of lexsort is the first criterion.
         order = np.lexsort((np.where(rank % 2, source - target, target - source), longest))

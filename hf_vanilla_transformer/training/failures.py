@@ -6,17 +6,20 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 import torch
 from accelerate.accelerator import Accelerator
 from tqdm import tqdm
-from transformers import TrainerCallback
+from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from ..errors import UserError
+from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from .sharding import is_sharded
 
 MAX_BAD_UPDATES = 3  # in a row
 _MAX_UNREPORTED = 1000  # updates
+_EXAMPLE_TOKENS = 64  # of a target whose batch has a non-finite loss, for the message
 
 # Parts of the messages of torch, gloo and NCCL, which raise a plain RuntimeError for a lost process
 _LOST_WORKER = ("DataLoader worker", "abruptly died")
@@ -28,6 +31,14 @@ _LOST_PEER = (
 
 class DivergedError(UserError, FloatingPointError):
     """Training has diverged: the losses of several updates in a row were not finite."""
+
+
+class _Batch(NamedTuple):
+    """The loss and the first target of a batch, which stay on the device until the next report."""
+
+    loss: torch.Tensor
+    pairs: int
+    first_target: torch.Tensor
 
 
 class UpdateGuard(TrainerCallback):
@@ -43,8 +54,9 @@ class UpdateGuard(TrainerCallback):
     itself. With several, each update waits until the one before it has been computed.
     """
 
-    def __init__(self, accelerator: Accelerator):
+    def __init__(self, accelerator: Accelerator, tokenizer: PreTrainedTokenizerBase | None):
         self.accelerator = accelerator
+        self.tokenizer = tokenizer
         self.signalled = False
         self.stopped = False
         self._last_finite: torch.Tensor | float = 0.0
@@ -53,8 +65,9 @@ class UpdateGuard(TrainerCallback):
 
     def _start_over(self) -> None:
         """Forget the updates of an earlier training, which may have failed in the middle of one."""
-        self._finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)  # all losses of this update
-        self._updates: list[tuple[int, torch.Tensor]] = []  # numbers and flags since the report
+        self._batches: list[_Batch] = []  # of the current update
+        # number, flags and batches since the report
+        self._updates: list[tuple[int, torch.Tensor, list[_Batch]]] = []
         self._bad_updates = 0  # in a row
         # Of the last update: is it bad, has a process received SIGTERM? And when has a GPU computed and copied them?
         self._flags = torch.zeros(2)
@@ -75,9 +88,10 @@ class UpdateGuard(TrainerCallback):
             signal.signal(signal.SIGTERM, self._previous_handler)
             self._previous_handler = None
 
-    def record_loss(self, loss: torch.Tensor) -> None:
-        """Record the loss of a batch of the current update, which is skipped if it is not finite."""
-        self._finite = self._finite & loss.isfinite()
+    def record_loss(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
+        """Record a batch of the current update, which is skipped if the loss is not finite."""
+        # A copy of the start of one target, because a view would keep all labels of all batches in memory
+        self._batches.append(_Batch(loss, len(labels), labels[0, :_EXAMPLE_TOKENS].clone()))
 
     def last_finite(self, loss: torch.Tensor) -> torch.Tensor:
         """Return `loss` if it is finite, otherwise the last loss that was, so that the logged mean stays finite."""
@@ -85,7 +99,11 @@ class UpdateGuard(TrainerCallback):
         return self._last_finite
 
     def on_pre_optimizer_step(self, args, state, control, model=None, optimizer=None, **kwargs):
-        flags = torch.stack([~self._finite, torch.full_like(self._finite, self.signalled)]).float()
+        # torch.tensor(True, device=...) would copy from the host, and wait for the GPU
+        finite = torch.ones((), dtype=torch.bool, device=self.accelerator.device)
+        for batch in self._batches:
+            finite = finite & batch.loss.isfinite()
+        flags = torch.stack([~finite, torch.full_like(finite, self.signalled)]).float()
 
         if self.accelerator.num_processes > 1:
             # A process that alone skipped or stopped would leave the others waiting for its gradients
@@ -98,9 +116,8 @@ class UpdateGuard(TrainerCallback):
             self._copied = torch.cuda.current_stream(flags.device).record_event() if flags.is_cuda else None
         else:
             self.stopped = self.signalled
-        self._updates.append((state.global_step + 1, flags))
-        # torch.tensor(True, device=...) would copy from the host, and wait for the GPU
-        self._finite = torch.ones_like(self._finite)
+        self._updates.append((state.global_step + 1, flags, self._batches))
+        self._batches = []
 
         # A gradient scaler skips the update itself, and needs the gradients to lower its scale
         if self.accelerator.scaler is not None:
@@ -126,11 +143,11 @@ class UpdateGuard(TrainerCallback):
         updates = self._updates
         self._updates = []
         # Stacked first, so that there is only one copy from the device for all updates
-        skipped = torch.stack([flags[0] for _, flags in updates]).tolist()
-        for (number, _), bad in zip(updates, skipped, strict=True):
+        skipped = torch.stack([flags[0] for _, flags, _ in updates]).tolist()
+        for (number, _, batches), bad in zip(updates, skipped, strict=True):
             self._bad_updates = self._bad_updates + 1 if bad else 0
             if bad:
-                message = f"Update {number} was skipped: its loss was not finite."
+                message = f"Update {number} was skipped: {self._describe(batches)}."
                 if self._bad_updates == MAX_BAD_UPDATES:
                     precision = ", or --bf16 instead of --fp16" if self.accelerator.scaler is not None else ""
                     # The run in this folder may not change its schedule or precision
@@ -142,11 +159,20 @@ class UpdateGuard(TrainerCallback):
                 # print would break a progress bar
                 tqdm.write(message, file=sys.stderr)
 
+    def _describe(self, batches: list[_Batch]) -> str:
+        """Describe the first of `batches` whose loss is not finite."""
+        for loss, pairs, target in batches:
+            if not loss.isfinite():
+                ids = target[target != IGNORED_LABEL].tolist()
+                text = self.tokenizer.decode(ids, skip_special_tokens=True) if self.tokenizer else ids
+                return f"loss {loss.item()} on a batch of {pairs} pairs, the first with target {text!r}"
+        return "non-finite loss on another process"
+
     def on_step_end(self, args, state, control, **kwargs):
         if self.stopped:
             control.should_save = True
             control.should_training_stop = True
-        # Without logs or checkpoints, the flags of all updates would stay in memory
+        # Without logs or checkpoints, the losses and targets of all updates would stay in memory
         if len(self._updates) >= _MAX_UNREPORTED:
             self.report()
 

@@ -96,7 +96,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
         self._sampler: MaxTokensBatchSampler | None = None
         self.meter = TrainingMeter(self.accelerator)
-        self.guard = UpdateGuard(self.accelerator)
+        self.guard = UpdateGuard(self.accelerator, self.processing_class)
         self.average = MovingAverage(args.ema_decay) if args.ema_decay else None
         patience = args.early_stopping_patience
         early_stopping = None if patience is None else EarlyStoppingCallback(patience)
@@ -284,7 +284,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             # The count is of all processes, but DDP averages gradients over them instead of adding them up
             loss = loss * self.accelerator.num_processes
         if model.training:
-            self.guard.record_loss(loss.detach())
+            self.guard.record_loss(loss.detach(), labels)
             self.meter.add(cross_entropy, tokens)
         return (loss, outputs) if return_outputs else loss
 

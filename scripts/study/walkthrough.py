@@ -84,7 +84,7 @@ rows = [
     {"input_ids": source, "labels": target}
     for source, target in zip(tokenizer(english)["input_ids"], tokenizer(german)["input_ids"], strict=True)
 ]
-code(MaxTokensBatchSampler._sort, "longest = np.maximum(source, target)")
+code(MaxTokensBatchSampler._sort, "longest = np.maximum(")
 lengths = [[len(row[side]) for row in rows] for side in ("input_ids", "labels")]
 batch = next(iter(MaxTokensBatchSampler(lengths[0], lengths[1], 128)))
 print(f"The lengths in a batch of at most 128 tokens per side: {[(lengths[0][i], lengths[1][i]) for i in batch]}")

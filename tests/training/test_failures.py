@@ -23,7 +23,7 @@ class WithBadLosses(VanillaTransformerTrainer):
         loss = super().compute_loss(*args, **kwargs)
         if self.state.global_step + 1 in self.bad:
             loss = loss * float("nan")
-            self.guard.record_loss(loss.detach())
+            self.guard.record_loss(loss.detach(), args[1]["labels"])
         return loss
 
 
@@ -48,6 +48,7 @@ def test_an_update_with_a_bad_loss_is_skipped_and_training_continues(trainer, ca
     assert all(torch.isfinite(weight).all() for weight in run.model.state_dict().values())
     lines = [line for line in capsys.readouterr().err.splitlines() if "was skipped" in line]
     assert [line.split("Update ")[1].split()[0] for line in lines] == ["3", "4", "6"]
+    assert "loss nan on a batch of" in lines[0]
 
 
 class Snapshots(TrainerCallback):
@@ -174,7 +175,7 @@ class TwoProcesses:
 
 @pytest.mark.parametrize("logging", [True, False])
 def test_with_several_processes_sigterm_stops_one_update_later_even_if_each_is_logged(logging, small_model):
-    guard, state, control = UpdateGuard(TwoProcesses()), TrainerState(), TrainerControl()
+    guard, state, control = UpdateGuard(TwoProcesses(), None), TrainerState(), TrainerControl()
     model = small_model()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     stopped = []

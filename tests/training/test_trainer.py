@@ -306,7 +306,7 @@ def test_bfloat16_training_keeps_weights_norms_loss_and_optimizer_in_float32(tra
     decoder = run.model.model.decoder.layers[0]
     for name, module in (("norm", decoder.final_layer_norm), ("product", decoder.fc1)):
         module.register_forward_hook(lambda module, args, output, name=name: dtypes.update({name: output.dtype}))
-    run.guard.record_loss = lambda loss: dtypes.update(loss=loss.dtype)
+    run.guard.record_loss = lambda loss, labels: dtypes.update(loss=loss.dtype)
     run.guard.on_pre_optimizer_step = lambda *args, **kwargs: None
     run.train()
     assert dtypes == {"norm": torch.float32, "product": torch.bfloat16, "loss": torch.float32}
