@@ -232,6 +232,7 @@ def test_a_new_folder_is_made_where_a_link_leads(exists, tmp_path):
     assert [file.name for file in target.parent.iterdir()] == ["model"]
 
 
+@pytest.mark.slow
 def test_a_new_folder_is_made_in_an_empty_mount_point(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -85,6 +85,8 @@ def read_only(saved):
     subprocess.run(["umount", saved.folder / "disk"], check=True)
 
 
+# slow, so that they run where file systems can be mounted
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["disk", "disk/out"])
 @pytest.mark.parametrize("verb", sorted(COMMANDS))
 def test_a_read_only_disk_is_one_line_without_the_number_of_an_error(
