@@ -106,6 +106,7 @@ def test_translations_are_utf8_even_if_the_terminal_is_ascii(saved):
     assert set(run.stdout.decode("utf-8").replace("\n", "").replace(" ", "")) == {"ü"}
 
 
+@pytest.mark.slow
 def test_a_failure_while_stdin_stays_open_does_not_abort_the_interpreter(saved, start_process):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with start_process("translate", saved.path, python=sys.executable, **pipes) as process:

@@ -241,6 +241,7 @@ def test_a_stream_with_pairs_longer_than_max_tokens_is_rejected_at_construction(
         ShardStream(str(prepared), longest - 1)
 
 
+@pytest.mark.slow
 def test_more_readers_than_pairs_per_shard_are_rejected(sample_folder, sample_tokenizer, trainer):
     folder, _ = prepare_sample(sample_folder, sample_tokenizer, source=GivenRows(rows(PAIRS[:3])))
     assert next(iter(ShardStream(str(folder), 500, rank=2, world_size=3)))

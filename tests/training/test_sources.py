@@ -149,6 +149,7 @@ def test_validation_translates_sources_with_their_tags(bidirectional, texts, mon
     assert set(map(tuple, validated)) <= set(map(tuple, expected))
 
 
+@pytest.mark.slow
 def test_a_model_of_two_directions_translates_both(bidirectional, texts, tmp_path, capsys, caplog):
     schedule = ("--eval_strategy", "steps", "--eval_steps", "2", "--metric_for_best_model", "de-en_loss")
     folder = bidirectional("--validation_file", texts["moses"], *schedule)
@@ -199,6 +200,7 @@ def test_a_model_of_two_directions_translates_both(bidirectional, texts, tmp_pat
     assert "choose one as the target language" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_pipeline_of_a_saved_folder_knows_the_languages_without_the_package(bidirectional):
     folder = bidirectional()
     expected = pipeline("translation", model=folder)(PHRASES[0].en, src_lang="en", tgt_lang="de")

@@ -67,6 +67,7 @@ def test_a_full_queue_is_503_with_retry_after(serve, slow):
     assert "busy" in refused.body["error"]
 
 
+@pytest.mark.slow
 def test_a_request_that_takes_too_long_is_504_and_dropped(serve, slow):
     send = serve(timeout=3)
     late = send("POST", "/translate", text("One."))

@@ -122,6 +122,7 @@ def test_a_full_disk_is_one_line_whether_a_study_begins_or_resumes(tune, flags, 
         assert capsys.readouterr().err.splitlines()[-1] == error
 
 
+@pytest.mark.slow
 def test_a_study_resumes_whatever_it_records_besides_its_settings(tune, flags, tmp_path):
     more = ("--max_steps", "4", "--license", "mit")
     assert tune(flags, tmp_path / "study", *more, "--trials", "1") == 0
