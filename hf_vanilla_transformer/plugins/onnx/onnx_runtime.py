@@ -164,6 +164,9 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, target: P
     # transformers' Trainer switches it off, but the graphs of single steps need it
     model.config.use_cache = True
     for stack in (model.get_encoder(), model.get_decoder()):
+        # a stack is traced without the whole model, and so with an embedding of its own
+        if embedding := vars(stack).pop("embed_tokens", None):
+            stack.embed_tokens = embedding
         # extends a table of sinusoids to this length
         stack.embed_positions(0, num_positions(stack.config, is_export=True))
     exporter = OnnxExporter()
