@@ -1,8 +1,16 @@
-"""Load models and tokenizers from untrusted sources without running their code, with one clear error on failure."""
+"""Load models and tokenizers from untrusted sources without running their code, with one clear error on failure.
 
-from collections.abc import Iterator, Mapping
+What their files make other packages compute and allocate is bounded, and checked beforehand.
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
+from math import prod
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
@@ -26,8 +34,7 @@ from transformers.utils import (
 )
 
 from .errors import MissingExtraError, UserError, damage
-from .files import check_nesting, inside, read_json
-from .limits import check_adapter, check_settings, check_tokenizer
+from .files import JsonObject, check_nesting, inside, read_document, read_json
 from .model.configuration_vanilla_transformer import MAX_POSITIONS, VanillaTransformerConfig
 from .model.text_rules_vanilla_transformer import Directions
 
@@ -68,6 +75,29 @@ _LARGEST_DECAY = 1.9  # whose powers are finite for a thousand tokens
 _MAX_LENGTH = 10_000  # tokens
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _MAX_LABELS = 1000  # a translation model has none
+
+# Bounds on the files of a model
+MAX_SETTINGS_BYTES = 1 << 22  # of a file of settings; the largest, of tokenizers with many added tokens, have 1 MB
+MAX_SETTINGS = 1000  # by name, which transformers sorts and compares; a configuration has some 100
+MAX_GROWTH = 1000  # how many times as long a tokenizer may make a text
+MAX_RANK = 1024  # of an adapter; one beyond the width of the model adds nothing
+MAX_SIZE = 100_000  # of its other sizes, such as the number of virtual tokens
+MAX_ENTRIES = 1000  # of a list in an adapter, such as names of modules
+_MAX_PATTERN = 200  # characters of a regular expression
+_MAX_CHOICES = 3  # repetitions, and groups, in a regular expression
+
+_RANKS = ("r", "rank", "init_r", "target_r", "rank_pattern")
+# Fields of an adapter by which PEFT chooses modules, with regular expressions
+_PATTERNS = (
+    *("target_modules", "exclude_modules", "modules_to_save", "layers_pattern", "target_parameters"),
+    *("rank_pattern", "alpha_pattern", "feedforward_modules"),
+)
+# Fields of an adapter with which PEFT would import a module, or read files or models elsewhere, or copy layers
+_REFUSED = ("megatron_config", "adapters", "shadow_model", "prompt_tuning_init_state_dict_path", "layer_replication")
+_COUNTERS = re.compile("alpha|seed|key|step|init|final|delta|interval", re.IGNORECASE)  # numbers that are not sizes
+# How much longer a normaliser makes a text at most, by the Unicode standard; those with a content are computed
+_UNICODE_GROWTH = {"NFKC": 18, "NFKD": 18, "NFC": 3, "NFD": 4, "Lowercase": 3, "BertNormalizer": 4}
+_PARTS = ("normalizers", "pretokenizers", "processors", "decoders")  # of a sequence
 
 
 def load(auto_class: Any, name: str, **kwargs) -> Any:
@@ -137,7 +167,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     _check_settings(name, "special_tokens_map.json")
     with loading_errors(name):
         if file := _find_file(name, "tokenizer.json"):
-            check_tokenizer(file)
+            _check_growth(file)
     tokenizer = load(AutoTokenizer, name)
     with loading_errors(name):
         check_nesting(tokenizer.init_kwargs)
@@ -159,14 +189,14 @@ def _find_file(name: str, file: str) -> Path | None:
 
 
 def _check_settings(name: str, file: str) -> None:
-    """Check a file of a model as `check_settings` does, if the model has it.
+    """Check a file of a model as `_check_number_of_settings` does, if the model has it.
 
     Raises:
         OSError: If the model cannot be found, or the file is too large.
     """
     with loading_errors(name, file):
         if path := _find_file(name, file):
-            check_settings(path)
+            _check_number_of_settings(path)
 
 
 def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGeneration":
@@ -187,7 +217,7 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
     config = load_config(base)
     if adapter:
         with loading_errors(name, "adapter_config.json"):
-            check_adapter(Path(adapter), config.d_model)
+            _check_adapter(Path(adapter), config.d_model)
     _check_settings(base, GENERATION_CONFIG_NAME)
     with loading_errors(base):
         # before transformers would take others
@@ -361,3 +391,151 @@ def _check_range(field: str, value: Any, least: int, most: float) -> None:
     if not is_number or not least <= value <= most:
         kind = "a number" if isinstance(most, float) else "an integer"
         raise UserError(f"{field} must be {kind} from {least:,} to {most:,}, but is {shortened(value)}")
+
+
+def _check_number_of_settings(file: Path) -> None:
+    """Check the size of a JSON file of settings.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is too large, or has too many settings; one that is damaged is left to its reader.
+    """
+    text = read_document(file, MAX_SETTINGS_BYTES)
+    try:
+        settings = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(settings, dict) and len(settings) > MAX_SETTINGS:
+        raise UserError(
+            f"it has {len(settings):,} settings, more than {MAX_SETTINGS:,}; remove those that are unknown"
+        )
+
+
+def _check_adapter(file: Path, d_model: int) -> None:
+    """Check that PEFT can build an adapter in memory and time like those of its model, and from its own files alone.
+
+    Args:
+        file: its configuration.
+        d_model: width of its model.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it is not.
+    """
+    _check_number_of_settings(file)
+    fields: JsonObject = read_json(file)
+    for field in _REFUSED:
+        if fields.get(field):
+            raise UserError(f"{field} names code or other files, or copies layers; remove it")
+
+    for name, number in _numbers(fields):
+        is_rank = name in _RANKS
+        largest = max(MAX_RANK, d_model) if is_rank else MAX_SIZE
+        if number > largest and (is_rank or not _COUNTERS.search(name)):
+            raise UserError(f"{name} must be at most {largest:,}, but is {shortened(number)}")
+    initial = fields.get("init_lora_weights", True)
+    if isinstance(initial, str) and not initial.isalpha():
+        # such as pissa_niter_N, with a number of steps
+        raise UserError(f"init_lora_weights must be a name, but is {shortened(initial)}")
+
+    for field, value in fields.items():
+        if isinstance(value, (list, dict)) and len(value) > MAX_ENTRIES:
+            raise UserError(f"{field} must have at most {MAX_ENTRIES:,} entries, but has {len(value):,}")
+    for field in _PATTERNS:
+        value = fields.get(field) or ()
+        for pattern in (value,) if isinstance(value, str) else value:
+            if not isinstance(pattern, str) or not _is_cheap(pattern):
+                raise UserError(
+                    f"{field} must be names of modules or a short regular expression with at most {_MAX_CHOICES} "
+                    f"repetitions, but has {shortened(pattern)}; list the names instead"
+                )
+
+
+def _numbers(fields: JsonObject) -> Iterator[tuple[str, float]]:
+    """Yield the name and value of each number of an adapter, also of those in dictionaries."""
+    for name, value in fields.items():
+        for number in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(number, (int, float)):
+                yield name, number
+
+
+def _is_cheap(pattern: str) -> bool:
+    """Return whether a regular expression is matched in a time that grows no faster than a power of the length.
+
+    Nothing but characters is repeated, and few times: a group that is repeated can match in exponentially many ways.
+    """
+    repetitions = re.findall(r"(?<!\()[*+?{]", pattern)
+    return (
+        len(pattern) <= _MAX_PATTERN
+        and max(len(repetitions), pattern.count("(")) <= _MAX_CHOICES
+        and not re.search(r"\)[*+?{]", pattern)
+    )
+
+
+def _check_growth(file: Path) -> None:
+    """Check that a tokenizer cannot make a text many times as long, neither before nor after it cuts it into tokens.
+
+    Args:
+        file: its `tokenizer.json`.
+
+    Raises:
+        OSError: if it cannot be read.
+        ValueError: if it can.
+    """
+    tokenizer = read_json(file)
+    if not isinstance(tokenizer, dict):
+        # its reader says more
+        return
+    for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        growth = prod(map(_growth, _steps(tokenizer.get(name))))
+        if growth > MAX_GROWTH:
+            raise UserError(f"its {name} can make a text {growth:.3g} times as long, more than {MAX_GROWTH:,} times")
+
+
+def _steps(part: Any) -> Iterator[JsonObject]:
+    """Yield the steps of a part of a tokenizer, which may be sequences of others."""
+    if isinstance(part, dict):
+        yield part
+        for name in _PARTS:
+            inner = part.get(name)
+            for step in inner if isinstance(inner, list) else ():
+                yield from _steps(step)
+
+
+def _growth(step: JsonObject) -> float:
+    """Return how many times as long a step makes a text at most."""
+    match step:
+        case {"type": "Replace", "content": str(content), "pattern": {"String": str(replaced)}}:
+            return max(1.0, len(content) / max(1, len(replaced)))
+        case {"type": "Replace", "content": str(content)}:
+            # at every place between two characters
+            return 1.0 + len(content)
+        case {"type": "Prepend", "prepend": str(text)}:
+            return 1.0 + len(text)
+        case {"type": "Precompiled", "precompiled_charsmap": str(table)}:
+            return _longest_replacement(table)
+        case {"type": "TemplateProcessing", "single": list(single)}:
+            return max(1.0, sum(map(_template_length, single, [step.get("special_tokens")] * len(single))))
+        case {"type": str(name)}:
+            return float(_UNICODE_GROWTH.get(name, 1))
+    return 1.0
+
+
+def _template_length(piece: Any, special_tokens: Any) -> int:
+    """Return the length of a piece of a template: 1 for the text, for a special token that of its ids."""
+    match piece:
+        case {"SpecialToken": {"id": str(name)}} if isinstance(special_tokens, dict):
+            ids = (special_tokens.get(name) or {}).get("ids", ())
+            return len(ids) if isinstance(ids, list) else 1
+    return 1
+
+
+def _longest_replacement(table: str) -> float:
+    """Return the length of the longest text by which SentencePiece's table replaces a character or several."""
+    try:
+        content = base64.b64decode(table)
+    except (ValueError, binascii.Error):
+        return 1.0
+    # the size of a trie, the trie, and then all replacements, each of which ends with a NUL
+    replacements: Iterable[bytes] = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")
+    return float(max(map(len, replacements), default=1) or 1)

@@ -20,7 +20,7 @@ from small import write_moses
 from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import limits, loading, train_tokenizer
+from hf_vanilla_transformer import loading, train_tokenizer
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.inference.ensemble import Ensemble
 from hf_vanilla_transformer.loading import load_model, load_tokenizer
@@ -290,7 +290,7 @@ def test_thousands_of_unknown_settings_are_refused_before_transformers_compares_
 
 
 def test_settings_are_not_read_beyond_their_limit(folder):
-    change_config(unknown="x" * limits.MAX_SETTINGS_BYTES)(folder)
+    change_config(unknown="x" * loading.MAX_SETTINGS_BYTES)(folder)
     with pytest.raises(OSError, match=r"in its config\.json, larger than 4,194,304 bytes"):
         load_model(str(folder))
 

@@ -93,7 +93,8 @@ def check_ids(shards: Dataset, vocab_size: int) -> None:
     """
     for side in ("input_ids", "labels"):
         bounds = pc.min_max(pc.list_flatten(shards.data[side])).as_py()
-        least, most = bounds["min"] or 0, bounds["max"] or 0
+        least = bounds["min"] or 0
+        most = bounds["max"] or 0
         if not 0 <= least <= most < vocab_size:
             problem = f"The shards contain tokens {least:,} to {most:,}, but the vocabulary has {vocab_size:,}"
             raise DataError(f"{problem}; {PREPARE_AGAIN}.")

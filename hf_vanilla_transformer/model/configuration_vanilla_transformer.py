@@ -69,10 +69,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
             with a tag of the target language, "<2de>" (Johnson et al. 2017).
         tie_word_embeddings: Whether both inputs and the output projection share one matrix (section 3.4).
 
-    The names in `attribute_map`, under which other models of transformers have these fields, are arguments too. There,
-    `num_hidden_layers` is that of both stacks and `head_dim` both widths, where a field of its own does not say else.
-    Both also hold for what is set later, as by `from_pretrained(..., num_hidden_layers=2)`; and widths that are the
-    default follow `d_model` and `num_heads`.
+    The names that other models of transformers use for these fields, in `attribute_map`, are accepted too.
+    `num_hidden_layers` sets both stacks and `head_dim` both widths, unless the second field is given as well. The same
+    holds for fields that are set later, as by `from_pretrained(..., num_hidden_layers=2)`, and widths that have their
+    default value follow `d_model` and `num_heads`.
 
     Raises:
         ValueError: If a field is out of range, or two of its names are given different values. The message names it.

@@ -160,8 +160,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """The decoding settings, which transformers saves with the model.
 
         Seq2SeqTrainer, among others, writes transformers' default of 20 tokens into settings without a `max_length`.
-        So these never lack one: where nobody has set it, it is that of the longest source that the model translates,
-        and `longest_output` is the same number, by which it is recognised (see `has_limit`).
+        These settings therefore always have one. If the user has set none, it is the limit for the longest source that
+        the model translates, and `longest_output` repeats it, which marks it as no limit of the user's (`has_limit`).
         """
         settings: Any = self._generation_config
         if settings is not None and settings.max_length is None:

@@ -98,12 +98,12 @@ class Batcher:
         self._turn = 0
         self._changed = Condition()
         self._closed = False
-        # Since when the model has been at work on a step of a search, or a batch if it tells no steps
+        # When the present step of a search began, or the batch, if the model does not report its steps
         self._began: float | None = None
-        # The tokens of a small batch, compared to the one under way, and since when none has gone first
+        # The most tokens of a batch that may interrupt the present one, and when the last one did
         self._small = 0
         self._slice_began = 0.0
-        # Whether a model has failed and has not worked again since; and why it will not any more
+        # Whether a model has failed and not worked since then, and why it is given up
         self._is_doubted = False
         self._failure: str | None = None
         # Of the last batch, to tell those whom a full queue refuses when to come back.

@@ -252,7 +252,7 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_
         # uvicorn raises KeyboardInterrupt after Ctrl-C, when everything is answered
         server.run([sock])
     finally:
-        # Nobody waits for what it still translates, unless that is about to end.
+        # Every request has been answered, so nothing is lost if what is still being translated is cut short.
         if not batcher.close(max(1.0, min(timeout, server.end - time.monotonic()))):
             _exit_at_once(1, server.problem or "ended while the model was still at work on a batch")
     if server.problem:
