@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -101,6 +102,8 @@ class CTranslate2Process:
     def __init__(self, folder: str, config: VanillaTransformerConfig, device: str = "cpu"):
         self.config = config
         self.pool = ProcessPoolExecutor(1, get_context("spawn"), _load_export, (folder, device))
+        # a pool that is dropped while Python ends races with it ("Bad file descriptor")
+        weakref.finalize(self, self.pool.shutdown)
 
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **settings: Any) -> torch.Tensor:
         inputs = {"input_ids": input_ids.tolist(), "attention_mask": attention_mask.tolist()}
