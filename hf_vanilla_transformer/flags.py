@@ -1,18 +1,20 @@
 """Command-line flags as dataclasses: `option` declares a flag, `FlagParser` reads it, `Meaning` says what it does.
 
-What a flag means for a resumed run, a model card or a model's configuration is stored in its field and nowhere else.
-This module imports nothing slow, so that `--help` is fast.
+The docstring of a dataclass has the help of its flags. What a flag means for a resumed run, a model card or a model's
+configuration is stored in its field and nowhere else. This module imports nothing slow, so that `--help` is fast.
 """
 
 import argparse
+import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, auto
 from pathlib import Path
-from types import UnionType
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType, UnionType
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import UserError
 
@@ -69,8 +71,25 @@ def details(flag: Field[Any]) -> Details:
     return _DETAILS.get(flag, Details())
 
 
+class Flags:
+    """Base of the dataclasses of flags, whose docstrings say under "Args:" what each flag does: this is its `--help`.
+
+    `TITLE`, if a class has one, is the heading of its flags there.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        _, _, text = inspect.cleandoc(cls.__doc__ or "").partition("\nArgs:\n")
+        for name, help in re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", text, re.MULTILINE):
+            flag = vars(cls).get(name)
+            if isinstance(flag, Field):
+                # where transformers' HfArgumentParser reads it
+                flag.metadata = MappingProxyType({"help": " ".join(help.split()), **flag.metadata})
+
+
 def option(
-    help: str,
     default: object = MISSING,
     meaning: Meaning | None = None,
     *,
@@ -86,15 +105,14 @@ def option(
         parse: converts each word to a value; raises `argparse.ArgumentTypeError`. By default the type does.
         required: whether it is required on the command line, although it has a default in Python.
         positional: whether it is given without its name.
-        settings: `metavar`, `choices`, `nargs` and `const`, as in argparse.
+        settings: `metavar`, `choices`, `nargs` and `const`, as in argparse, and `help` if that has to be computed.
     """
-    metadata = {"help": help, **settings}
     flag: Any
     if isinstance(default, list):
         # each instance has a list of its own
-        flag = field(default_factory=lambda: list(default), metadata=metadata)
+        flag = field(default_factory=lambda: list(default), metadata=settings)
     else:
-        flag = field(default=default, metadata=metadata)
+        flag = field(default=default, metadata=settings)
     _DETAILS[flag] = Details(meaning, parse, required, positional)
     return flag
 
@@ -171,12 +189,6 @@ class _Help(argparse.HelpFormatter):
         # otherwise the last word of its name: --max_tokens TOKENS
         word = choices if 0 < len(choices) < 50 else action.dest.rpartition("_")[2].upper()
         return f"{action.option_strings[0]} {action.metavar or word}"
-
-
-class Flags(Protocol):
-    """A dataclass of flags; `TITLE`, if it has one, is the heading of its flags in the help."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 _Flags = TypeVar("_Flags", bound=Flags)
@@ -366,7 +378,7 @@ def parse(
     """
     kinds: dict[str, type[_Flags]] = getattr(kind, "KINDS", {})
     if kinds:
-        helps = {name: str(subclass.__doc__) for name, subclass in kinds.items()}
+        helps = {name: str(subclass.__doc__).partition("\n")[0] for name, subclass in kinds.items()}
         name = choose(helps, words, prog=prog, description=description, metavar="KIND")
         prog = f"{prog} {name}"
         description = helps[name]

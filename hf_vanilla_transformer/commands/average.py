@@ -3,17 +3,23 @@
 from dataclasses import dataclass
 
 from ..errors import UserError
-from ..flags import option, positive
+from ..flags import Flags, option, positive
 from .console import say
 
 
 @dataclass(kw_only=True)
-class AverageArguments:
-    """The flags of `average`."""
+class AverageArguments(Flags):
+    """The flags of `average`.
 
-    run: str = option("output folder of the training run", metavar="D", positional=True)
-    last: int = option("number of checkpoints to average, in the paper 5", 5, parse=positive)
-    output_dir: str = option("folder for the averaged model")
+    Args:
+        run: output folder of the training run
+        last: number of checkpoints to average, in the paper 5
+        output_dir: folder for the averaged model
+    """
+
+    run: str = option(metavar="D", positional=True)
+    last: int = option(5, parse=positive)
+    output_dir: str = option()
 
 
 def run(args: AverageArguments) -> None:

@@ -14,10 +14,15 @@ from .shared_flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
 
 @dataclass(kw_only=True)
 class CompareArguments(DtypeFlags, DecodingFlags, TextFlags, BleuFlags):
-    """The flags of `compare`."""
+    """The flags of `compare`.
 
-    a: str = option("a model, or a file with its translations, one per line", metavar="A", positional=True)
-    b: str = option("the other model or file", metavar="B", positional=True)
+    Args:
+        a: a model, or a file with its translations, one per line
+        b: the other model or file
+    """
+
+    a: str = option(metavar="A", positional=True)
+    b: str = option(metavar="B", positional=True)
 
 
 def run(args: CompareArguments) -> None:

@@ -3,19 +3,27 @@
 from dataclasses import dataclass
 
 from ..files import MODEL_TYPES
-from ..flags import option
+from ..flags import Flags, option
 from .console import say
 
 
 @dataclass(kw_only=True)
-class ConvertArguments:
-    """The flags of `convert`."""
+class ConvertArguments(Flags):
+    """The flags of `convert`.
 
-    model: str = option("folder of the model, or its name on the Hub", metavar="SOURCE", positional=True)
-    output_dir: str = option("folder for the converted model; must be new or empty", metavar="OUT", positional=True)
-    to: str = option("class of the converted model", MODEL_TYPES[0], choices=MODEL_TYPES)
-    source_lang: str | None = option("language of the sources, if the MarianMT model does not name it", None)
-    target_lang: str | None = option("language of the targets, if the MarianMT model does not name it", None)
+    Args:
+        model: folder of the model, or its name on the Hub
+        output_dir: folder for the converted model; must be new or empty
+        to: class of the converted model
+        source_lang: language of the sources, if the MarianMT model does not name it
+        target_lang: language of the targets, if the MarianMT model does not name it
+    """
+
+    model: str = option(metavar="SOURCE", positional=True)
+    output_dir: str = option(metavar="OUT", positional=True)
+    to: str = option(MODEL_TYPES[0], choices=MODEL_TYPES)
+    source_lang: str | None = option(None)
+    target_lang: str | None = option(None)
 
 
 def run(args: ConvertArguments) -> None:

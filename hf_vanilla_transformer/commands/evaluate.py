@@ -34,28 +34,25 @@ _Row = tuple[str, int, float, str, str, str]
 
 @dataclass(kw_only=True)
 class EvaluateArguments(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, BleuFlags, TextFlags):
-    """The flags of `evaluate`."""
+    """The flags of `evaluate`.
+
+    Args:
+        test_file: one or more: a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de
+            (default: the held-out built-in phrases)
+        error_rates: also compute exact match, symbol error rate and word error rate of words, one per line, whose
+            symbols are separated by spaces (word) or are its characters (char); the references of equal sources are
+            alternatives
+        output: also write a table of all sentences, with the chrF of each, to this file, which ends in .tsv or .csv
+        worst_first: sort the table by chrF, the lowest first
+        json: print JSON in a terminal too, and no table of scores
+    """
 
     # Unlike the other verbs, this one takes several
-    test_file: list[str] | None = option(  # type: ignore[assignment]
-        "one or more: a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de (default: "
-        "the held-out built-in phrases)",
-        None,
-        metavar="P",
-    )
-    error_rates: str | None = option(
-        "also compute exact match, symbol error rate and word error rate of words, one per line, whose symbols are "
-        "separated by spaces (word) or are its characters (char); the references of equal sources are alternatives",
-        None,
-        choices=("word", "char"),
-    )
-    output: str | None = option(
-        "also write a table of all sentences, with the chrF of each, to this file, which ends in .tsv or .csv",
-        None,
-        metavar="FILE",
-    )
-    worst_first: bool = option("sort the table by chrF, the lowest first", False)
-    json: bool = option("print JSON in a terminal too, and no table of scores", False)
+    test_file: list[str] | None = option(None, metavar="P")  # type: ignore[assignment]
+    error_rates: str | None = option(None, choices=("word", "char"))
+    output: str | None = option(None, metavar="FILE")
+    worst_first: bool = option(False)
+    json: bool = option(False)
 
     def __post_init__(self):
         super().__post_init__()

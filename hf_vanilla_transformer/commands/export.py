@@ -10,11 +10,17 @@ from .shared_flags import ModelFlags
 
 @dataclass(kw_only=True)
 class ExportArguments(ModelFlags):
-    """The flags of `export`."""
+    """The flags of `export`.
 
-    output_dir: str = option("folder for the exported model; must be new or empty", metavar="OUT", positional=True)
-    format: str = option("runtime to export to", choices=format_names())
-    quantization: str | None = option("CTranslate2 only: int8, float16, ... (default: float32)", None)
+    Args:
+        output_dir: folder for the exported model; must be new or empty
+        format: runtime to export to
+        quantization: CTranslate2 only: int8, float16, ... (default: float32)
+    """
+
+    output_dir: str = option(metavar="OUT", positional=True)
+    format: str = option(choices=format_names())
+    quantization: str | None = option(None)
 
 
 def run(args: ExportArguments) -> None:

@@ -4,29 +4,32 @@ from dataclasses import dataclass
 
 from ..errors import UserError
 from ..files import MODEL_TYPES
-from ..flags import option
+from ..flags import Flags, option
 
 
 @dataclass(kw_only=True)
-class PushArguments:
-    """The flags of `push`."""
+class PushArguments(Flags):
+    """The flags of `push`.
 
-    model: str = option("folder of a trained model", metavar="D", positional=True)
-    repo_id: str = option(
-        "name of the repository, as in your-name/your-model; created if it does not exist",
-        metavar="REPOSITORY",
-        positional=True,
-    )
-    scores: str | None = option("output of `evaluate`, to include in the model card", None, metavar="FILE")
-    license: str | None = option("licence of the model for its card, such as apache-2.0", None)
-    private: bool = option("create the repository as private", False)
-    format: str = option(
-        "class of the uploaded model: marian for a copy as MarianMT, which transformers loads without code",
-        MODEL_TYPES[0],
-        choices=MODEL_TYPES,
-    )
-    space: bool = option("also create a Space with the web page of `demo`", False)
-    endpoint: bool = option("also upload a handler.py, with which an inference endpoint serves the model", False)
+    Args:
+        model: folder of a trained model
+        repo_id: name of the repository, as in your-name/your-model; created if it does not exist
+        scores: output of `evaluate`, to include in the model card
+        license: licence of the model for its card, such as apache-2.0
+        private: create the repository as private
+        format: class of the uploaded model: marian for a copy as MarianMT, which transformers loads without code
+        space: also create a Space with the web page of `demo`
+        endpoint: also upload a handler.py, with which an inference endpoint serves the model
+    """
+
+    model: str = option(metavar="D", positional=True)
+    repo_id: str = option(metavar="REPOSITORY", positional=True)
+    scores: str | None = option(None, metavar="FILE")
+    license: str | None = option(None)
+    private: bool = option(False)
+    format: str = option(MODEL_TYPES[0], choices=MODEL_TYPES)
+    space: bool = option(False)
+    endpoint: bool = option(False)
 
     def __post_init__(self):
         if self.format == "marian" and (self.space or self.endpoint):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..errors import UserError
-from ..flags import finite, option, positive
+from ..flags import Flags, finite, option, positive
 from ..inference.exports import format_names
 
 # as in inference.hardware, which imports torch
@@ -11,96 +11,119 @@ _MAX_TOKENS = 2048
 
 
 @dataclass(kw_only=True)
-class ModelFlags:
-    """One model."""
+class ModelFlags(Flags):
+    """One model.
 
-    model: str = option("folder of a trained model, or its name on the Hub", metavar="MODEL", positional=True)
+    Args:
+        model: folder of a trained model, or its name on the Hub
+    """
 
-
-@dataclass(kw_only=True)
-class ModelsFlags:
-    """One model, or several that form an ensemble."""
-
-    model: list[str] = option(
-        "folder of a trained model or its name on the Hub; several: an ensemble", metavar="MODEL", positional=True
-    )
+    model: str = option(metavar="MODEL", positional=True)
 
 
 @dataclass(kw_only=True)
-class BackendFlags:
-    """The runtime."""
+class ModelsFlags(Flags):
+    """One model, or several that form an ensemble.
 
-    backend: str = option("runtime of the model", "torch", choices=("torch", *format_names()))
+    Args:
+        model: folder of a trained model or its name on the Hub; several: an ensemble
+    """
 
-
-@dataclass(kw_only=True)
-class DtypeFlags:
-    """The number format."""
-
-    dtype: str | None = option(
-        "number format of the model; auto measures whether bfloat16 or float32 is faster here (default: float32)",
-        None,
-        # as in inference.hardware, which imports torch
-        choices=("float32", "bfloat16", "float16", "auto"),
-    )
+    model: list[str] = option(metavar="MODEL", positional=True)
 
 
 @dataclass(kw_only=True)
-class BatchFlags:
-    """The batch size."""
+class BackendFlags(Flags):
+    """The runtime.
 
-    max_tokens: int = option("maximum tokens per batch", _MAX_TOKENS, parse=positive)
+    Args:
+        backend: runtime of the model
+    """
 
-
-@dataclass(kw_only=True)
-class SearchFlags:
-    """Beam search."""
-
-    num_beams: int | None = option("beam size (default: that of the model; 4 in the paper)", None, parse=positive)
-    length_penalty: float | None = option(
-        "alpha of the length penalty (default: that of the model; 0.6 in the paper)", None, parse=finite
-    )
+    backend: str = option("torch", choices=("torch", *format_names()))
 
 
 @dataclass(kw_only=True)
-class DirectionFlags:
-    """The direction of a model that has several, and other tags."""
+class DtypeFlags(Flags):
+    """The number format.
 
-    source_lang: str | None = option("language to translate from (default: the one saved with the model)", None)
-    target_lang: str | None = option("language to translate to (default: the one saved with the model)", None)
-    tag: str | None = option("tag with which some training sources started, such as <bt> (default: none)", None)
+    Args:
+        dtype: number format of the model; auto measures whether bfloat16 or float32 is faster here (default: float32)
+    """
+
+    # as in inference.hardware, which imports torch
+    dtype: str | None = option(None, choices=("float32", "bfloat16", "float16", "auto"))
+
+
+@dataclass(kw_only=True)
+class BatchFlags(Flags):
+    """The batch size.
+
+    Args:
+        max_tokens: maximum tokens per batch
+    """
+
+    max_tokens: int = option(_MAX_TOKENS, parse=positive)
+
+
+@dataclass(kw_only=True)
+class SearchFlags(Flags):
+    """Beam search.
+
+    Args:
+        num_beams: beam size (default: that of the model; 4 in the paper)
+        length_penalty: alpha of the length penalty (default: that of the model; 0.6 in the paper)
+    """
+
+    num_beams: int | None = option(None, parse=positive)
+    length_penalty: float | None = option(None, parse=finite)
+
+
+@dataclass(kw_only=True)
+class DirectionFlags(Flags):
+    """The direction of a model that has several, and other tags.
+
+    Args:
+        source_lang: language to translate from (default: the one saved with the model)
+        target_lang: language to translate to (default: the one saved with the model)
+        tag: tag with which some training sources started, such as <bt> (default: none)
+    """
+
+    source_lang: str | None = option(None)
+    target_lang: str | None = option(None)
+    tag: str | None = option(None)
 
 
 @dataclass(kw_only=True)
 class DecodingFlags(BatchFlags, SearchFlags, DirectionFlags):
-    """All settings of a translation."""
+    """All settings of a translation.
 
-    max_tokens: int | None = option(  # type: ignore[assignment]
-        f"maximum tokens per batch (default: {_MAX_TOKENS:,}, or twice as many with one beam and without scores)",
-        None,
-        parse=positive,
-    )
+    Args:
+        max_tokens: maximum tokens per batch (default: 2,048, or twice as many with one beam and without scores)
+    """
+
+    max_tokens: int | None = option(None, parse=positive)  # type: ignore[assignment]
 
 
 @dataclass(kw_only=True)
 class TextFlags(DirectionFlags):
-    """A test text with references, and its languages."""
+    """A test text with references, and its languages.
 
-    test_file: str | None = option(
-        "a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de (default: the held-out "
-        "built-in phrases)",
-        None,
-        metavar="P",
-    )
-    dataset_name: str | None = option("a dataset on the Hub to use instead of --test_file", None)
-    dataset_config_name: str | None = option("configuration of the dataset", None)
-    split: str = option("split of the dataset", "test")
-    sacrebleu_testset: str | None = option(
-        "a test set of sacreBLEU to use instead of --test_file, such as wmt14/full; downloaded to ~/.sacrebleu, or "
-        "the folder that the environment variable SACREBLEU names, unless it is there",
-        None,
-        metavar="NAME",
-    )
+    Args:
+        test_file: a .jsonl, .tsv, .csv or .parquet file, or the prefix P of a Moses pair P.en and P.de (default: the
+            held-out built-in phrases)
+        dataset_name: a dataset on the Hub to use instead of --test_file
+        dataset_config_name: configuration of the dataset
+        split: split of the dataset
+        sacrebleu_testset: a test set of sacreBLEU to use instead of --test_file, such as wmt14/full; downloaded to
+            ~/.sacrebleu, or the folder that the environment variable SACREBLEU names, unless it is there
+    """
+
+    test_file: str | None = option(None, metavar="P")
+    dataset_name: str | None = option(None)
+    dataset_config_name: str | None = option(None)
+    split: str = option("test")
+    sacrebleu_testset: str | None = option(None, metavar="NAME")
 
     def __post_init__(self):
         if sum(map(bool, (self.test_file, self.dataset_name, self.sacrebleu_testset))) > 1:
@@ -108,14 +131,14 @@ class TextFlags(DirectionFlags):
 
 
 @dataclass(kw_only=True)
-class BleuFlags:
-    """The tokenisation of BLEU, and the paper's BLEU."""
+class BleuFlags(Flags):
+    """The tokenisation of BLEU, and the paper's BLEU.
 
-    bleu_tokenize: str = option(
-        "sacreBLEU's tokenisation for BLEU: 13a, none, intl, char, zh, ja-mecab, flores200, ...", "13a"
-    )
-    paper_bleu: bool = option(
-        "also compute the paper's BLEU for translation into German: tokenised by Moses (or not, with --bleu_tokenize "
-        "none), with compounds split at their hyphens (extra: paper)",
-        False,
-    )
+    Args:
+        bleu_tokenize: sacreBLEU's tokenisation for BLEU: 13a, none, intl, char, zh, ja-mecab, flores200, ...
+        paper_bleu: also compute the paper's BLEU for translation into German: tokenised by Moses (or not, with
+            --bleu_tokenize none), with compounds split at their hyphens (extra: paper)
+    """
+
+    bleu_tokenize: str = option("13a")
+    paper_bleu: bool = option(False)

@@ -23,12 +23,19 @@ MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 @dataclass(kw_only=True)
 class TranslateFlags(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags):
-    """The flags of `translate`, which plugins inherit that translate more than lines on stdin."""
+    """The flags of `translate`, which plugins inherit that translate more than lines on stdin.
 
-    do_sample: bool = option("sample tokens instead of searching for the best", False)
-    top_k: int | None = option("sample only from this many tokens (default: all)", None, parse=positive)
-    seed: int = option("seed of the sampling", 42, parse=numpy_seed)
-    split_sentences: bool = option("cut each line into sentences, for paragraphs and long lines", False)
+    Args:
+        do_sample: sample tokens instead of searching for the best
+        top_k: sample only from this many tokens (default: all)
+        seed: seed of the sampling
+        split_sentences: cut each line into sentences, for paragraphs and long lines
+    """
+
+    do_sample: bool = option(False)
+    top_k: int | None = option(None, parse=positive)
+    seed: int = option(42, parse=numpy_seed)
+    split_sentences: bool = option(False)
 
     def __post_init__(self):
         for name in self.model:

@@ -6,26 +6,28 @@ They are apart from what uses them, because the datasets library is slow to impo
 from dataclasses import dataclass
 
 from ..errors import UserError
-from ..flags import Decides, Meaning, option
+from ..flags import Decides, Flags, Meaning, option
 
 TOKENIZER_MODELS = ("bpe", "unigram", "word", "char", "subword-nmt")  # what they are: `train_tokenizer`
 _LEARNING = Meaning(Decides.LEARNING)
 
 
 @dataclass
-class VocabularyFlags:
-    """The vocabulary to learn, unless a tokenizer is given."""
+class VocabularyFlags(Flags):
+    """The vocabulary to learn, unless a tokenizer is given.
 
-    vocab_size: int | None = option("Size of the joint vocabulary.", None, Meaning(Decides.SIZES))
-    tokenizer_model: str = option("Kind of vocabulary to learn.", "bpe", _LEARNING, choices=TOKENIZER_MODELS)
-    bpe_codes: str | None = option(
-        "File of merges by `subword-nmt learn-bpe`, to use instead of learning them (--tokenizer_model subword-nmt).",
-        None,
-        Meaning(Decides.LEARNING, private=True),
-    )
-    normalization: str = option(
-        "Unicode normalisation of the text before it is tokenised.", "none", _LEARNING, choices=("none", "nfkc")
-    )
+    Args:
+        vocab_size: Size of the joint vocabulary.
+        tokenizer_model: Kind of vocabulary to learn.
+        bpe_codes: File of merges by `subword-nmt learn-bpe`, to use instead of learning them (--tokenizer_model
+            subword-nmt).
+        normalization: Unicode normalisation of the text before it is tokenised.
+    """
+
+    vocab_size: int | None = option(None, Meaning(Decides.SIZES))
+    tokenizer_model: str = option("bpe", _LEARNING, choices=TOKENIZER_MODELS)
+    bpe_codes: str | None = option(None, Meaning(Decides.LEARNING, private=True))
+    normalization: str = option("none", _LEARNING, choices=("none", "nfkc"))
 
     def __post_init__(self):
         if self.bpe_codes and self.tokenizer_model != "subword-nmt":
@@ -33,13 +35,20 @@ class VocabularyFlags:
 
 
 @dataclass
-class CleaningFlags:
-    """Which pairs are dropped from the training text."""
+class CleaningFlags(Flags):
+    """Which pairs are dropped from the training text.
 
-    clean: bool = option("Drop training pairs that are long, uneven or duplicate, or contain markup.", True, _LEARNING)
-    filter_language: bool = option("Drop training pairs that are in other languages (extra: clean).", False, _LEARNING)
-    max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256, _LEARNING)
-    max_length_ratio: float = option("Maximum ratio of the lengths of a training pair, in tokens.", 4.0, _LEARNING)
+    Args:
+        clean: Drop training pairs that are long, uneven or duplicate, or contain markup.
+        filter_language: Drop training pairs that are in other languages (extra: clean).
+        max_sentence_tokens: Maximum tokens on either side of a training pair.
+        max_length_ratio: Maximum ratio of the lengths of a training pair, in tokens.
+    """
+
+    clean: bool = option(True, _LEARNING)
+    filter_language: bool = option(False, _LEARNING)
+    max_sentence_tokens: int = option(256, _LEARNING)
+    max_length_ratio: float = option(4.0, _LEARNING)
 
     def __post_init__(self):
         from .cleaning import Cleaning  # slow to import

@@ -16,6 +16,7 @@ from ..errors import UserError, checking_settings
 from ..files import MODEL_TYPES
 from ..flags import (
     Decides,
+    Flags,
     Meaning,
     Settings,
     check_values,
@@ -129,85 +130,82 @@ def check_effect(args: TrainingArguments) -> None:
 
 
 @dataclass
-class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
-    """`Seq2SeqTrainingArguments` with the defaults of the paper's base model (section 5)."""
+class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
+    """`Seq2SeqTrainingArguments` with the defaults of the paper's base model (section 5).
+
+    Args:
+        output_dir: Folder for the run and the model; the same command resumes the run in it.
+        max_tokens: Maximum tokens of a batch's source and its target, padded (section 5.1).
+        max_steps: Number of updates; -1 to train for --num_train_epochs instead.
+        lr_scheduler_type: The paper's 'noam' (section 5.3) or one of transformers.
+        learning_rate: A factor on 'noam' (default: 1.0), or the peak of another schedule (default: 5e-5).
+        warmup_steps: Updates over which the learning rate rises (section 5.3).
+        adam_beta2: Adam's beta2 (section 5.3).
+        adam_epsilon: Adam's epsilon (section 5.3).
+        label_smoothing_factor: The paper's epsilon_ls (section 5.4).
+        r_drop_alpha: Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0: off.
+        ema_decay: Validate and save a moving average of weights with this decay; 0: off.
+        max_grad_norm: Clip gradients to this norm; 0, as in the paper, to disable.
+        gradient_accumulation_steps: Batches of max_tokens per update, in each process.
+        save_steps: Updates between checkpoints; below 1, a fraction of all updates.
+        save_total_limit: Newest checkpoints to keep besides the best (5 in the paper).
+        eval_steps: Updates between evaluations (default: save_steps).
+        metric_for_best_model: Metric of the best model: bleu, loss or perplexity (default: bleu, if it is computed).
+        eval_bleu: Translate the validation text at each evaluation and report BLEU.
+        bleu_tokenize: sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.
+        generation_num_beams: Beam size of validation BLEU.
+        bf16: Train in bfloat16; with 'auto', if a few steps of the model show that it is faster here.
+        ddp_find_unused_parameters: Let DDP look for unused parameters.
+        ddp_broadcast_buffers: Let DDP send buffers, here constants, at each step.
+        logging_nan_inf_filter: Check each loss on the host; the logged mean leaves out non-finite losses anyway.
+        hub_strategy: Upload the finished model and its card; checkpoints contain pickles.
+        hub_format: Class of the uploaded model: marian for a copy as MarianMT, which transformers loads without code.
+        early_stopping_patience: Stop after this many evaluations without a better model, and keep the best.
+        report_to: Where to report metrics: 'tensorboard', 'trackio', 'wandb', 'all', or several of these.
+        debug: Show tracebacks; with underflow_overflow, find the first non-finite number.
+        seed: Seed of the model, its dropout and the batches.
+        data_seed: Seed of the batches (default: --seed).
+    """
 
     TITLE: ClassVar[str] = "training: this package's flags, and all of transformers' Seq2SeqTrainingArguments"
 
-    output_dir: str | None = option(
-        "Folder for the run and the model; the same command resumes the run in it.", None, _PRIVATE, required=True
-    )
-    max_tokens: int = option(
-        "Maximum tokens of a batch's source and its target, padded (section 5.1).", 25_000, _LEARNING, parse=positive
-    )
-    max_steps: int = option("Number of updates; -1 to train for --num_train_epochs instead.", 100_000, _LENGTH)
-    lr_scheduler_type: str = option("The paper's 'noam' (section 5.3) or one of transformers.", NOAM, _SCHEDULE)
-    learning_rate: float | None = option(  # type: ignore[assignment]
-        "A factor on 'noam' (default: 1.0), or the peak of another schedule (default: 5e-5).",
-        None,
-        _LEARNING,
-        parse=_not_negative,
-    )
-    warmup_steps: float = option("Updates over which the learning rate rises (section 5.3).", 4000, _LEARNING)
-    adam_beta2: float = option("Adam's beta2 (section 5.3).", 0.98, _LEARNING)
-    adam_epsilon: float = option("Adam's epsilon (section 5.3).", 1e-9, _LEARNING)
-    label_smoothing_factor: float = option("The paper's epsilon_ls (section 5.4).", 0.1, _LEARNING, parse=_probability)
-    r_drop_alpha: float = option(
-        "Weight of R-Drop (arXiv:2106.14448), which runs each pair twice; 0: off.", 0.0, _LEARNING, parse=_not_negative
-    )
-    ema_decay: float = option(
-        "Validate and save a moving average of weights with this decay; 0: off.", 0.0, _LEARNING, parse=_probability
-    )
-    max_grad_norm: float = option("Clip gradients to this norm; 0, as in the paper, to disable.", 0.0, _LEARNING)
-    gradient_accumulation_steps: int = option("Batches of max_tokens per update, in each process.", 1, _LEARNING)
-    save_steps: float = option("Updates between checkpoints; below 1, a fraction of all updates.", 1500, _NOTHING)
-    save_total_limit: int | None = option("Newest checkpoints to keep besides the best (5 in the paper).", 5, _NOTHING)
-    eval_steps: float | None = option("Updates between evaluations (default: save_steps).", None, _NOTHING)
-    metric_for_best_model: str | None = option(
-        "Metric of the best model: bleu, loss or perplexity (default: bleu, if it is computed).", None, _NOTHING
-    )
-    eval_bleu: bool = option("Translate the validation text at each evaluation and report BLEU.", True, _NOTHING)
-    bleu_tokenize: str = option(
-        "sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.", "13a", _SCORES
-    )
-    generation_num_beams: int | None = option("Beam size of validation BLEU.", None, _SCORES, parse=positive)
-    bf16: bool | str = option(  # type: ignore[assignment]
-        "Train in bfloat16; with 'auto', if a few steps of the model show that it is faster here.",
-        False,
-        _LEARNING,
-        choices=(True, False, AUTO),
-    )
+    output_dir: str | None = option(None, _PRIVATE, required=True)
+    max_tokens: int = option(25_000, _LEARNING, parse=positive)
+    max_steps: int = option(100_000, _LENGTH)
+    lr_scheduler_type: str = option(NOAM, _SCHEDULE)
+    learning_rate: float | None = option(None, _LEARNING, parse=_not_negative)  # type: ignore[assignment]
+    warmup_steps: float = option(4000, _LEARNING)
+    adam_beta2: float = option(0.98, _LEARNING)
+    adam_epsilon: float = option(1e-9, _LEARNING)
+    label_smoothing_factor: float = option(0.1, _LEARNING, parse=_probability)
+    r_drop_alpha: float = option(0.0, _LEARNING, parse=_not_negative)
+    ema_decay: float = option(0.0, _LEARNING, parse=_probability)
+    max_grad_norm: float = option(0.0, _LEARNING)
+    gradient_accumulation_steps: int = option(1, _LEARNING)
+    save_steps: float = option(1500, _NOTHING)
+    save_total_limit: int | None = option(5, _NOTHING)
+    eval_steps: float | None = option(None, _NOTHING)
+    metric_for_best_model: str | None = option(None, _NOTHING)
+    eval_bleu: bool = option(True, _NOTHING)
+    bleu_tokenize: str = option("13a", _SCORES)
+    generation_num_beams: int | None = option(None, _SCORES, parse=positive)
+    bf16: bool | str = option(False, _LEARNING, choices=(True, False, AUTO))  # type: ignore[assignment]
     # Every parameter has a gradient in every step, and the only buffer is the constant table of sinusoids, so DDP need
     # not look for unused parameters or send buffers
-    ddp_find_unused_parameters: bool | None = option("Let DDP look for unused parameters.", False, _NOTHING)
-    ddp_broadcast_buffers: bool | None = option("Let DDP send buffers, here constants, at each step.", False, _NOTHING)
+    ddp_find_unused_parameters: bool | None = option(False, _NOTHING)
+    ddp_broadcast_buffers: bool | None = option(False, _NOTHING)
     # transformers' filter would synchronise host and device at every update
-    logging_nan_inf_filter: bool = option(
-        "Check each loss on the host; the logged mean leaves out non-finite losses anyway.", False, _NOTHING
-    )
+    logging_nan_inf_filter: bool = option(False, _NOTHING)
     # transformers would upload checkpoints, which contain pickles
-    hub_strategy: str = option(
-        "Upload the finished model and its card; checkpoints contain pickles.", "end", _PRIVATE, choices=("end",)
-    )
-    hub_format: str = option(
-        "Class of the uploaded model: marian for a copy as MarianMT, which transformers loads without code.",
-        MODEL_TYPES[0],
-        _PRIVATE,
-        choices=MODEL_TYPES,
-    )
-    early_stopping_patience: int | None = option(
-        "Stop after this many evaluations without a better model, and keep the best.", None, _NOTHING, parse=positive
-    )
+    hub_strategy: str = option("end", _PRIVATE, choices=("end",))
+    hub_format: str = option(MODEL_TYPES[0], _PRIVATE, choices=MODEL_TYPES)
+    early_stopping_patience: int | None = option(None, _NOTHING, parse=positive)
     # In the order that HfArgumentParser expects
-    report_to: None | str | list[str] = option(  # noqa: RUF036
-        "Where to report metrics: 'tensorboard', 'trackio', 'wandb', 'all', or several of these.", "none", _NOTHING
-    )
+    report_to: None | str | list[str] = option("none", _NOTHING)  # noqa: RUF036
     # Bare, it is the flag of every verb; with a value, that of transformers
-    debug: str | list[DebugOption] = option(
-        "Show tracebacks; with underflow_overflow, find the first non-finite number.", [], _NOTHING, nargs="*"
-    )
-    seed: int = option("Seed of the model, its dropout and the batches.", 42, _LEARNING, parse=numpy_seed)
-    data_seed: int | None = option("Seed of the batches (default: --seed).", None, _LEARNING, parse=numpy_seed)
+    debug: str | list[DebugOption] = option([], _NOTHING, nargs="*")
+    seed: int = option(42, _LEARNING, parse=numpy_seed)
+    data_seed: int | None = option(None, _LEARNING, parse=numpy_seed)
 
     def __post_init__(self):
         check_values(self)
@@ -293,38 +291,51 @@ class VanillaTransformerTrainingArguments(Seq2SeqTrainingArguments):
 
 @dataclass
 class ModelArguments(VocabularyFlags):
-    """The model to train; fields that are not given come from the preset or from the pretrained model."""
+    """The model to train; fields that are not given come from the preset or from the pretrained model.
+
+    Args:
+        preset: Settings: tiny, base, big or a row of the paper's Table 3 (default on the command line: tiny for fewer
+            than 200,000 pairs, else base); the defaults shown are base's.
+        model_name_or_path: Trained model to start from, with its tokenizer.
+        tokenizer_name: Tokenizer to use; by default, learn one from the text.
+        d_model: Width of the model.
+        num_encoder_layers: Number of encoder layers.
+        num_decoder_layers: Number of decoder layers.
+        num_heads: Number of attention heads.
+        d_ff: Inner width of the feed-forward sub-layers.
+        d_k: Width of the keys of one head.
+        d_v: Width of the values of one head.
+        dropout: Dropout on sub-layer outputs and embeddings.
+        attention_dropout: Dropout on attention weights.
+        activation_dropout: Dropout inside the feed-forward sub-layers.
+        position_embedding: 'sinusoidal' or 'learned'.
+        initializer_range: Standard deviation of initial matrices (default: as in tensor2tensor).
+        num_beams: Beam size saved with the model (4 in the paper).
+        length_penalty: Length penalty alpha saved with the model (0.6 in the paper).
+        license: Licence of the model for its card, such as 'apache-2.0'.
+    """
 
     TITLE: ClassVar[str] = "the model"
 
     # It decides nothing by itself: the settings that it stands for are recorded one by one
-    preset: str = option(
-        "Settings: tiny, base, big or a row of the paper's Table 3 (default on the command line: tiny for fewer than "
-        "200,000 pairs, else base); the defaults shown are base's.",
-        "base",
-        _NOTHING,
-    )
-    model_name_or_path: str | None = option("Trained model to start from, with its tokenizer.", None, _ORIGIN)
-    tokenizer_name: str | None = option("Tokenizer to use; by default, learn one from the text.", None, _ORIGIN)
-    d_model: int | None = option("Width of the model.", None, _SIZE)
-    num_encoder_layers: int | None = option("Number of encoder layers.", None, _SIZE)
-    num_decoder_layers: int | None = option("Number of decoder layers.", None, _SIZE)
-    num_heads: int | None = option("Number of attention heads.", None, _SIZE)
-    d_ff: int | None = option("Inner width of the feed-forward sub-layers.", None, _SIZE)
-    d_k: int | None = option("Width of the keys of one head.", None, _SIZE)
-    d_v: int | None = option("Width of the values of one head.", None, _SIZE)
-    dropout: float | None = option("Dropout on sub-layer outputs and embeddings.", None, _LEARNING)
-    attention_dropout: float | None = option("Dropout on attention weights.", None, _LEARNING)
-    activation_dropout: float | None = option("Dropout inside the feed-forward sub-layers.", None, _LEARNING)
-    position_embedding: str | None = option("'sinusoidal' or 'learned'.", None, _SIZE)
-    initializer_range: float | None = option(
-        "Standard deviation of initial matrices (default: as in tensor2tensor).", None, _SIZE
-    )
-    num_beams: int | None = option("Beam size saved with the model (4 in the paper).", None, _SCORES, parse=positive)
-    length_penalty: float | None = option(
-        "Length penalty alpha saved with the model (0.6 in the paper).", None, _SCORES, parse=finite
-    )
-    license: str | None = option("Licence of the model for its card, such as 'apache-2.0'.", None, _PRIVATE)
+    preset: str = option("base", _NOTHING)
+    model_name_or_path: str | None = option(None, _ORIGIN)
+    tokenizer_name: str | None = option(None, _ORIGIN)
+    d_model: int | None = option(None, _SIZE)
+    num_encoder_layers: int | None = option(None, _SIZE)
+    num_decoder_layers: int | None = option(None, _SIZE)
+    num_heads: int | None = option(None, _SIZE)
+    d_ff: int | None = option(None, _SIZE)
+    d_k: int | None = option(None, _SIZE)
+    d_v: int | None = option(None, _SIZE)
+    dropout: float | None = option(None, _LEARNING)
+    attention_dropout: float | None = option(None, _LEARNING)
+    activation_dropout: float | None = option(None, _LEARNING)
+    position_embedding: str | None = option(None, _SIZE)
+    initializer_range: float | None = option(None, _SIZE)
+    num_beams: int | None = option(None, _SCORES, parse=positive)
+    length_penalty: float | None = option(None, _SCORES, parse=finite)
+    license: str | None = option(None, _PRIVATE)
 
     def __post_init__(self):
         super().__post_init__()
@@ -339,49 +350,41 @@ class ModelArguments(VocabularyFlags):
 
 @dataclass
 class DataArguments(CleaningFlags):
-    """The text to train on; without a file or dataset, the built-in English-German phrases."""
+    """The text to train on; without a file or dataset, the built-in English-German phrases.
+
+    Args:
+        train_file: Training texts: .jsonl, .tsv, .csv or .parquet files, prefixes P of Moses files P.en and P.de, or
+            folders made by `prepare` or by `translate --output_dir`.
+        streaming: Read a prepared folder sequentially instead of memory-mapping it.
+        validation_file: Validation texts (no prepared folder): one for each training text, or one for all.
+        dataset_name: Datasets on the Hub, with a split 'train' and optionally 'validation'.
+        dataset_config_name: Configuration of each, such as 'de-en', or all.
+        train_weights: How often each pair of each training text is used per epoch: 3 is three times, 0.5 is half of
+            the pairs in one epoch and the others in the next (default: once).
+        sampling_temperature: Use each text in proportion to its size ** (1 / this), the largest once.
+        language_pairs: Direction of each training text, or of all, such as en-de de-en; with several, the source
+            starts with a tag of the target language. Lines of .jsonl may have 'source', 'target', 'source_lang' and
+            'target_lang' instead.
+        source_tag: Tag at the start of every source of each text, such as <bt> for synthetic text; '' for none.
+        bpe_dropout: Probability of leaving out a merge in training text (0.1 is usual).
+        source_lang: Source language of the text (default: the model's or 'en').
+        target_lang: Target language of the text (default: the model's or 'de').
+    """
 
     TITLE: ClassVar[str] = "the text"
 
-    train_file: list[str] | None = option(
-        "Training texts: .jsonl, .tsv, .csv or .parquet files, prefixes P of Moses files P.en and P.de, or folders "
-        "made by `prepare` or by `translate --output_dir`.",
-        None,
-        _TEXT,
-    )
-    streaming: bool = option("Read a prepared folder sequentially instead of memory-mapping it.", False, _LEARNING)
-    validation_file: list[str] | None = option(
-        "Validation texts (no prepared folder): one for each training text, or one for all.", None, _VALIDATION
-    )
-    dataset_name: list[str] | None = option(
-        "Datasets on the Hub, with a split 'train' and optionally 'validation'.", None, _TEXT
-    )
-    dataset_config_name: list[str] | None = option("Configuration of each, such as 'de-en', or all.", None, _LEARNING)
-    train_weights: list[float] | None = option(
-        "How often each pair of each training text is used per epoch: 3 is three times, 0.5 is half of the pairs in "
-        "one epoch and the others in the next (default: once).",
-        None,
-        _LEARNING,
-        parse=_positive_each,
-    )
-    sampling_temperature: float | None = option(
-        "Use each text in proportion to its size ** (1 / this), the largest once.", None, _LEARNING, parse=_at_least_1
-    )
-    language_pairs: list[str] | None = option(
-        "Direction of each training text, or of all, such as en-de de-en; with several, the source starts with a "
-        "tag of the target language. Lines of .jsonl may have 'source', 'target', 'source_lang' and 'target_lang' "
-        "instead.",
-        None,
-        Meaning(Decides.LEARNING, replaces=("source_lang", "target_lang")),
-    )
-    source_tag: list[str] | None = option(
-        "Tag at the start of every source of each text, such as <bt> for synthetic text; '' for none.", None, _LEARNING
-    )
-    bpe_dropout: float = option(
-        "Probability of leaving out a merge in training text (0.1 is usual).", 0.0, _LEARNING, parse=_probability
-    )
-    source_lang: str | None = option("Source language of the text (default: the model's or 'en').", None, _LEARNING)
-    target_lang: str | None = option("Target language of the text (default: the model's or 'de').", None, _LEARNING)
+    train_file: list[str] | None = option(None, _TEXT)
+    streaming: bool = option(False, _LEARNING)
+    validation_file: list[str] | None = option(None, _VALIDATION)
+    dataset_name: list[str] | None = option(None, _TEXT)
+    dataset_config_name: list[str] | None = option(None, _LEARNING)
+    train_weights: list[float] | None = option(None, _LEARNING, parse=_positive_each)
+    sampling_temperature: float | None = option(None, _LEARNING, parse=_at_least_1)
+    language_pairs: list[str] | None = option(None, Meaning(Decides.LEARNING, replaces=("source_lang", "target_lang")))
+    source_tag: list[str] | None = option(None, _LEARNING)
+    bpe_dropout: float = option(0.0, _LEARNING, parse=_probability)
+    source_lang: str | None = option(None, _LEARNING)
+    target_lang: str | None = option(None, _LEARNING)
 
     def __post_init__(self):
         super().__post_init__()

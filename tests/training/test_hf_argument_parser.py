@@ -13,7 +13,7 @@ from transformers.debug_utils import DebugOption
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.flags import Decides
+from hf_vanilla_transformer.flags import _DETAILS, Decides
 from hf_vanilla_transformer.training.arguments import DataArguments, ModelArguments, meaning
 
 BOTH = [VanillaTransformerTrainingArguments, Seq2SeqTrainingArguments]
@@ -28,7 +28,7 @@ def all_flags():
     ]
     kinds = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
     own = {kind for kind in kinds if dataclasses.is_dataclass(kind) and kind.__module__.startswith("hf_vanilla")}
-    return [kind for kind in own if any("help" in flag.metadata for flag in dataclasses.fields(kind))]
+    return [kind for kind in own if any(flag in _DETAILS for flag in dataclasses.fields(kind))]
 
 
 def test_every_dataclass_of_flags_can_be_parsed_and_shows_its_help():
@@ -36,6 +36,13 @@ def test_every_dataclass_of_flags_can_be_parsed_and_shows_its_help():
     assert len(kinds) > 30
     for kind in kinds:
         assert "usage" in HfArgumentParser(kind).format_help(), kind
+
+
+def test_the_docstrings_of_dataclasses_explain_every_flag():
+    for kind in all_flags():
+        own = [flag for flag in dataclasses.fields(kind) if flag in _DETAILS]
+        assert not [flag.name for flag in own if not flag.metadata.get("help")], kind
+    assert "Adam's beta2 (section 5.3)." in HfArgumentParser(VanillaTransformerTrainingArguments).format_help()
 
 
 @pytest.mark.parametrize("kind", BOTH)

@@ -15,30 +15,36 @@ from .runner_flags import RunnerFlags
 
 @dataclass(kw_only=True)
 class PrepareArguments(VocabularyFlags, CleaningFlags, RunnerFlags):
-    """The flags of `prepare`."""
+    """The flags of `prepare`.
 
-    files: list[str] = option(
-        "Moses prefixes, .jsonl, .tsv or .csv files (also compressed as .gz or .zst), .parquet files",
-        [],
-        metavar="PATH",
-        positional=True,
-    )
-    dataset_name: str | None = option("Instead of files, a dataset on the Hub, streamed.", None)
-    dataset_config_name: str | None = option("Configuration of the dataset.", None)
-    source_lang: str = option("Source language, named as in the text.")
-    target_lang: str = option("Target language, named as in the text.")
-    output_dir: str = option("Folder for the shards.")
-    tokenizer_name: str | None = option("Tokenizer to use; by default, learn one from the first million pairs.", None)
-    vocab_size: int = option("Size of the joint vocabulary.", 37_000, parse=positive)
-    max_tokens: int = option("Drop pairs longer than such a batch.", 25_000, parse=positive)
-    max_sentence_tokens: int = option("Maximum tokens on either side of a training pair.", 256, parse=positive)
-    exclude: list[str] = option(
-        "Drop pairs with a sentence of these texts on either side, such as the test text: files of sentences, or "
-        "parallel text as for training.",
-        [],
-        metavar="PATH",
-    )
-    shard_pairs: int = option("Pairs read per shard and task.", 100_000, parse=positive)
+    Args:
+        files: Moses prefixes, .jsonl, .tsv or .csv files (also compressed as .gz or .zst), .parquet files
+        dataset_name: Instead of files, a dataset on the Hub, streamed.
+        dataset_config_name: Configuration of the dataset.
+        source_lang: Source language, named as in the text.
+        target_lang: Target language, named as in the text.
+        output_dir: Folder for the shards.
+        tokenizer_name: Tokenizer to use; by default, learn one from the first million pairs.
+        vocab_size: Size of the joint vocabulary.
+        max_tokens: Drop pairs longer than such a batch.
+        max_sentence_tokens: Maximum tokens on either side of a training pair.
+        exclude: Drop pairs with a sentence of these texts on either side, such as the test text: files of sentences,
+            or parallel text as for training.
+        shard_pairs: Pairs read per shard and task.
+    """
+
+    files: list[str] = option([], metavar="PATH", positional=True)
+    dataset_name: str | None = option(None)
+    dataset_config_name: str | None = option(None)
+    source_lang: str = option()
+    target_lang: str = option()
+    output_dir: str = option()
+    tokenizer_name: str | None = option(None)
+    vocab_size: int = option(37_000, parse=positive)
+    max_tokens: int = option(25_000, parse=positive)
+    max_sentence_tokens: int = option(256, parse=positive)
+    exclude: list[str] = option([], metavar="PATH")
+    shard_pairs: int = option(100_000, parse=positive)
 
     def __post_init__(self):
         VocabularyFlags.__post_init__(self)

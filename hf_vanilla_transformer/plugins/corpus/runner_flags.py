@@ -4,25 +4,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...commands.console import UsageError
-from ...flags import option, positive
+from ...flags import Flags, option, positive
 
 if TYPE_CHECKING:
     from .runner import Runner
 
 
 @dataclass(kw_only=True)
-class RunnerFlags:
-    """Where the tasks of a corpus job run."""
+class RunnerFlags(Flags):
+    """Where the tasks of a corpus job run.
 
-    workers: int | None = option(
-        "processes on this machine (default: one per GPU, or per --threads cores)", None, parse=positive
-    )
-    threads: int = option("threads per worker", 1, parse=positive)
-    ray: str | None = option(
-        "run on this Ray cluster instead, such as 10.0.0.1:6379 or auto (extra: cluster)", None, metavar="ADDRESS"
-    )
-    task: int | None = option("run every N-th task from task I on: element I of a job array", None, metavar="I")
-    tasks: int | None = option("number of elements of the job array", None, parse=positive, metavar="N")
+    Args:
+        workers: processes on this machine (default: one per GPU, or per --threads cores)
+        threads: threads per worker
+        ray: run on this Ray cluster instead, such as 10.0.0.1:6379 or auto (extra: cluster)
+        task: run every N-th task from task I on: element I of a job array
+        tasks: number of elements of the job array
+    """
+
+    workers: int | None = option(None, parse=positive)
+    threads: int = option(1, parse=positive)
+    ray: str | None = option(None, metavar="ADDRESS")
+    task: int | None = option(None, metavar="I")
+    tasks: int | None = option(None, parse=positive, metavar="N")
 
     def make_runner(self, use_gpus: bool = False) -> "Runner":
         """Return the runner that the flags describe.

@@ -19,18 +19,25 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class TranslateFilesArguments(TranslateFlags, RunnerFlags):
-    """The flags of `translate --input_files`."""
+    """The flags of `translate --input_files`.
+
+    Args:
+        input_files: files or patterns such as 'corpus/*.jsonl.zst': text, .jsonl (or .gz, .zst) or .parquet
+        output_dir: folder for the translations, which train --train_file reads
+        output_format: jsonl for pairs, txt for translations only
+        scores: add the score of each translation to the pairs
+        nbest: write this many translations of each line
+        shard_lines: lines per task
+    """
 
     TITLE: ClassVar[str] = "files instead of stdin, in tasks that resume and run in parallel"
 
-    input_files: list[str] = option(
-        "files or patterns such as 'corpus/*.jsonl.zst': text, .jsonl (or .gz, .zst) or .parquet", metavar="FILE"
-    )
-    output_dir: str = option("folder for the translations, which train --train_file reads")
-    output_format: str = option("jsonl for pairs, txt for translations only", "jsonl", choices=("jsonl", "txt"))
-    scores: bool = option("add the score of each translation to the pairs", False)
-    nbest: int = option("write this many translations of each line", 1, parse=positive)
-    shard_lines: int = option("lines per task", 10_000, parse=positive)
+    input_files: list[str] = option(metavar="FILE")
+    output_dir: str = option()
+    output_format: str = option("jsonl", choices=("jsonl", "txt"))
+    scores: bool = option(False)
+    nbest: int = option(1, parse=positive)
+    shard_lines: int = option(10_000, parse=positive)
 
 
 def run(args: TranslateFilesArguments) -> None:

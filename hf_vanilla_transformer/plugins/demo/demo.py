@@ -8,10 +8,15 @@ from ...flags import option, positive
 
 @dataclass(kw_only=True)
 class DemoArguments(ModelFlags, DtypeFlags):
-    """The flags of `demo`."""
+    """The flags of `demo`.
 
-    host: str = option("address to listen on; by default, only from this machine", "127.0.0.1")
-    port: int | None = option("port to listen on (default: the first free port from 7860)", None, parse=positive)
+    Args:
+        host: address to listen on; by default, only from this machine
+        port: port to listen on (default: the first free port from 7860)
+    """
+
+    host: str = option("127.0.0.1")
+    port: int | None = option(None, parse=positive)
 
 
 def run(args: DemoArguments) -> None:

@@ -18,16 +18,21 @@ ENDINGS = tuple(f".{name}" for name in find(DOCUMENTS))  # of the files of which
 
 @dataclass(kw_only=True)
 class TranslateDocumentsArguments(TranslateFlags):
-    """The flags of `translate` for documents."""
+    """The flags of `translate` for documents.
+
+    Args:
+        output_dir: folder for the translated documents
+        format: html for a page on stdin, whose tags are kept
+    """
 
     model: list[str] = option(
-        "folder of a trained model or its name on the Hub, several for an ensemble; then documents: "
-        f"{' '.join(ENDINGS)}",
         metavar="MODEL_OR_DOCUMENT",
         positional=True,
+        help="folder of a trained model or its name on the Hub, several for an ensemble; then documents: "
+        f"{' '.join(ENDINGS)}",
     )
-    output_dir: str | None = option("folder for the translated documents", None)
-    format: str = option("html for a page on stdin, whose tags are kept", "text", choices=("text", "html"))
+    output_dir: str | None = option(None)
+    format: str = option("text", choices=("text", "html"))
 
     documents: list[str] = field(default_factory=list, init=False)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...commands.console import say
 from ...errors import UserError
-from ...flags import finite, numpy_seed, option
+from ...flags import Flags, finite, numpy_seed, option
 
 
 def _size(text: str) -> float:
@@ -19,31 +19,33 @@ def _size(text: str) -> float:
 
 
 @dataclass(kw_only=True)
-class ImportArguments:
-    """The flags of `import`."""
+class ImportArguments(Flags):
+    """The flags of `import`.
 
-    files: list[str] = option(
-        "Files: .xlsx, .xls, .ods, .csv, .tsv, .txt (tabs), .tmx, .po, .xlf, .eaf, .json, .jsonl; or Moses prefixes.",
-        metavar="FILE",
-        positional=True,
-    )
-    source_lang: str = option("Source language, such as en; names the files that are written.")
-    target_lang: str = option("Target language.")
-    output_dir: str = option("New folder for train, validation and test, each as a Moses pair.")
-    columns: list[str] = option(
-        "Names or numbers of the columns, or names of the tiers, of source and target (default: the languages).",
-        [],
-        metavar="COLUMN",
-    )
-    encoding: str | None = option("Encoding of plain text (default: recognised).", None)
-    validation: float | None = option(
-        "Pairs for validation, 0 for none, or a share below 1 (default: 1000, at most a tenth).", None, parse=_size
-    )
-    test: float | None = option("Pairs for the test, likewise.", None, parse=_size)
-    exclude: list[str] = option(
-        "Leave out pairs with a sentence of these Moses pairs, such as an earlier test text.", [], metavar="PREFIX"
-    )
-    seed: int = option("Seed of the choice of validation and test pairs.", 0, parse=numpy_seed)
+    Args:
+        files: Files: .xlsx, .xls, .ods, .csv, .tsv, .txt (tabs), .tmx, .po, .xlf, .eaf, .json, .jsonl; or Moses
+            prefixes.
+        source_lang: Source language, such as en; names the files that are written.
+        target_lang: Target language.
+        output_dir: New folder for train, validation and test, each as a Moses pair.
+        columns: Names or numbers of the columns, or names of the tiers, of source and target (default: the languages).
+        encoding: Encoding of plain text (default: recognised).
+        validation: Pairs for validation, 0 for none, or a share below 1 (default: 1000, at most a tenth).
+        test: Pairs for the test, likewise.
+        exclude: Leave out pairs with a sentence of these Moses pairs, such as an earlier test text.
+        seed: Seed of the choice of validation and test pairs.
+    """
+
+    files: list[str] = option(metavar="FILE", positional=True)
+    source_lang: str = option()
+    target_lang: str = option()
+    output_dir: str = option()
+    columns: list[str] = option([], metavar="COLUMN")
+    encoding: str | None = option(None)
+    validation: float | None = option(None, parse=_size)
+    test: float | None = option(None, parse=_size)
+    exclude: list[str] = option([], metavar="PREFIX")
+    seed: int = option(0, parse=numpy_seed)
 
     def __post_init__(self):
         if self.columns and len(self.columns) != 2:

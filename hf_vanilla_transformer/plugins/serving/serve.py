@@ -18,32 +18,36 @@ from ...flags import number, option, positive, positive_number
 
 @dataclass(kw_only=True)
 class ServeArguments(BackendFlags, DtypeFlags, BatchFlags, SearchFlags):
-    """The flags of `serve`."""
+    """The flags of `serve`.
 
-    model: list[str] = option(
-        "folder of a trained model, or its name on the Hub; several models serve several directions",
-        metavar="MODEL",
-        positional=True,
-    )
-    host: str = option("address to listen on; by default, only from this machine", "127.0.0.1")
-    port: int = option("port to listen on", 5000, parse=number(int, "from 1 to 65535", low=1, below=65_536))
-    max_delay_ms: float = option(
-        "maximum time for which a sentence waits for others to be translated with it", 5.0, parse=positive_number
-    )
-    max_queue: int = option("maximum number of queued sentences", 1024, parse=positive)
-    max_characters: int = option("maximum size of a request", 10_000, parse=positive)
-    timeout: float = option("maximum seconds for a request", 30.0, parse=positive_number)
-    api_key_file: Path | None = option(
-        "file with one API key per line; each request must pass one of them as api_key", None
-    )
-    cors_origin: list[str] = option("web sites whose pages may use the server (default: none)", [])
-    allowed_hosts: list[str] = option(
-        "host names by which the server may be called, besides localhost (default: none if only this machine can "
-        "connect, else any)",
-        [],
-    )
-    root_path: str = option("path below which a proxy shows the server, such as /mt", "")
-    page: bool = option("show the page", True)
+    Args:
+        model: folder of a trained model, or its name on the Hub; several models serve several directions
+        host: address to listen on; by default, only from this machine
+        port: port to listen on
+        max_delay_ms: maximum time for which a sentence waits for others to be translated with it
+        max_queue: maximum number of queued sentences
+        max_characters: maximum size of a request
+        timeout: maximum seconds for a request
+        api_key_file: file with one API key per line; each request must pass one of them as api_key
+        cors_origin: web sites whose pages may use the server (default: none)
+        allowed_hosts: host names by which the server may be called, besides localhost (default: none if only this
+            machine can connect, else any)
+        root_path: path below which a proxy shows the server, such as /mt
+        page: show the page
+    """
+
+    model: list[str] = option(metavar="MODEL", positional=True)
+    host: str = option("127.0.0.1")
+    port: int = option(5000, parse=number(int, "from 1 to 65535", low=1, below=65_536))
+    max_delay_ms: float = option(5.0, parse=positive_number)
+    max_queue: int = option(1024, parse=positive)
+    max_characters: int = option(10_000, parse=positive)
+    timeout: float = option(30.0, parse=positive_number)
+    api_key_file: Path | None = option(None)
+    cors_origin: list[str] = option([])
+    allowed_hosts: list[str] = option([])
+    root_path: str = option("")
+    page: bool = option(True)
 
     def __post_init__(self):
         for name in self.allowed_hosts:

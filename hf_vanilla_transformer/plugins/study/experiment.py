@@ -13,7 +13,7 @@ from transformers import set_seed
 from ...data.tokenizer import follow_tokenizer
 from ...errors import UserError
 from ...files import writing
-from ...flags import option, positive, positive_number
+from ...flags import Flags, option, positive, positive_number
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...training.arguments import NOAM, Recipe, check_reporters
 from ...training.failures import explain_failures
@@ -31,14 +31,20 @@ DROPOUTS = (0.0, 0.5)  # search range
 
 
 @dataclass
-class TuneArguments:
-    """Settings of `tune` itself; all other flags are those of `train` and define the starting point of the search."""
+class TuneArguments(Flags):
+    """Settings of `tune` itself; all other flags are those of `train` and define the starting point of the search.
+
+    Args:
+        method: How the search chooses settings: 'bayesian' or 'random'.
+        trials: Number of trials, including the finished ones of a resumed study.
+        minutes: Start no new trial after this many minutes.
+    """
 
     TITLE: ClassVar[str] = "tuning"
 
-    method: str = option("How the search chooses settings: 'bayesian' or 'random'.", "bayesian", choices=METHODS)
-    trials: int = option("Number of trials, including the finished ones of a resumed study.", 20, parse=positive)
-    minutes: float | None = option("Start no new trial after this many minutes.", None, parse=positive_number)
+    method: str = option("bayesian", choices=METHODS)
+    trials: int = option(20, parse=positive)
+    minutes: float | None = option(None, parse=positive_number)
 
 
 class TuningTrainer(VanillaTransformerTrainer):

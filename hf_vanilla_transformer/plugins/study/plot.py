@@ -6,19 +6,23 @@ from typing import TYPE_CHECKING, ClassVar
 from ...commands.console import say
 from ...commands.models import labels
 from ...commands.shared_flags import ModelFlags
-from ...flags import option
+from ...flags import Flags, option
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(kw_only=True)
-class Plot:
-    """A kind of plot, with its flags."""
+class Plot(Flags):
+    """A kind of plot, with its flags.
+
+    Args:
+        output: file to write, ending in .png or .svg
+    """
 
     KINDS: ClassVar[dict[str, type["Plot"]]] = {}  # by their names on the command line
 
-    output: str = option("file to write, ending in .png or .svg", metavar="FILE")
+    output: str = option(metavar="FILE")
 
     def draw(self) -> "Figure":
         """Return the plot."""
@@ -27,11 +31,17 @@ class Plot:
 
 @dataclass(kw_only=True)
 class Attention(ModelFlags, Plot):
-    """all attention heads of one layer for one sentence"""
+    """all attention heads of one layer for one sentence
 
-    sentence: str = option("sentence to translate")
-    target_lang: str | None = option("language to translate to, for a model of several", None)
-    layer: int = option("index of the layer, from 0; -1 is the last", -1)
+    Args:
+        sentence: sentence to translate
+        target_lang: language to translate to, for a model of several
+        layer: index of the layer, from 0; -1 is the last
+    """
+
+    sentence: str = option()
+    target_lang: str | None = option(None)
+    layer: int = option(-1)
 
     def draw(self) -> "Figure":
         from ...inference.attention import Explorer
@@ -45,9 +55,13 @@ class Attention(ModelFlags, Plot):
 
 @dataclass(kw_only=True)
 class Training(Plot):
-    """loss, perplexity and BLEU of training runs, from their logs"""
+    """loss, perplexity and BLEU of training runs, from their logs
 
-    runs: list[str] = option("output folder of a training run", metavar="RUN", positional=True)
+    Args:
+        runs: output folder of a training run
+    """
+
+    runs: list[str] = option(metavar="RUN", positional=True)
 
     def draw(self) -> "Figure":
         from .plots import read_log, training_curves
