@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import import_module
 from threading import current_thread, main_thread
@@ -49,14 +49,17 @@ def _explain(error: Exception) -> tuple[int, str] | None:
     """Return the exit status and the line for an error that is meant for users, or None for a bug."""
     if isinstance(error, UsageError):
         return 2, str(error)
-    if isinstance(error, (UserError, *_OUTSIDE_ERRORS)):
-        return 1, _one_line(error)
-    if isinstance(error, (RuntimeError, MemoryError)):
-        # such as a full disk while weights are written, or no memory left on a GPU
+    # no memory left, or a lost process; the last two if it dies while it sends data
+    if isinstance(error, (RuntimeError, MemoryError, ConnectionResetError, EOFError)):
         from .training.failures import reason_for
 
-        reason = reason_for(error)
-        return None if reason is None else (1, reason)
+        if reason := reason_for(error):
+            # torch's handler may raise again for a lost worker, here or while the reason is printed; Windows has none
+            with suppress(RuntimeError, ValueError, AttributeError):
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return 1, reason
+    if isinstance(error, (UserError, *_OUTSIDE_ERRORS)):
+        return 1, _one_line(error)
     return None
 
 

@@ -3,9 +3,8 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
-from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import torch
@@ -196,18 +195,3 @@ def reason_for(error: BaseException) -> str | None:
     if any(words in text for words in _LOST_PEER):
         return "Another process of this run was lost; run the same command again to resume from the newest checkpoint."
     return None
-
-
-@contextmanager
-def explain_failures() -> Iterator[None]:
-    """Turn errors that `reason_for` can explain into a one-line `OSError`."""
-    try:
-        yield
-    except (RuntimeError, MemoryError, ConnectionResetError, EOFError) as error:
-        # torch's SIGCHLD handler may raise again for the same lost worker, here or while the error is printed
-        with suppress(RuntimeError):
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        reason = reason_for(error)
-        if reason is None:
-            raise
-        raise OSError(reason) from error

@@ -18,7 +18,6 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from ..sharing.card import write_card, write_record
 from .arguments import AUTO, PROCESSES, TEXT, VALIDATION, Recipe, check_reporters, decided_by, meaning
 from .checkpoints import checkpoint_folders, find_fault, newest_checkpoint
-from .failures import explain_failures
 from .progress import ShortWarmupNotice, print_lines
 from .recipes import run_settings, write_settings
 from .record import VERSIONS, training_record
@@ -59,7 +58,7 @@ def run_train(recipe: Recipe) -> VanillaTransformerTrainer | None:
     # The main process locks the folder for all, since each of them would be refused by the lock of another
     lock = one_run(recipe.folder) if recipe.args.process_index == 0 else nullcontext()
     # Trackers print to stdout, which is for results
-    with lock, redirect_stdout(sys.stderr), explain_failures():
+    with lock, redirect_stdout(sys.stderr):
         check_reporters(recipe.args)
         set_seed(recipe.args.seed)
         return _Run(recipe).train()

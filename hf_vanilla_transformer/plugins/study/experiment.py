@@ -16,7 +16,6 @@ from ...files import writing
 from ...flags import Flags, option, positive, positive_number
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...training.arguments import NOAM, Recipe, check_reporters
-from ...training.failures import explain_failures
 from ...training.progress import print_lines, short_warmup
 from ...training.recipes import run_settings
 from ...training.run import one_run
@@ -122,7 +121,7 @@ def run_experiment(study: Callable[[Experiment, Path], str], recipe: Recipe, rep
     _check(recipe)
     folder = Path(recipe.folder)
     # trackers print to stdout, which is for the table
-    with one_run(folder), redirect_stdout(sys.stderr), explain_failures():
+    with one_run(folder), redirect_stdout(sys.stderr):
         experiment = Experiment(recipe, report)
         with writing(folder):
             table = study(experiment, folder)
