@@ -15,19 +15,10 @@ from huggingface_hub.utils import validate_repo_id
 from jinja2 import TemplateError
 from safetensors import SafetensorError, safe_open
 
+from .. import files
 from ..data.languages import base_code, full_tag
 from ..errors import UserError
-from ..files import (
-    CARD,
-    MAX_JSON_BYTES,
-    RECORD,
-    JsonObject,
-    check_nesting,
-    read_document,
-    read_json,
-    weight_files,
-    write_whole,
-)
+from ..files import CARD, RECORD, JsonObject
 from ..loading import load_config
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import has_limit
@@ -208,7 +199,7 @@ def _eval_results(scores: JsonObject, in_words: Callable[[str | None], str]) -> 
 
 def _read_object(file: Path) -> JsonObject:
     """Return the JSON object in `file`, or an empty one if the file does not exist."""
-    content = read_json(file) if file.is_file() else {}
+    content = files.read_json(file) if file.is_file() else {}
     if not isinstance(content, dict):
         raise UserError(f"{file} is damaged: it does not contain a JSON object.")
     return content
@@ -221,7 +212,7 @@ def _count_parameters(folder: Path) -> int:
         ValueError: if a file is damaged.
     """
     count = 0
-    for file in weight_files(folder):
+    for file in files.weight_files(folder):
         try:
             # The header has the shapes, so that no weights are read.
             with safe_open(file, "pt") as weights:
@@ -241,13 +232,13 @@ def read_scores(file: str) -> list[JsonObject]:
     scores: list[JsonObject] = []
     # JSONDecodeError is a ValueError; AttributeError is for a part that is not an object.
     with suppress(ValueError, AttributeError, RecursionError):
-        text = read_document(Path(file), MAX_JSON_BYTES).strip()
+        text = files.read_document(Path(file), files.MAX_JSON_BYTES).strip()
         # Several objects follow each other without a comma, so the file as a whole is not JSON.
         while text:
             part, end = json.JSONDecoder().raw_decode(text)
             scores.append(part)
             text = text[end:].lstrip()
-        check_nesting(scores)
+        files.check_nesting(scores)
         if scores and all(part.keys() >= _SCORE_KEYS for part in scores):
             return scores
     raise UserError(f"{file} does not contain the JSON output of `vanilla-transformer evaluate`.")
@@ -262,12 +253,12 @@ def conversion(folder: str | Path) -> JsonObject:
 
 def write_record(folder: str | Path, record: JsonObject) -> None:
     """Write the training record, from which the card is made, into `folder`."""
-    write_whole(Path(folder, RECORD), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    files.write_whole(Path(folder, RECORD), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_card(folder: str | Path, details: CardDetails | None = None) -> None:
     """Write the card of the model saved in `folder` into the same folder."""
-    write_whole(Path(folder, CARD), str(model_card(folder, details)))
+    files.write_whole(Path(folder, CARD), str(model_card(folder, details)))
 
 
 def record_average(run: str | Path, output_dir: str | Path, count: int) -> None:

@@ -15,21 +15,10 @@ from torch import nn
 from transformers import AutoTokenizer, MarianConfig, MarianMTModel, PreTrainedModel, PreTrainedTokenizerBase
 from yaml import YAMLError
 
+from .. import files
 from ..data.tokenizer import check_tokenizer
 from ..errors import UserError
-from ..files import (
-    CARD,
-    CONFIGS,
-    MODEL_TYPES,
-    RECORD,
-    VOCABULARIES,
-    WEIGHT_FILES,
-    JsonObject,
-    import_extra,
-    new_folder,
-    public_name,
-    write_whole,
-)
+from ..files import CARD, MODEL_TYPES, RECORD, JsonObject
 from ..loading import find_weights, load, load_complete, load_model, loading_errors, read_model_type
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -39,7 +28,13 @@ from .marian_tokenizer import adopt_languages, for_marian, save_for_all_releases
 MARIAN = "marian"
 VANILLA_TRANSFORMER = VanillaTransformerConfig.model_type
 _LANGUAGES = ("source_lang", "target_lang", "language_pairs")  # fields of a config, which a copy as MarianMT keeps
-_DOWNLOADS = [*CONFIGS, *VOCABULARIES, WEIGHT_FILES, CARD, RECORD]  # the card of a copy is made from these
+_DOWNLOADS = [
+    *files.CONFIGS,
+    *files.VOCABULARIES,
+    files.WEIGHT_FILES,
+    CARD,
+    RECORD,
+]  # the card of a copy is made from these
 
 # Each model computes its own sinusoids, in its own order, so those of the other are never copied.
 _POSITION_TABLE = "embed_positions.weight"
@@ -266,11 +261,11 @@ def from_pretrained(
         model, tokenizer = _load_from_marian(name, source_lang, target_lang)
     if output_dir is not None:
         details = CardDetails(name=Path(output_dir).resolve().name, format=to)
-        with new_folder(output_dir) as folder:
+        with files.new_folder(output_dir) as folder:
             model.save_pretrained(folder)
             if to == MARIAN:
                 save_for_all_releases(tokenizer, folder)
-                write_whole(folder / CARD, str(model_card(name, details)))
+                files.write_whole(folder / CARD, str(model_card(name, details)))
             else:
                 tokenizer.save_pretrained(folder)
                 write_record(folder, _origin(name))
@@ -284,7 +279,7 @@ def _load_from_marian(
     """Return a MarianMT model as one of this package, and its tokenizer."""
     _check_marian(load(MarianConfig, name))
     for module in ("sentencepiece", "sacremoses"):
-        import_extra(module, "marian")
+        files.import_extra(module, "marian")
     # In text, names of special tokens are ordinary characters, as for the tokenizers of this package
     tokenizer = load(AutoTokenizer, name, split_special_tokens=True)
     with loading_errors(name):
@@ -356,5 +351,5 @@ def _origin(name: str) -> JsonObject:
             license = ModelCard.load(card if local else name).data.license
     if isinstance(license, list):
         license = ", ".join(license)
-    public = public_name(name)
+    public = files.public_name(name)
     return {"base_model": public, "converted": public, "converted_license": license, "license": license}
