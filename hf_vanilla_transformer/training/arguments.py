@@ -37,6 +37,7 @@ AUTO = "auto"
 PROCESSES = "processes"  # set by the launcher
 TEXT = "training_text"  # the digest of the text that the flags name
 VALIDATION = "validation_text"
+FACTS = (PROCESSES, TEXT, VALIDATION)
 _ENDLESS_SCHEDULES = (NOAM, "constant", "constant_with_warmup")  # independent of when training ends
 
 # What a flag may mean; a value that may hold a local path is private, and stays out of cards

@@ -24,23 +24,10 @@ from ..flags import Decides, FlagParser, Flags, Settings, details
 from ..loading import load_config
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.text_rules_vanilla_transformer import Directions, parse_language_pair
-from .arguments import (
-    NO_EFFECT,
-    PROCESSES,
-    RUN_FLAGS,
-    TEXT,
-    VALIDATION,
-    DataArguments,
-    ModelArguments,
-    Recipe,
-    VanillaTransformerTrainingArguments,
-    meaning,
-)
+from .arguments import FACTS, NO_EFFECT, PROCESSES, RUN_FLAGS, DataArguments, ModelArguments, Recipe, meaning
 from .presets import PAIRS_PER_BATCH, SMALL_TEXT, fit_to, paper_config, preset
 
 _Value = TypeVar("_Value")
-
-FACTS = (PROCESSES, TEXT, VALIDATION)  # recorded with the settings, but not flags
 
 
 def parse_arguments(
@@ -86,7 +73,11 @@ def parse_arguments(
     if reason and args.process_index == 0:
         length = f"{args.max_steps:,} updates" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
         print(f"{reason} for {length}; set --preset or --max_steps to change this.", file=sys.stderr)
-    return [_resolve(model, data, args, recorded), *others]
+    config = _resolve_config(model)
+    data = _resolve_directions(config, data)
+    if recorded:
+        args.keep_precision(recorded)
+    return [Recipe(model, data, args, config, str(args.output_dir), recorded), *others]
 
 
 def _given(parser: FlagParser, argv: Sequence[str]) -> Settings:
@@ -181,30 +172,22 @@ def _check_sizes(model: ModelArguments) -> None:
     paper_config(model.preset, **changes)
 
 
-def _resolve(
-    model: ModelArguments,
-    data: DataArguments,
-    args: VanillaTransformerTrainingArguments,
-    recorded: Settings | None,
-) -> Recipe:
-    """Return the recipe of a run, with the configuration of its model, its directions and its precision.
+def _resolve_config(model: ModelArguments) -> VanillaTransformerConfig:
+    """Return the configuration of the model: that of the preset or the pretrained model, changed by the flags.
 
     Raises:
-        ValueError: if a flag contradicts the size of a pretrained model, or the languages are not clear.
+        ValueError: if a flag contradicts the size of a pretrained model.
     """
     changes = model.overrides(VanillaTransformerConfig.__annotations__)
-    if base := model.model_name_or_path:
-        config = load_config(base)
-        for name, value in changes.items():
-            if meaning(name).decides is Decides.SIZES and value != getattr(config, name):
-                raise UserError(f"--{name} {value}: {base} has {getattr(config, name)}; omit the flag.")
-        config.update(changes)
-    else:
-        config = paper_config(model.preset, **changes)
-    data = _resolve_directions(config, data)
-    if recorded:
-        args.keep_precision(recorded)
-    return Recipe(model, data, args, config, str(args.output_dir), recorded)
+    base = model.model_name_or_path
+    if not base:
+        return paper_config(model.preset, **changes)
+    config = load_config(base)
+    for name, value in changes.items():
+        if meaning(name).decides is Decides.SIZES and value != getattr(config, name):
+            raise UserError(f"--{name} {value}: {base} has {getattr(config, name)}; omit the flag.")
+    config.update(changes)
+    return config
 
 
 def _resolve_directions(config: VanillaTransformerConfig, data: DataArguments) -> DataArguments:

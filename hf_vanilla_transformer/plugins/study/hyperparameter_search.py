@@ -14,7 +14,8 @@ from ...data.batching import by_name, check_fits
 from ...errors import UserError
 from ...files import JsonObject, import_extra, write_failure, write_whole
 from ...flags import Settings
-from ...training.recipes import FACTS, write_settings
+from ...training.arguments import FACTS
+from ...training.recipes import write_settings
 from ...training.run import differences
 from .experiment import Experiment, TuneArguments, TuningTrainer
 
