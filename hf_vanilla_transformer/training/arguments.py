@@ -1,7 +1,6 @@
 """Dataclasses whose fields are the flags of `vanilla-transformer train` and `tune`."""
 
 import math
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar
@@ -9,7 +8,8 @@ from typing import ClassVar
 from accelerate.utils import parse_flag_from_env
 from transformers import GenerationConfig, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.debug_utils import DebugOption
-from transformers.integrations import get_reporting_integration_callbacks
+from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations.integration_utils import is_flytekit_available
 
 from ..data.text_flags import CleaningFlags, VocabularyFlags
 from ..errors import UserError, checking_settings
@@ -101,20 +101,14 @@ def check_reporters(args: TrainingArguments) -> None:
     Raises:
         ValueError: if one is not, or is unknown.
     """
-    reason = None
-    hook = sys.unraisablehook
-    # Some of these callbacks raise once more when they are deleted, which Python would print
-    sys.unraisablehook = lambda unraisable: None
-    try:
-        for reporter in get_reporting_integration_callbacks(args.report_to):
-            reporter()
-    except (RuntimeError, ImportError, ValueError) as error:
-        reason = " ".join(str(error).split())
-    finally:
-        sys.unraisablehook = hook
-    # Not from the error, whose traceback would keep the callback
-    if reason is not None:
-        raise UserError(f"--report_to {' '.join(args.report_to or ())}: {reason}")
+    available = get_available_reporting_integrations()
+    if is_flytekit_available():
+        # left out there
+        available.append("flyte")
+    for reporter in args.report_to or ():
+        if reporter not in available:
+            known = ", ".join(available) or "none"
+            raise UserError(f"--report_to {reporter}: it is unknown or not installed; installed: {known}.")
 
 
 def check_effect(args: TrainingArguments) -> None:
