@@ -21,6 +21,7 @@ from types import FrameType, ModuleType
 from typing import NoReturn, get_type_hints
 
 from .commands.console import UsageError, say
+from .data.cores import share_cores
 from .errors import UserError
 from .flags import choose, parse
 from .plugins import VERBS, find, load
@@ -187,6 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         sys.stdout = _ClosedOutput()
+    share_cores()
     _draw_only_long_bars()
     words = sys.argv[1:] if argv is None else argv
     try:

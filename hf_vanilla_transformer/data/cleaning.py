@@ -1,7 +1,6 @@
 """Turn parallel text into token ids, dropping pairs that are unusable or unfit for training, and count the drops."""
 
 import hashlib
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..files import checksum
+from .cores import available_cores
 from .formats import DataError
 from .languages import is_other_language
 
@@ -151,11 +151,6 @@ def _tokenize_batch(batch: dict[str, list], version: str, **settings) -> dict[st
     digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     rows["digest"] = [int.from_bytes(digest, "big", signed=True) for digest in digests]
     return rows
-
-
-def available_cores() -> int:
-    """Return the number of cores this process may use, which a scheduler such as Slurm can limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def tokenize_pairs(

@@ -5,13 +5,21 @@ python scripts/benchmarks/latency.py --models tiny --repeats 3
 
 A sentence of 20 tokens is translated to 25 by random models of the sizes of `tiny` and `base`, with beam 4 and
 greedily, in float32 and, where the processor has it natively, in bfloat16. The peers take turns; the medians in
-milliseconds are printed as a Markdown table.
+milliseconds are printed as a Markdown table. The last rows are measured beside a process that is always busy, with the
+settings of threads that the command line makes (`python scripts/benchmarks/busy.py` compares them).
 """
 
 import argparse
 import tempfile
 from functools import partial
 from typing import Any
+
+from busy import busy_processes
+
+from hf_vanilla_transformer.data.cores import share_cores
+
+share_cores()  # before torch is imported
+# ruff: noqa: E402
 
 import torch
 from decoding import (
@@ -34,13 +42,14 @@ SOURCE_LENGTH, TARGET_LENGTH = 20, 25
 TARGETS = {("base", "beam 4"): "at most 0.85", ("base", "greedy"): "at most 0.95", ("tiny", "beam 4"): "at most 0.6"}
 
 
-def measure_latency(report: Report, name: str, repeats: int) -> None:
-    """Measure one sentence with a random model of the size `name`."""
+def measure_latency(report: Report, name: str, repeats: int, neighbours: int = 0) -> None:
+    """Measure one sentence with a random model of the size `name`, beside some processes that are always busy."""
     model = random_model(name)
     ours = in_formats("ours", model)
     source = torch.randint(4, VOCAB_SIZE, (1, SOURCE_LENGTH))
     sentence = {"input_ids": source, "attention_mask": torch.ones_like(source)}
-    with tempfile.TemporaryDirectory() as root:
+    place = "one sentence beside a busy process" if neighbours else "one sentence"
+    with tempfile.TemporaryDirectory() as root, busy_processes(neighbours):
         peers: dict[str, Any] = {"MarianMT": convert.to_marian(model)}
         peers |= export_to_ctranslate2(model, word_tokenizer(VOCAB_SIZE), root, ("float32", "int8"))
         for search, beams in SEARCHES.items():
@@ -52,11 +61,13 @@ def measure_latency(report: Report, name: str, repeats: int) -> None:
             for our, dtype in OURS.items():
                 for peer in peers:
                     ratio = milliseconds[our] / milliseconds[peer]
-                    target = TARGETS.get((name, search), "") if peer == "MarianMT" and not dtype else ""
-                    row = f"`{name}`, {dtype}{search}, one sentence, against {peer}"
+                    has_target = peer == "MarianMT" and not dtype and not neighbours
+                    target = TARGETS.get((name, search), "") if has_target else ""
+                    row = f"`{name}`, {dtype}{search}, {place}, against {peer}"
                     report.add(row, milliseconds[our], milliseconds[peer], ratio, target, "ms")
-            choice = choose_dtype(model, 1, beams)
-            report_choice(report, f"`{name}`, {search}, one sentence", seconds, choice == torch.bfloat16)
+            if not neighbours:
+                choice = choose_dtype(model, 1, beams)
+                report_choice(report, f"`{name}`, {search}, one sentence", seconds, choice == torch.bfloat16)
             outputs = [functions[peer]().tolist() for peer in ("ours", "MarianMT")]
             report.add_agreement(f"{name}, {search}", *outputs)
 
@@ -70,6 +81,7 @@ def main() -> None:
     report = Report()
     for name in args.models:
         measure_latency(report, name, args.repeats)
+    measure_latency(report, args.models[-1], args.repeats, neighbours=1)
     print(f"{describe_machine()}\n\n{report.table()}")
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, TypeVar
 
-from ...data.cleaning import available_cores
+from ...data.cores import available_cores
 from ...data.formats import DataError, matches
 from ...data.workers import end_with_parent
 from ...errors import UserError
