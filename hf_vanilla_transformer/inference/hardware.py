@@ -1,8 +1,8 @@
 """How a model uses this machine: device, number format, attention kernels, and how many searches run at a time.
 
-A search consists of many small operators, which two cores at once run badly; one search on each core takes less time
-(`python scripts/benchmarks/parallel.py` prints the ratios). With more cores, each search would need several threads of
-its own, which has not been measured, so there a search uses all of them.
+A search consists of many small operators, which several cores together run badly; a search on each core takes less time
+(`python scripts/benchmarks/parallel.py` prints the ratios). So as many batches are searched at a time as there are
+cores, and if there are fewer batches, they share the cores: searches times threads of each are at most the cores.
 """
 
 import copy
@@ -23,7 +23,6 @@ import torch
 from ..errors import UserError
 
 MAX_TOKENS = 2048  # source tokens per batch, padding included, unless the user names a limit
-AT_ONCE = 2
 DTYPES = ("float32", "bfloat16", "float16", "auto")
 # A smaller gain than this is not worth the digits that bfloat16 lacks
 _GAIN = 0.03
@@ -163,10 +162,10 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 def is_faster_in_parallel(model: Any) -> bool:
-    """Return whether several searches of a model are faster two at a time than one after the other on all cores."""
+    """Return whether several searches of a model are faster at the same time than one after the other on all cores."""
     # The number of cores of threads that start later is one for the whole process: two threads that changed it at the
     # same time would not restore it
-    if torch.get_num_threads() != AT_ONCE or threading.current_thread() is not threading.main_thread():
+    if torch.get_num_threads() == 1 or threading.current_thread() is not threading.main_thread():
         return False
     # Not a model of another library, nor a wrapper such as PEFT's, which forwards this to the model within
     is_thread_safe = hasattr(type(model), "is_thread_safe") and model.is_thread_safe
@@ -176,6 +175,8 @@ def is_faster_in_parallel(model: Any) -> bool:
 
 def run_in_parallel(search: Callable[[_Item], _Result], batches: Sequence[_Item]) -> Generator[_Result, None, None]:
     """Yield the result of `search` for each batch, in order; close the generator to end the rest."""
+    searches = min(torch.get_num_threads(), len(batches))
+    threads = torch.get_num_threads() // searches
 
     def search_in_thread(batch: _Item) -> _Result:
         # which holds only for one thread
@@ -183,7 +184,7 @@ def run_in_parallel(search: Callable[[_Item], _Result], batches: Sequence[_Item]
             return search(batch)
 
     with (
-        use_threads(1),
-        ThreadPoolExecutor(AT_ONCE, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        use_threads(threads),
+        ThreadPoolExecutor(searches, initializer=torch.set_num_threads, initargs=(threads,)) as pool,
     ):
         yield from pool.map(search_in_thread, batches)

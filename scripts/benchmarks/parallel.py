@@ -1,4 +1,4 @@
-"""Compare two searches at a time, on one core each, with one after the other on all cores of a CPU.
+"""Compare a search on each core of a CPU with one search after the other on all of them.
 
 python scripts/benchmarks/parallel.py                  about 2 minutes on 2 cores
 python scripts/benchmarks/parallel.py --models base    about 10 minutes
@@ -48,7 +48,7 @@ def measure_searches(report: Report, name: str, count: int, repeats: int) -> Non
             seconds = time_interleaved(repeats, **ways)
             rates = {way: sum(map(len, batches)) / time for way, time in seconds.items()}
             ratio = rates["together"] / rates["alternately"]
-            row = f"`{name}`, {OURS[our]}{search}, two batches at a time, against one after the other"
+            row = f"`{name}`, {OURS[our]}{search}, a batch on each core, against one after the other"
             report.add(row, rates["together"], rates["alternately"], ratio, unit="sentences/s")
 
 

@@ -1,4 +1,4 @@
-"""Two searches at a time: the same results, the right numbers of threads, and nothing shared that must not be."""
+"""Several searches at a time: the same results, the right numbers of threads, and nothing shared that must not be."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -41,17 +41,23 @@ def parallel(monkeypatch) -> list[int]:
     return found
 
 
-def test_two_searches_run_at_a_time_each_on_one_core():
-    together = threading.Barrier(2, timeout=60)
+@pytest.mark.parametrize(
+    ("cores", "batches", "searches", "threads"),
+    [(2, 4, 2, 1), (8, 16, 8, 1), (8, 4, 4, 2), (8, 3, 3, 2), (3, 2, 2, 1)],
+)
+def test_searches_at_a_time_share_the_cores(cores, batches, searches, threads):
+    together = threading.Barrier(searches, timeout=60)
 
     def search(batch: int) -> tuple[int, int, bool]:
-        together.wait()
+        if batch < batches - batches % searches:
+            together.wait()
         return batch, torch.get_num_threads(), torch.is_inference_mode_enabled()
 
-    assert list(run_in_parallel(search, [5, 3, 8, 1])) == [(batch, 1, True) for batch in (5, 3, 8, 1)]
-    assert torch.get_num_threads() == 2
-    with ThreadPoolExecutor(1) as later:
-        assert later.submit(torch.get_num_threads).result() == 2
+    with use_threads(cores):
+        assert list(run_in_parallel(search, range(batches))) == [(batch, threads, True) for batch in range(batches)]
+        assert torch.get_num_threads() == cores
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == cores
 
 
 def test_an_exception_ends_the_rest_and_restores_the_threads():
@@ -69,8 +75,8 @@ def test_an_exception_ends_the_rest_and_restores_the_threads():
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(1, False), (2, True), (4, False)])
-def test_two_searches_at_a_time_are_for_two_cores_and_the_main_thread(cores, expected, small_model):
+@pytest.mark.parametrize(("cores", "expected"), [(1, False), (2, True), (4, True)])
+def test_several_searches_at_a_time_are_for_several_cores_and_the_main_thread(cores, expected, small_model):
     model = small_model()
     with use_threads(cores):
         assert is_faster_in_parallel(model) == expected
