@@ -1,8 +1,8 @@
 """How a model uses this machine: device, number format, attention kernels, and how many searches run at a time.
 
-A search consists of many small operators, which several cores together run badly; a search on each core takes less time
-(`python scripts/benchmarks/parallel.py` prints the ratios). So as many batches are searched at a time as there are
-cores, and if there are fewer batches, they share the cores: searches times threads of each are at most the cores.
+A search consists of many small operators, which several cores together run badly; a search on each core takes less
+time (`python scripts/benchmarks/parallel.py` prints the ratios). So as many batches are searched at a time as there
+are cores, and if there are fewer batches, they share the cores: searches times threads of each are at most the cores.
 """
 
 import copy

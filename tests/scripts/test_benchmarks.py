@@ -90,7 +90,7 @@ def test_latency_is_measured_with_equal_outputs():
 def test_parallel_compares_two_searches_at_a_time_with_one():
     output = run_script("benchmarks/parallel.py", "--batches", "2", "--repeats", "1")
     for search in ("beam 4", "greedy"):
-        row = f"\n| `tiny`, {search}, two batches at a time, against one after the other | sentences/s | "
+        row = f"\n| `tiny`, {search}, a batch on each core, against one after the other | sentences/s | "
         assert row in output.stdout
 
 
