@@ -398,6 +398,7 @@ class Recipe:
         data: with both languages set, or with several language pairs.
         config: the configuration of the model.
         folder: the output folder.
+        settings: what is recorded there, by names of flags.
         recorded: the settings of the run that it holds; None if it holds none.
     """
 
@@ -406,7 +407,8 @@ class Recipe:
     args: VanillaTransformerTrainingArguments
     config: VanillaTransformerConfig
     folder: str
-    recorded: Settings | None = None
+    settings: Settings
+    recorded: Settings | None
 
 
 RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)

@@ -27,12 +27,7 @@ from ..errors import UserError
 from ..files import JsonObject, digest
 from ..flags import Settings
 from ..loading import load_tokenizer
-from ..model.text_rules_vanilla_transformer import (
-    LANGUAGE_TAG,
-    language_tag,
-    max_source_tokens,
-    parse_language_pair,
-)
+from ..model.text_rules_vanilla_transformer import LANGUAGE_TAG, language_tag, max_source_tokens, parse_language_pair
 from .arguments import TEXT, VALIDATION, DataArguments, Recipe
 
 _Value = TypeVar("_Value")
