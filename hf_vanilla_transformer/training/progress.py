@@ -120,7 +120,7 @@ class ResumedState(TrainerCallback):
             # only updates whose weights exist
             candidates = [log for log in candidates if (folder / f"checkpoint-{log['step']}").is_dir()]
         choose = max if args.greater_is_better else min
-        best = choose(candidates, key=lambda log: log[metric], default={})
+        best: Mapping[str, float] = choose(candidates, key=lambda log: log[metric], default={})
         state.best_metric = best.get(metric)
         state.best_global_step = best.get("step")
         checkpoint = folder / f"checkpoint-{state.best_global_step}"
