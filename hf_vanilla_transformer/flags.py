@@ -158,16 +158,6 @@ def _boolean_or_text(text: str) -> bool | str:
     return _BOOLEANS.get(text.lower(), text)
 
 
-def _mapping(text: str) -> dict[str, object]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}")
-    return value
-
-
 class _OneOrMore(argparse.Action):
     """Store a single word as it is, for types such as `str | list[str]`, and several as a list."""
 
@@ -309,7 +299,7 @@ def _settings(hint: object, takes_recipe: bool) -> dict[str, Any] | None:
     for kind in (str, Path, int, float):
         if kind in kinds:
             return {"type": kind}
-    return {"type": _mapping} if any(get_origin(kind) is dict for kind in kinds) else None
+    return {"type": json.loads} if any(get_origin(kind) is dict for kind in kinds) else None
 
 
 def values_of(flags: Flags, kind: type[Flags]) -> dict[str, Any]:
