@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, UnionType
 from typing import Any, ClassVar, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -157,38 +158,11 @@ def _boolean_or_text(text: str) -> bool | str:
     return _BOOLEANS.get(text.lower(), text)
 
 
-def _mapping(text: str) -> dict[str, object]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}")
-    return value
-
-
 class _OneOrMore(argparse.Action):
     """Store a single word as it is, for types such as `str | list[str]`, and several as a list."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         setattr(namespace, self.dest, values[0] if len(values) == 1 else values)
-
-
-class _Help(argparse.HelpFormatter):
-    """Show each flag under one name, without its aliases and without the many choices of transformers' flags."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=34, width=119)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings:
-            return super()._format_action_invocation(action)
-        if action.nargs == 0:
-            return action.option_strings[0]
-        choices = f"{{{','.join(map(str, action.choices))}}}" if action.choices else ""
-        # otherwise the last word of its name: --max_tokens TOKENS
-        word = choices if 0 < len(choices) < 50 else action.dest.rpartition("_")[2].upper()
-        return f"{action.option_strings[0]} {action.metavar or word}"
 
 
 _Flags = TypeVar("_Flags", bound=Flags)
@@ -217,7 +191,8 @@ class FlagParser(argparse.ArgumentParser):
         hidden: Collection[str] = (),
     ):
         # without abbreviations: a flag that is added later could make them ambiguous
-        super().__init__(prog, usage, description, allow_abbrev=False, formatter_class=_Help)
+        formatter = partial(argparse.HelpFormatter, max_help_position=34, width=119)
+        super().__init__(prog, usage, description, allow_abbrev=False, formatter_class=formatter)
         self.types = types
         self.flags: dict[str, Field[Any]] = {}
         self._takes_recipe = takes_recipe
@@ -240,7 +215,7 @@ class FlagParser(argparse.ArgumentParser):
 
     def given(self, words: Sequence[str]) -> Settings:
         """Return the values of the flags that the words name; those of all others are the defaults of their fields."""
-        return vars(self.parse_args(words))
+        return vars(self.parse_args([re.sub(r"^--[\w-]+", _with_underscores, word) for word in words]))
 
     def instances(self, values: Mapping[str, Any]) -> list[Any]:
         """Return an instance of each dataclass, with the defaults of its fields where there is no value.
@@ -275,10 +250,19 @@ class FlagParser(argparse.ArgumentParser):
             return
         if default is MISSING or own.required:
             settings["required"] = True
-        group.add_argument(*_spellings(flag.name), **settings)
+        choices = ",".join(map(str, settings.get("choices", ())))
+        if settings.get("action") != "store_true" and not 0 < len(choices) < 48:
+            # the last word of its name: --max_tokens TOKENS
+            settings.setdefault("metavar", flag.name.rpartition("_")[2].upper())
+        group.add_argument(f"--{flag.name}", **settings)
         if default is True:
             off: Settings = {"action": "store_false", "default": argparse.SUPPRESS, "help": f"Turn off --{flag.name}."}
-            group.add_argument(*_spellings(f"no_{flag.name}"), dest=flag.name, **off)
+            group.add_argument(f"--no_{flag.name}", dest=flag.name, **off)
+
+
+def _with_underscores(name: re.Match[str]) -> str:
+    """Return the name of a flag as in its dataclass; on the command line, it may have hyphens."""
+    return f"--{name[0][2:].replace('-', '_')}"
 
 
 def _help(help: str | None, default: object) -> str | None:
@@ -293,11 +277,6 @@ def _title(kind: type[Flags], name: str) -> str:
         if "TITLE" in vars(base) and name in {flag.name for flag in fields(base)}:
             return vars(base)["TITLE"]
     return ""
-
-
-def _spellings(name: str) -> list[str]:
-    """Return the names of a flag, with underscores and with hyphens."""
-    return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
 
 
 def _settings(hint: object, takes_recipe: bool) -> dict[str, Any] | None:
@@ -320,7 +299,7 @@ def _settings(hint: object, takes_recipe: bool) -> dict[str, Any] | None:
     for kind in (str, Path, int, float):
         if kind in kinds:
             return {"type": kind}
-    return {"type": _mapping} if any(get_origin(kind) is dict for kind in kinds) else None
+    return {"type": json.loads} if any(get_origin(kind) is dict for kind in kinds) else None
 
 
 def values_of(flags: Flags, kind: type[Flags]) -> dict[str, Any]:

@@ -111,19 +111,6 @@ def check_reporters(args: TrainingArguments) -> None:
             raise UserError(f"--report_to {reporter}: it is unknown or not installed; installed: {known}.")
 
 
-def check_effect(args: TrainingArguments) -> None:
-    """Check that the flags without effect have the defaults of transformers, which a subclass may have changed.
-
-    Raises:
-        ValueError: if one has not, saying why it has no effect.
-    """
-    for flag in fields(Seq2SeqTrainingArguments):
-        # A flag whose default is an empty list has a factory in place of a default
-        harmless: tuple[object, ...] = (flag.default, [], _TRUE_ANYWAY.get(flag.name))
-        if flag.name in NO_EFFECT and getattr(args, flag.name) not in harmless:
-            raise UserError(f"{flag.name} has no effect here: {NO_EFFECT[flag.name]}.")
-
-
 @dataclass
 class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
     """`Seq2SeqTrainingArguments` with the defaults of the paper's base model (section 5).
@@ -202,11 +189,23 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
     seed: int = option(42, _LEARNING, parse=numpy_seed)
     data_seed: int | None = option(None, _LEARNING, parse=numpy_seed)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an argument.
+
+        Raises:
+            ValueError: if it has no effect here and is not transformers' default, saying why.
+        """
+        if reason := NO_EFFECT.get(name):
+            flag = Seq2SeqTrainingArguments.__dataclass_fields__[name]
+            # A flag whose default is an empty list has a factory in place of a default
+            if value not in (flag.default, [], _TRUE_ANYWAY.get(name)):
+                raise UserError(f"{name} has no effect here: {reason}.")
+        super().__setattr__(name, value)
+
     def __post_init__(self):
         check_values(self)
         if self.max_steps == 0:
             raise UserError("max_steps must be at least 1, or -1 to train for num_train_epochs, got 0.")
-        check_effect(self)
         # transformers trains on the CPU then, but would refuse bfloat16 there without the flag
         self.use_cpu |= parse_flag_from_env("ACCELERATE_USE_CPU")
         noam = self.lr_scheduler_type == NOAM
@@ -398,6 +397,7 @@ class Recipe:
         data: with both languages set, or with several language pairs.
         config: the configuration of the model.
         folder: the output folder.
+        settings: what is recorded there, by names of flags.
         recorded: the settings of the run that it holds; None if it holds none.
     """
 
@@ -406,7 +406,8 @@ class Recipe:
     args: VanillaTransformerTrainingArguments
     config: VanillaTransformerConfig
     folder: str
-    recorded: Settings | None = None
+    settings: Settings
+    recorded: Settings | None
 
 
 RUN_FLAGS = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)

@@ -9,12 +9,7 @@ from transformers import PreTrainedModel
 from transformers.debug_utils import DebugOption
 from transformers.utils import logging
 
-from ..inference.hardware import (
-    OPERATIONS,
-    avoid_cudnn_attention,
-    has_native_bfloat16,
-    is_faster_in_bfloat16,
-)
+from ..inference.hardware import OPERATIONS, avoid_cudnn_attention, has_native_bfloat16, is_faster_in_bfloat16
 from .arguments import AUTO, VanillaTransformerTrainingArguments
 
 logger = logging.get_logger(__name__)

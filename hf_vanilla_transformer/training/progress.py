@@ -11,18 +11,10 @@ from typing import NamedTuple
 import torch
 from accelerate.accelerator import Accelerator
 from tqdm import tqdm
-from transformers import (
-    EarlyStoppingCallback,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
-from ..files import JsonObject
 from ..inference.metrics import perplexity
 from .arguments import NOAM, VanillaTransformerTrainingArguments
 from .schedule import factor_with_same_peak
@@ -122,27 +114,21 @@ class ResumedState(TrainerCallback):
             state.log_history = [log for log in state.log_history if not any(name.startswith("eval_") for name in log)]
         metric = f"eval_{args.metric_for_best_model}"
         validations = [log for log in state.log_history if metric in log]
-        self._find_best(validations, metric, args, state)
-        if self._early_stopping is not None:
-            worse = sum(log["step"] > (state.best_global_step or 0) for log in validations)
-            self._early_stopping.early_stopping_patience_counter = worse
-            state.stateful_callbacks.setdefault("EarlyStoppingCallback", self._early_stopping.state())
-
-    def _find_best(
-        self, validations: list[JsonObject], metric: str, args: TrainingArguments, state: TrainerState
-    ) -> None:
-        """Set the best metric of a state, and the checkpoint of the update that reached it."""
-        folder = Path(str(args.output_dir))
+        folder = Path(args.output_dir)
+        candidates = [log for log in validations if not math.isnan(log[metric])]
         if args.load_best_model_at_end:
-            # only of updates whose weights exist
-            validations = [log for log in validations if (folder / f"checkpoint-{log['step']}").is_dir()]
-        validations = [log for log in validations if not math.isnan(log[metric])]
+            # only updates whose weights exist
+            candidates = [log for log in candidates if (folder / f"checkpoint-{log['step']}").is_dir()]
         choose = max if args.greater_is_better else min
-        best = choose(validations, key=lambda log: log[metric], default={})
+        best: Mapping[str, float] = choose(candidates, key=lambda log: log[metric], default={})
         state.best_metric = best.get(metric)
         state.best_global_step = best.get("step")
         checkpoint = folder / f"checkpoint-{state.best_global_step}"
         state.best_model_checkpoint = str(checkpoint) if checkpoint.is_dir() else None
+        if self._early_stopping is not None:
+            worse = sum(log["step"] > (state.best_global_step or 0) for log in validations)
+            self._early_stopping.early_stopping_patience_counter = worse
+            state.stateful_callbacks.setdefault("EarlyStoppingCallback", self._early_stopping.state())
 
 
 def short_warmup(args: VanillaTransformerTrainingArguments, updates: int) -> str:

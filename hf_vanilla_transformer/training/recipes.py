@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from transformers import Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from ..errors import UserError
 from ..files import MAX_YAML_BYTES, SETTINGS, read_document, read_yaml, write_whole
@@ -77,7 +77,8 @@ def parse_arguments(
     data = _resolve_directions(config, data)
     if recorded:
         args.keep_precision(recorded)
-    return [Recipe(model, data, args, config, str(args.output_dir), recorded), *others]
+    settings = _run_settings(model, data, args, config)
+    return [Recipe(model, data, args, config, str(args.output_dir), settings, recorded), *others]
 
 
 def _given(parser: FlagParser, argv: Sequence[str]) -> Settings:
@@ -261,12 +262,15 @@ def _read_mapping(path: str) -> list[tuple[yaml.Node, yaml.Node]]:
     return root.value
 
 
-def run_settings(recipe: Recipe) -> Settings:
+def _run_settings(
+    model: ModelArguments, data: DataArguments, args: TrainingArguments, config: VanillaTransformerConfig
+) -> Settings:
     """Return the settings of a run: all of this package's, and those of transformers that are not its defaults."""
     # creating arguments sets up the distributed processes again: those of a run on the CPU must stay there
-    defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=recipe.args.use_cpu)) | {"use_cpu": False}
+    defaults = vars(Seq2SeqTrainingArguments(".", use_cpu=args.use_cpu)) | {"use_cpu": False}
     settings: Settings = {}
-    for group in (recipe.model, recipe.data, recipe.args):
+    groups: tuple[Flags | TrainingArguments, ...] = (model, data, args)
+    for group in groups:
         for field in fields(group):
             value = getattr(group, field.name)
             # Ours are recorded even with their defaults, which another version may change
@@ -275,11 +279,11 @@ def run_settings(recipe: Recipe) -> Settings:
             if field.init and meaning(field.name).recorded and not unset:
                 settings[field.name] = _to_plain(value)
 
-    if not recipe.model.model_name_or_path:
+    if not model.model_name_or_path:
         # the sizes of a pretrained model are in its own folder
         for field in fields(ModelArguments):
-            settings[field.name] = getattr(recipe.config, field.name, settings.get(field.name))
-    settings[PROCESSES] = recipe.args.world_size
+            settings[field.name] = getattr(config, field.name, settings.get(field.name))
+    settings[PROCESSES] = args.world_size
     return {name: value for name, value in settings.items() if value is not None}
 
 

@@ -36,18 +36,14 @@ def training_record(
     dataset_name = hub_datasets[0] if len(hub_datasets) == 1 else hub_datasets or None
     if hub_datasets and hub_datasets == names:
         public |= {"dataset_name": dataset_name}
-    validation: list[JsonObject] = []
-    for updates, name, perplexity, bleu in validations(state.log_history):
-        about: JsonObject = {"updates": updates, "text": name} if name else {"updates": updates}
-        rounded_bleu = None if bleu is None else round(bleu, 2)
-        validation.append({**about, "perplexity": round(perplexity, 2), "bleu": rounded_bleu})
+    validation = [one._asdict() for one in validations(state.log_history)]
     labels = [Path(file).resolve().name for file in recipe.data.train_file or []]
     labels += map(public_name, names)
     record = {
         "data": ", ".join(dict.fromkeys(labels)) or "the built-in phrases",
         "dataset_name": dataset_name,
         "base_model": base_model and public_name(base_model),
-        "pairs": text.num_pairs,
+        "pairs": sum(source["pairs"] for source in text.sources),
         "sources": text.sources,
         "updates": state.global_step,
         "seconds": round(trainer.meter.total_seconds),

@@ -19,7 +19,7 @@ from ..sharing.card import write_card, write_record
 from .arguments import AUTO, PROCESSES, TEXT, VALIDATION, Recipe, check_reporters, decided_by, meaning
 from .checkpoints import checkpoint_folders, find_fault, newest_checkpoint
 from .progress import ShortWarmupNotice, print_lines
-from .recipes import run_settings, write_settings
+from .recipes import write_settings
 from .record import VERSIONS, training_record
 from .text import TokenizedText, all_tags, prepared_folder, read_contents, tokenize_text
 from .trainer import VanillaTransformerTrainer
@@ -72,7 +72,7 @@ class _Run:
         self.args = recipe.args
         self.folder = recipe.folder
         self.pretrained = recipe.model.model_name_or_path
-        self.settings = run_settings(recipe)
+        self.settings = dict(recipe.settings)
 
     def train(self) -> VanillaTransformerTrainer | None:
         """Train until the end or SIGTERM; return None if the run was already finished."""

@@ -27,12 +27,7 @@ from ..errors import UserError
 from ..files import JsonObject, digest
 from ..flags import Settings
 from ..loading import load_tokenizer
-from ..model.text_rules_vanilla_transformer import (
-    LANGUAGE_TAG,
-    language_tag,
-    max_source_tokens,
-    parse_language_pair,
-)
+from ..model.text_rules_vanilla_transformer import LANGUAGE_TAG, language_tag, max_source_tokens, parse_language_pair
 from .arguments import TEXT, VALIDATION, DataArguments, Recipe
 
 _Value = TypeVar("_Value")
@@ -45,7 +40,6 @@ class TokenizedText:
     Args:
         train: rows for `VanillaTransformerTrainer`.
         validation: rows, or several by name; None if there is no validation text.
-        num_pairs: number of training pairs.
         sources: what the card says about each source of training text.
         directions: the direction of each validation text by name.
         contents: the digests of the training and validation text, as settings of the run.
@@ -54,7 +48,6 @@ class TokenizedText:
     tokenizer: PreTrainedTokenizerBase
     train: Any  # `Rows`, with a length unless they are a stream, which no type can say
     validation: Rows | dict[str, Rows] | None = None
-    num_pairs: int = 0
     sources: list[JsonObject] = field(default_factory=list)
     directions: dict[str, str] = field(default_factory=dict)
     contents: Settings = field(default_factory=dict)
@@ -257,7 +250,6 @@ def tokenize_text(
         tokenizer=tokenizer,
         train=train,
         validation=rows.get("", rows or None),
-        num_pairs=training.counts.used,
         sources=[_about(source) for source in training.parts],
         directions={name: "-".join(text.languages) for name, text in texts.items()},
         contents=_contents(training.parts, validation),

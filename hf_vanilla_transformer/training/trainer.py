@@ -23,7 +23,7 @@ from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent
-from .arguments import NOAM, NOAM_FACTOR, VanillaTransformerTrainingArguments, check_effect, check_reporters
+from .arguments import NOAM, NOAM_FACTOR, VanillaTransformerTrainingArguments, check_reporters
 from .checkpoints import UNFINISHED, write_checksums
 from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
@@ -74,7 +74,6 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         args = args or VanillaTransformerTrainingArguments()
         if not isinstance(args, VanillaTransformerTrainingArguments):
             raise UserError(f"args must be VanillaTransformerTrainingArguments, got {type(args).__name__}.")
-        check_effect(args)
         check_reporters(args)
         prepare_device(args)
         if model is not None:
@@ -169,7 +168,6 @@ class VanillaTransformerTrainer(ValidatingTrainer):
 
     def train(self, *args, **kwargs):
         """Train as `Seq2SeqTrainer.train` does, once the validation text is known to be usable."""
-        check_effect(self.args)
         if self.eval_dataset is not None and self.args.eval_strategy != IntervalStrategy.NO:
             for dataset in by_name(self.eval_dataset).values():
                 sized_rows(dataset)

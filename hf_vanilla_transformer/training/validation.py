@@ -23,7 +23,7 @@ from ..inference.translator import Translator
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .arguments import VanillaTransformerTrainingArguments, check_effect
+from .arguments import VanillaTransformerTrainingArguments
 from .ema import MovingAverage
 from .sharding import unsharded
 
@@ -72,7 +72,6 @@ class ValidatingTrainer(Seq2SeqTrainer):
         Raises:
             ValueError: if there is no dataset, one has no length, or there is no tokenizer for BLEU.
         """
-        check_effect(self.args)
         start = time.time()
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(dataset, str):

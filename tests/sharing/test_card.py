@@ -42,7 +42,7 @@ def test_card_contains_metadata_training_record_and_scores(saved):
         "36 minutes",
         "1 x 2 threads of a CPU",
         "max_steps: 100",
-        "| 100 | 8.5 | 8.0 |",
+        "| 100 | 8.50 | 8.00 |",
     ):
         assert text in card
     for section in ("Intended use and limits", "Use it", "Training", "Results"):
@@ -136,7 +136,7 @@ def test_card_names_the_base_model_and_validations_without_bleu(saved):
     folder, _ = saved
     write_record(folder, {**RECORD, "validation": [{"updates": 50, "perplexity": 9.5, "bleu": None}]})
     assert "trained from scratch" in str(model_card(folder))
-    assert "| 50 | 9.5 | - |" in str(model_card(folder))
+    assert "| 50 | 9.50 | - |" in str(model_card(folder))
     for name, on_the_hub in (("you/base", True), ("my-model", False)):
         write_record(folder, {**RECORD, "base_model": name})
         card = str(model_card(folder))

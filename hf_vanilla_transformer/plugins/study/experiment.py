@@ -17,7 +17,6 @@ from ...flags import Flags, option, positive, positive_number
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...training.arguments import NOAM, Recipe, check_reporters
 from ...training.progress import print_lines, short_warmup
-from ...training.recipes import run_settings
 from ...training.run import one_run
 from ...training.text import prepared_folder, tokenize_text
 from ...training.trainer import VanillaTransformerTrainer
@@ -72,7 +71,7 @@ class Experiment:
         self.args = args
         self.config = recipe.config
         self.report = report
-        self.settings = run_settings(recipe)
+        self.settings = dict(recipe.settings)
         tokenizer_path = prepared_folder(recipe.data) or recipe.model.tokenizer_name
         # A learned vocabulary is saved in the output folder, which may hold a model with its own vocabulary.
         with tempfile.TemporaryDirectory() as scratch:
