@@ -205,7 +205,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     @property
     def is_thread_safe(self) -> bool:
         """Whether several threads may call `generate` at the same time, which is unknown of transformers' loops."""
-        return self.device.type == "cpu" and can_decode_incrementally(self)
+        model: Any = self
+        return model.device.type == "cpu" and can_decode_incrementally(model)
 
     def generate(
         self,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
@@ -37,7 +38,6 @@ from .layers_vanilla_transformer import (
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
     cast_once,
-    init_weights,
     mask_config,
     next_positions,
     padding_mask,
@@ -164,7 +164,22 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
-        init_weights(module, self.config)
+        """Initialise a module from N(0, initializer_range^2) if set, as transformers does, else as tensor2tensor does.
+
+        The paper does not describe its initialisation.
+        """
+        is_given = self.config.initializer_range is not None
+        if isinstance(module, SinusoidalPositions):
+            module.fill()
+        elif isinstance(module, nn.Linear) and not is_given:
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding) and not is_given:
+            # so that the embeddings, times sqrt(d_model), have unit variance (section 3.4)
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+        else:
+            super()._init_weights(module)
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
