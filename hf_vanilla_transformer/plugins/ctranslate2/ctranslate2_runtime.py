@@ -63,10 +63,7 @@ class CTranslate2Model:
         ImportError: if CTranslate2 is not installed.
     """
 
-    training = False
     returns_scores = True
-    # it uses all cores by itself
-    is_thread_safe = False
     # the device of input and output ids
     device = torch.device("cpu")
 
@@ -85,12 +82,6 @@ class CTranslate2Model:
         self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads)
         # every model has one
         self._pad_token_id = cast(int, self.config.pad_token_id)
-
-    def eval(self) -> "CTranslate2Model":
-        return self
-
-    def train(self, mode: bool = True) -> "CTranslate2Model":
-        return self
 
     def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> None:
         """Return nothing: CTranslate2 has no attention weights of several layers and heads."""
