@@ -141,13 +141,13 @@ class _Writer(NamedTuple):
         file = task.span.file
         sentences, problems = read_span(task.span, self.translation.languages[0])
         translations = self.translation.run(sentences, task.number, self.folder)
-        for i, found in enumerate(translations):
-            if found.problem:
-                problems.append(f"{file}, line {task.span.first + i}: {found.problem}.")
+        for number, translation in enumerate(translations, task.span.first):
+            if translation.problem:
+                problems.append(f"{file}, line {number}: {translation.problem}.")
         part = self.part(task.number)
         with replacing(part, shared=True) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as output:
-            for sentence, found in zip(sentences, translations, strict=True):
-                output.writelines(self.translation.lines(sentence, found))
+            for sentence, translation in zip(sentences, translations, strict=True):
+                output.writelines(self.translation.lines(sentence, translation))
         # without folders, because the manifest may be shared
         examples = [problem.replace(file, Path(file).name) for problem in problems[:_MAX_PROBLEMS]]
         note = {"bytes": part.stat().st_size, "unusable_lines": len(problems), "problems": examples}

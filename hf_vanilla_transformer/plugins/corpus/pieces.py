@@ -90,7 +90,7 @@ class PieceTasks(NamedTuple):
         number, source = numbered
         iterator = iter(source)
         counts: list[int] = []
-        # compressed, because it is read only once; shards are not, so that training can map them into memory
+        # compressed, because it is read from start to end; shards are not, so that training can map them into memory
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         for first in iterator:
             piece = chain([first], islice(iterator, self.preparation.shard_pairs - 1))
@@ -113,14 +113,14 @@ class PieceTasks(NamedTuple):
         Raises:
             DataError: If the note of a source is damaged.
         """
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for source in range(sources):
             note = self.file("source", source, ending="json")
             for index, pairs in enumerate(read_note(note, {"pairs": [int]})["pairs"]):
                 if not 0 < pairs <= self.preparation.shard_pairs:
                     raise damaged(note)
-                found.append(Piece(len(found), source, index, pairs))
-        return found
+                pieces.append(Piece(len(pieces), source, index, pairs))
+        return pieces
 
     def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the text of a piece, in the columns "source" and "target".
@@ -177,13 +177,14 @@ class PieceTasks(NamedTuple):
                 reasons[repeated] = DROP_REASONS.index("duplicate")
                 start += batch.num_rows
                 drops.update(DROP_REASONS[reason] for reason in reasons[reasons >= 0])
-                kept = np.flatnonzero(reasons < 0)
+                kept = np.flatnonzero(reasons < 0).tolist()
                 columns = [pa.array([rows[column.name][i] for i in kept], column.type) for column in SHARD_SCHEMA]
                 writer.write_batch(pa.record_batch(columns, schema=SHARD_SCHEMA))
                 counts["pairs"] += len(kept)
                 for side in ("source", "target"):
                     counts[f"{side}_tokens"] += sum(rows[f"{side}_length"][i] for i in kept)
-        entry = {**counts, "drops": dict(drops), "bytes": shard.stat().st_size, "blake2b": checksum(shard)}
+        ordered = {reason: drops[reason] for reason in DROP_REASONS if drops[reason]}
+        entry = {**counts, "drops": ordered, "bytes": shard.stat().st_size, "blake2b": checksum(shard)}
         write_json(shard.with_suffix(".json"), entry)
         return piece.pairs
 
