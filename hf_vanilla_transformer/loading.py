@@ -4,10 +4,9 @@ What their files make other packages compute and allocate is bounded, and checke
 """
 
 import base64
-import binascii
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from math import prod
@@ -70,7 +69,7 @@ _WITHOUT_EFFECT = {
     *("target_lookbehind", "assistant_ensemble_weight", "speculation_type", "use_mtp", "continuous_batching_config"),
 }
 # with these values, settings that are not supported do nothing; older releases of transformers write them
-NEUTRAL = {"guidance_scale": 1, "token_healing": False, "penalty_alpha": 0}
+_NEUTRAL = {"guidance_scale": 1, "token_healing": False, "penalty_alpha": 0}
 _LARGEST_DECAY = 1.9  # whose powers are finite for a thousand tokens
 _MAX_LENGTH = 10_000  # tokens
 _ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -189,14 +188,23 @@ def _find_file(name: str, file: str) -> Path | None:
 
 
 def _check_settings(name: str, file: str) -> None:
-    """Check a file of a model as `_check_number_of_settings` does, if the model has it.
+    """Check the size of a JSON file of settings, if the model has it.
 
     Raises:
-        OSError: If the model cannot be found, or the file is too large.
+        OSError: If the model cannot be found, or the file is too large or has too many settings; one that is damaged
+            is left to its reader.
     """
     with loading_errors(name, file):
-        if path := _find_file(name, file):
-            _check_number_of_settings(path)
+        path = _find_file(name, file)
+        text = read_document(path, MAX_SETTINGS_BYTES) if path else "{}"
+        try:
+            settings = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(settings, dict) and len(settings) > MAX_SETTINGS:
+            raise UserError(
+                f"it has {len(settings):,} settings, more than {MAX_SETTINGS:,}; remove those that are unknown"
+            )
 
 
 def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGeneration":
@@ -216,8 +224,9 @@ def load_model(name: str, **kwargs) -> "VanillaTransformerForConditionalGenerati
     # fail early, before memory is allocated for the weights
     config = load_config(base)
     if adapter:
+        _check_settings(name, "adapter_config.json")
         with loading_errors(name, "adapter_config.json"):
-            _check_adapter(Path(adapter), config.d_model)
+            _check_adapter(read_json(Path(adapter)), config.d_model)
     _check_settings(base, GENERATION_CONFIG_NAME)
     with loading_errors(base):
         # before transformers would take others
@@ -381,7 +390,7 @@ def check_search(settings: Mapping[str, object], config: VanillaTransformerConfi
             if not isinstance(value, bool):
                 raise UserError(f"{field} must be true or false, but is {shortened(value)}")
         elif field in known and not field.startswith("_") and field not in _CHECKED_BY_TRANSFORMERS:
-            if field in NEUTRAL and value == NEUTRAL[field]:
+            if field in _NEUTRAL and value == _NEUTRAL[field]:
                 continue
             raise UserError(f"{field} is not supported; remove it")
 
@@ -393,37 +402,16 @@ def _check_range(field: str, value: Any, least: int, most: float) -> None:
         raise UserError(f"{field} must be {kind} from {least:,} to {most:,}, but is {shortened(value)}")
 
 
-def _check_number_of_settings(file: Path) -> None:
-    """Check the size of a JSON file of settings.
-
-    Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is too large, or has too many settings; one that is damaged is left to its reader.
-    """
-    text = read_document(file, MAX_SETTINGS_BYTES)
-    try:
-        settings = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    if isinstance(settings, dict) and len(settings) > MAX_SETTINGS:
-        raise UserError(
-            f"it has {len(settings):,} settings, more than {MAX_SETTINGS:,}; remove those that are unknown"
-        )
-
-
-def _check_adapter(file: Path, d_model: int) -> None:
+def _check_adapter(fields: JsonObject, d_model: int) -> None:
     """Check that PEFT can build an adapter in memory and time like those of its model, and from its own files alone.
 
     Args:
-        file: its configuration.
+        fields: its configuration.
         d_model: width of its model.
 
     Raises:
-        OSError: if it cannot be read.
-        ValueError: if it is not.
+        ValueError: if it cannot.
     """
-    _check_number_of_settings(file)
-    fields: JsonObject = read_json(file)
     for field in _REFUSED:
         if fields.get(field):
             raise UserError(f"{field} names code or other files, or copies layers; remove it")
@@ -497,8 +485,7 @@ def _steps(part: Any) -> Iterator[JsonObject]:
     if isinstance(part, dict):
         yield part
         for name in _PARTS:
-            inner = part.get(name)
-            for step in inner if isinstance(inner, list) else ():
+            for step in part.get(name) or ():
                 yield from _steps(step)
 
 
@@ -514,28 +501,17 @@ def _growth(step: JsonObject) -> float:
             return 1.0 + len(text)
         case {"type": "Precompiled", "precompiled_charsmap": str(table)}:
             return _longest_replacement(table)
-        case {"type": "TemplateProcessing", "single": list(single)}:
-            return max(1.0, sum(map(_template_length, single, [step.get("special_tokens")] * len(single))))
+        case {"type": "TemplateProcessing", "single": list(single), "special_tokens": dict(tokens)}:
+            # at most: as if each piece were the special token with the most ids
+            return float(max(1, len(single) * max([1, *(len(token["ids"]) for token in tokens.values())])))
         case {"type": str(name)}:
             return float(_UNICODE_GROWTH.get(name, 1))
     return 1.0
 
 
-def _template_length(piece: Any, special_tokens: Any) -> int:
-    """Return the length of a piece of a template: 1 for the text, for a special token that of its ids."""
-    match piece:
-        case {"SpecialToken": {"id": str(name)}} if isinstance(special_tokens, dict):
-            ids = (special_tokens.get(name) or {}).get("ids", ())
-            return len(ids) if isinstance(ids, list) else 1
-    return 1
-
-
 def _longest_replacement(table: str) -> float:
     """Return the length of the longest text by which SentencePiece's table replaces a character or several."""
-    try:
-        content = base64.b64decode(table)
-    except (ValueError, binascii.Error):
-        return 1.0
+    content = base64.b64decode(table)
     # the size of a trie, the trie, and then all replacements, each of which ends with a NUL
-    replacements: Iterable[bytes] = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")
-    return float(max(map(len, replacements), default=1) or 1)
+    replacements = content[4 + int.from_bytes(content[:4], "little") :].split(b"\0")
+    return float(max(map(len, replacements)) or 1)

@@ -117,8 +117,7 @@ class ShardStream(Rows, IterableDataset):
         buffer_pairs: number of pairs in the buffer.
 
     Raises:
-        DataError: as `load_shards`, or if a pair is longer than `max_tokens`. Iteration raises it if a shard has
-            become missing or damaged.
+        DataError: if the folder is not finished; when it is read, if a shard is missing or truncated.
     """
 
     folder: str
@@ -131,15 +130,6 @@ class ShardStream(Rows, IterableDataset):
     def __post_init__(self):
         shards = finished_manifest(self.folder)["shards"]
         self.shards = {name: shard["pairs"] for name, shard in shards.items()}
-
-        # Two columns of integers are read for this, and not the tokens.
-        table = load_shards(self.folder).data
-        longest = max(pc.max(table[f"{side}_length"]).as_py() for side in ("source", "target"))
-        if longest > self.max_tokens:
-            problem = f"has pairs of up to {longest} tokens, which exceeds --max_tokens {self.max_tokens}"
-            advice = "raise --max_tokens, or prepare the text again with a lower --max_sentence_tokens"
-            raise DataError(f"{self.folder} {problem}; {advice}.")
-        self.sampler(self.max_tokens, self.seed, readers=1)
 
     def sampler(self, max_tokens: int, seed: int, readers: int) -> None:
         """Check that a shard has at least one pair for each of `readers` workers on every process.

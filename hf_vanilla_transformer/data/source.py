@@ -38,7 +38,7 @@ from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
-from .formats import READERS, DataError, Row, check_languages, find_files, identify, json_texts, read_lines
+from .formats import READERS, DataError, Row, check_languages, find_files, identify, json_texts
 from .mixture import MixedRows, temperature_weights
 from .phrases import splits
 from .shards import ShardStream, check_ids, finished_manifest, load_shards, read_manifest
@@ -255,23 +255,6 @@ class TextFile(Text):
 
 
 @dataclass(eq=False)
-class SentenceFile(TextFile):
-    """Sentences of either language, one per line, as the sources of pairs without targets."""
-
-    def identity(self) -> list:
-        return [[identify(self.path)]]
-
-    def __iter__(self) -> Iterator[Row]:
-        return ({"source": line, "target": ""} for line in read_lines(self.path))
-
-
-def text_to_exclude(path: str, languages: Languages) -> TextFile:
-    """Return the sentences that `prepare --exclude` names: a file of them, or parallel text as for training."""
-    is_plain = Path(path).is_file() and formats.ending_of(path).lower() not in formats.NOT_LINES
-    return SentenceFile(languages, path) if is_plain else TextFile(languages, path)
-
-
-@dataclass(eq=False)
 class DirectedLines(TextFile):
     """One direction of JSON lines that name theirs, by "source", "target", "source_lang" and "target_lang".
 
@@ -330,10 +313,13 @@ class PreparedFolder(TextFile):
         shards = load_shards(self.path)
         check_ids(shards, how.config.vocab_size)
         rows: Rows = TokenRows(shards, prefix)
-        # The samplers check only that a pair fits into a batch, and not how many positions the model has.
-        if how.longest < how.max_tokens and (longest := max(int(side.max()) for side in rows.lengths)) > how.longest:
+        longest = max(int(side.max()) for side in rows.lengths)
+        if longest > how.longest:
             problem = f"has pairs of up to {longest} tokens, more than {how.longest}"
-            raise DataError(f"{self.path} {problem}; prepare the text again with a lower --max_sentence_tokens.")
+            # otherwise the model has too few positions
+            advice = "raise --max_tokens, or " if how.longest == how.max_tokens else ""
+            advice += "prepare the text again with a lower --max_sentence_tokens"
+            raise DataError(f"{self.path} {problem}; {advice}.")
         if self.streamed:
             rows = ShardStream(self.path, how.max_tokens, how.seed, how.rank, how.world_size)
         how.report(f"{label}: {self.counts.used:,} prepared pairs")

@@ -88,7 +88,7 @@ class Explorer:
 
     def __init__(self, translator: Translator, thread: ThreadPoolExecutor):
         self.translator = translator
-        self.model = translator.model.eval()
+        self.model = translator.model
         self._thread = thread
         self.heads = {str(head): head for head in all_heads(self.model.config)}
 

@@ -80,10 +80,6 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     def get_encoder(self, modality: str | None = None) -> nn.Module:
         return self._encoder
 
-    def _can_use_fast_search(self, *search: object) -> bool:
-        # It decodes with the layers of a single model
-        return False
-
     def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> torch.Tensor | None:
         """Return the attention weights of the first model, as its own method."""
         return self.models[0].attention(inputs, kind)  # type: ignore[operator]

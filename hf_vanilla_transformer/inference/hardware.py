@@ -167,7 +167,8 @@ def is_faster_in_parallel(model: Any) -> bool:
     # same time would not restore it
     if torch.get_num_threads() == 1 or threading.current_thread() is not threading.main_thread():
         return False
-    # Not a model of another library, nor a wrapper such as PEFT's, which forwards this to the model within
+    # Neither an export, which uses all cores by itself, nor a model of another library, nor a wrapper such as PEFT's,
+    # which forwards this to the model within
     is_thread_safe = hasattr(type(model), "is_thread_safe") and model.is_thread_safe
     # Sampling draws random numbers, which threads would share
     return is_thread_safe and not model.generation_config.do_sample

@@ -18,25 +18,15 @@ class Runtime(Protocol):
         config: the configuration of the model.
         generation_config: the decoding settings saved with it.
         device: the device of the input and output ids.
-        training: whether dropout is active; false for exports.
         returns_scores: whether `generate` can return n-best lists and scores.
     """
 
     config: VanillaTransformerConfig
     generation_config: GenerationConfig
-    training: bool
     returns_scores: bool
 
     @property
-    def is_thread_safe(self) -> bool:
-        """Whether several threads may call `generate` at the same time."""
-
-    @property
     def device(self) -> torch.device: ...
-
-    def eval(self) -> "Runtime": ...
-
-    def train(self, mode: bool = True) -> "Runtime": ...
 
     @property
     def generate(self) -> Callable[..., Any]:

@@ -82,7 +82,10 @@ class Output(NamedTuple):
 
 @contextmanager
 def _evaluating(model: Runtime) -> Iterator[None]:
-    """Turn dropout off in this block, whether it succeeds or not."""
+    """Turn dropout off in this block, whether it succeeds or not; only a model in torch has any."""
+    if not isinstance(model, torch.nn.Module):
+        yield
+        return
     was_training = model.training
     model.eval()
     try:

@@ -9,6 +9,7 @@ run a faster loop over `IncrementalDecoder` with the same results.
 import copy
 from collections.abc import Mapping
 from contextvars import ContextVar
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -57,42 +58,64 @@ HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 # Unlike `head_mask`, which the encoder has applied by then, these change the decoder, or expect each token at once
 _UNKNOWN_TO_FAST_SEARCH = ("decoder_attention_mask", "decoder_inputs_embeds", *HEAD_MASKS[1:], "streamer")
 
-_PLAIN_MODULES: set[type[nn.Module]] = {
-    *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
-    *(LearnedPositions, VanillaTransformerAttention, VanillaTransformerDecoderLayer),
-}
-_ORIGINAL_FORWARDS = {module: module.forward for module in _PLAIN_MODULES}  # to detect replaced forward methods
+# Of each class for which the fast search stands, the methods that it computes without calling them
+_ORIGINAL_METHODS: dict[type, dict[str, Any]] = {}
 # All of these compute the attention of section 3.2.1
 _ATTENTION_IMPLEMENTATIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 
+def note_methods(*classes: type) -> None:
+    """Note the methods of classes that the fast search computes itself, to detect those that users replace later."""
+    for cls in classes:
+        bases = [base for base in cls.__mro__ if base is GenerationMixin or "vanilla_transformer" in base.__module__]
+        defined = [(name, value) for base in bases for name, value in vars(base).items()]
+        names = {name for name, value in defined if isinstance(value, FunctionType)}
+        # the search runs within `generate`, and calls `before_step`
+        names = {"forward", *names} - {"generate", "before_step"}
+        _ORIGINAL_METHODS[cls] = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
+
+
+note_methods(
+    # also those that this module overrides and calls
+    GenerationMixin,
+    *(nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.ModuleList, Dropout, SinusoidalPositions),
+    *(LearnedPositions, VanillaTransformerAttention, VanillaTransformerDecoderLayer),
+)
+
+
 def _is_patched(module: nn.Module) -> bool:
-    """Return whether calling `module` runs code other than its class's `forward`."""
+    """Return whether calling `module` runs code other than the methods of its class."""
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     # transformers leaves its hooks on a model that has once returned attentions; they do nothing unless requested.
     # Its hook for noise on the embeddings (NEFTune) does nothing in evaluation mode.
     ignored = ("transformers.utils.output_capturing", "transformers.integrations.neftune")
     harmless = all(getattr(hook, "__module__", None) in ignored for hook in hooks)
-    # not `hasattr`, which takes several times as long for an attribute that a module lacks
-    return not harmless or not vars(module).keys().isdisjoint(("_hf_hook", "forward"))
+    # PEFT, for example, sets a method of the class on the object itself, and leaves it there
+    methods = _ORIGINAL_METHODS.get(type(module), {"forward": None})
+    own = vars(module).keys() & methods.keys()
+    replaced = any(getattr(vars(module)[name], "__func__", None) is not methods[name] for name in own)
+    return not harmless or replaced or "_hf_hook" in vars(module)
 
 
 def can_decode_incrementally(model: Any) -> bool:
     """Return whether `IncrementalDecoder` computes the same as the decoder's `forward`, which it never calls.
 
-    It does not for adapters, quantised or offloaded weights, subclasses, hooks, and custom attention functions.
+    It does not for adapters, quantised or offloaded weights, subclasses, hooks, replaced methods, ensembles, exports,
+    and custom attention functions.
     """
+    if type(model) not in _ORIGINAL_METHODS:
+        return False
     decoder = model.model.decoder
-    modules = [module for module in (*decoder.modules(), model.lm_head) if module is not decoder]
     # `IncrementalDecoder` calls it; all activations of transformers are element-wise
     activation = type(ACT2FN[model.config.activation_function])
+    kinds = {*map(type, (model.model, *decoder.modules(), model.lm_head))} - {activation}
     return (
         not any(module.training for module in model.modules())
         and model.config._attn_implementation in _ATTENTION_IMPLEMENTATIONS
         and type(decoder.embed_tokens) is nn.Embedding
         and type(model.lm_head) is nn.Linear
-        and all(type(module) in _PLAIN_MODULES or type(module) is activation for module in modules)
-        and all(module.forward is forward for module, forward in _ORIGINAL_FORWARDS.items())
+        and kinds <= _ORIGINAL_METHODS.keys()
+        and all(getattr(cls, name) is value for cls, own in _ORIGINAL_METHODS.items() for name, value in own.items())
         and all(type(weight) is nn.Parameter and not weight.is_meta for weight in model.parameters())
         and not any(map(_is_patched, model.modules()))
         and not (_global_forward_hooks or _global_forward_pre_hooks)
@@ -182,7 +205,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     @property
     def is_thread_safe(self) -> bool:
         """Whether several threads may call `generate` at the same time, which is unknown of transformers' loops."""
-        return False
+        model: Any = self
+        return model.device.type == "cpu" and can_decode_incrementally(model)
 
     def generate(
         self,

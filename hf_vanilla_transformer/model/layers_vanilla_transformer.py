@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, create_bidirectional_mask
@@ -32,29 +31,6 @@ def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id:
     shifted[:, 0] = decoder_start_token_id
     # -100 is no row of the embedding matrix
     return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
-
-
-def init_weights(module: nn.Module, config: VanillaTransformerConfig):
-    """Initialise a module from N(0, initializer_range^2) if set, else as tensor2tensor does.
-
-    The paper does not describe its initialisation.
-    """
-    std = config.initializer_range
-    if isinstance(module, nn.Linear):
-        if std is None:
-            init.xavier_uniform_(module.weight)
-        else:
-            init.normal_(module.weight, mean=0.0, std=std)
-        if module.bias is not None:
-            init.zeros_(module.bias)
-    elif isinstance(module, nn.Embedding):
-        # so that the embeddings, times sqrt(d_model), have unit variance (section 3.4)
-        init.normal_(module.weight, mean=0.0, std=std or config.d_model**-0.5)
-    elif isinstance(module, nn.LayerNorm):
-        init.ones_(module.weight)
-        init.zeros_(module.bias)
-    elif isinstance(module, SinusoidalPositions):
-        module.fill()
 
 
 def sinusoids(num_positions: int, d_model: int) -> torch.Tensor:

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from operator import length_hint
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -30,7 +29,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .cache_vanilla_transformer import CACHE, accept_past_key_values
 from .configuration_vanilla_transformer import IGNORED_LABEL, VanillaTransformerConfig
-from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, can_decode_incrementally
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, note_methods
 from .layers_vanilla_transformer import (
     Dropout,
     LearnedPositions,
@@ -39,7 +38,6 @@ from .layers_vanilla_transformer import (
     VanillaTransformerDecoderLayer,
     VanillaTransformerEncoderLayer,
     cast_once,
-    init_weights,
     mask_config,
     next_positions,
     padding_mask,
@@ -166,7 +164,22 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
-        init_weights(module, self.config)
+        """Initialise a module from N(0, initializer_range^2) if set, as transformers does, else as tensor2tensor does.
+
+        The paper does not describe its initialisation.
+        """
+        is_given = self.config.initializer_range is not None
+        if isinstance(module, SinusoidalPositions):
+            module.fill()
+        elif isinstance(module, nn.Linear) and not is_given:
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding) and not is_given:
+            # so that the embeddings, times sqrt(d_model), have unit variance (section 3.4)
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+        else:
+            super()._init_weights(module)
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
@@ -457,30 +470,6 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         self.generation_config.use_cache = True
         self.post_init()
 
-    @property
-    def _is_original(self) -> bool:
-        """Whether the methods of a search are those of this module: subclasses and users may replace them."""
-        parts = (self, self.model, self.model.decoder)
-        if tuple(map(type, parts)) != _SEARCHED_CLASSES[: len(parts)]:
-            return False
-        for cls, methods in _ORIGINAL_METHODS.items():
-            if any(getattr(cls, name) is not method for name, method in methods.items()):
-                return False
-        for part in parts:
-            methods = _ORIGINAL_METHODS[type(part)]
-            # PEFT, for example, sets a method of the class on the object itself, and leaves it there
-            own = [name for name in vars(part) if name in methods]
-            if any(getattr(vars(part)[name], "__func__", None) is not methods[name] for name in own):
-                return False
-        return True
-
-    @property
-    def is_thread_safe(self) -> bool:
-        return self.device.type == "cpu" and self._is_original and can_decode_incrementally(self)
-
-    def _can_use_fast_search(self, *search) -> bool:
-        return self._is_original and super()._can_use_fast_search(*search)
-
     @torch.inference_mode()
     def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> torch.Tensor | None:
         """Return the attention weights with which the model reads sources and their translations.
@@ -574,26 +563,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
 
 
-# What the fast search computes without calling it, to detect replaced methods
-_SEARCHED_CLASSES = (
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerModel,
-    VanillaTransformerDecoder,
-    VanillaTransformerDecoderLayer,
-)
-
-
-def _searched_methods() -> dict[type, dict[str, Any]]:
-    """Return the methods of these classes, and of those of transformers and this package from which they inherit."""
-    bases = [base for cls in _SEARCHED_CLASSES for base in cls.__mro__]
-    bases = [base for base in bases if base is GenerationMixin or "vanilla_transformer" in base.__module__]
-    defined = [(name, value) for base in bases for name, value in vars(base).items()]
-    # the search runs within `generate`, and calls `before_step`
-    names = {name for name, value in defined if isinstance(value, FunctionType)} - {"generate", "before_step"}
-    return {base: {name: getattr(base, name) for name in names if hasattr(base, name)} for base in bases}
-
-
-_ORIGINAL_METHODS = _searched_methods()
+note_methods(VanillaTransformerForConditionalGeneration, VanillaTransformerModel, VanillaTransformerDecoder)
 
 
 __all__ = [

@@ -97,7 +97,7 @@ class CTranslate2Process:
     In the same process, its OpenMP threads and torch's would permanently slow each other down.
     """
 
-    training, device = False, torch.device("cpu")
+    device = torch.device("cpu")
 
     def __init__(self, folder: str, config: VanillaTransformerConfig, device: str = "cpu"):
         self.config = config
@@ -108,10 +108,6 @@ class CTranslate2Process:
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **settings: Any) -> torch.Tensor:
         inputs = {"input_ids": input_ids.tolist(), "attention_mask": attention_mask.tolist()}
         return torch.tensor(self.pool.submit(_run_export, inputs, settings).result())
-
-    def eval(self) -> None: ...
-
-    def train(self, mode: bool) -> None: ...
 
 
 def export_to_ctranslate2(

@@ -32,9 +32,9 @@ class Rates(NamedTuple):
 
     read: float
     train_tokenizer: float
-    clean: float
+    hash: float
     deduplicate: float
-    write: float
+    clean: float
     translate: float
     text_bytes: float
     token_bytes: float
@@ -59,29 +59,29 @@ def measure_preparation(text: str, languages: tuple[str, str], copies: int, fold
 
     def watch(step: str, total: int | None, finished: Iterator[int]) -> None:
         nonlocal last
-        if step == "Tokenising":
+        if step == "Hashing":
             seconds["tokenizer"] = time.perf_counter() - last
         start = time.perf_counter()
         for _ in finished:
             pass
         last = time.perf_counter()
         seconds[step] = last - start
-        for kind in ("text", "tokens", "digests"):
+        for kind in ("text", "digests"):
             files = (folder / WORK).glob(f"{kind}-*.[an]*")
             sizes[kind] = sum(file.stat().st_size for file in files)
 
-    preparation = Preparation(languages, 8000, cleaning=Cleaning(256, 4.0), shard_pairs=50_000)
+    preparation = Preparation(languages=languages, vocab_size=8000, cleaning=Cleaning(256, 4.0), shard_pairs=50_000)
     source = Source([TextFile(languages, f"{folder}-{copy}") for copy in range(copies)])
-    manifest = prepare(source, preparation, str(folder), runner=Runner(1), watch=watch)
+    manifest = prepare(source, preparation, str(folder), runner=Runner(workers=1), watch=watch)
     pairs = manifest["read"]
     return {
         "read": pairs / seconds["Reading"],
         "train_tokenizer": min(pairs, SAMPLE_PAIRS) / seconds["tokenizer"],
-        "clean": pairs / seconds["Tokenising"],
+        "hash": pairs / seconds["Hashing"],
         "deduplicate": pairs / seconds["Finding duplicates"],
-        "write": pairs / seconds["Writing"],
+        "clean": pairs / seconds["Tokenising"],
         "text_bytes": sizes["text"] / pairs,
-        "token_bytes": sizes["tokens"] / pairs,
+        "token_bytes": sum(file.stat().st_size for file in folder.glob("shard-*.arrow")) / pairs,
         "digest_bytes": sizes["digests"] / pairs,
         "prepare_mb": resident_memory(),
     }
@@ -102,11 +102,11 @@ def plan(rates: Rates, pairs: int, nodes: int, cores: int, disk_rate: float, fil
     workers = nodes * cores
     disk = {
         "read": rates.text_bytes * 3,  # the text is read as it is, about twice as large, and written compressed
-        "clean": rates.text_bytes + rates.token_bytes + rates.digest_bytes,
+        "hash": rates.text_bytes + rates.digest_bytes,
         "deduplicate": rates.digest_bytes,
-        "write": 2 * rates.token_bytes,
+        "clean": rates.text_bytes + rates.token_bytes,
     }
-    parallel = {"read": min(files, workers), "clean": workers, "write": workers}
+    parallel = {"read": min(files, workers), "hash": workers, "clean": workers}
     parallel["deduplicate"] = min(workers, max(1, pairs >> 22))
     steps = {step: pairs / getattr(rates, step) / count / 3600 for step, count in parallel.items()}
     steps |= {step: max(hours, pairs * disk[step] / disk_rate / 3600) for step, hours in steps.items()}
@@ -117,7 +117,7 @@ def plan(rates: Rates, pairs: int, nodes: int, cores: int, disk_rate: float, fil
         "prepare_hours": sum(steps.values()),
         "bottleneck": f"{bottleneck.replace('_', ' ')}{', the shared disk' if on_disk else ''}",
         "translate_hours": pairs / rates.translate / workers / 3600,
-        "disk_gb": pairs * (rates.text_bytes + 2 * rates.token_bytes + rates.digest_bytes) / 1e9,
+        "disk_gb": pairs * (rates.text_bytes + rates.token_bytes + rates.digest_bytes) / 1e9,
         "shards_gb": pairs * rates.token_bytes / 1e9,
         "translations_gb": pairs * rates.translation_bytes / 1e9,
         "shards": pairs // 100_000,
@@ -159,9 +159,9 @@ def main() -> None:
         folder = Path(temporary)
         measured = measure_preparation(args.text, languages, args.copies, folder / "prepared")
         source = [f"{args.text}.{languages[0]}"]
-        runners = {"one worker": Runner(1), "two workers": Runner(2)}
+        runners = {"one worker": Runner(workers=1), "two workers": Runner(workers=2)}
         if args.ray:
-            runners["Ray"] = Runner(2, ray=args.ray)
+            runners["Ray"] = Runner(ray=args.ray)
         speeds = {
             name: translation_rate(translation, source, folder / name, runner, args.lines_per_task)
             for name, runner in runners.items()

@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from sample_text import PAIRS, GivenRows, prepare_sample, rows
+from sample_text import LANGUAGES, PAIRS, GivenRows, prepare_sample, rows
 from small import model_flags
 from torch.utils.data import DataLoader
 
+from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.formats import DataError, read_translation_manifest
 from hf_vanilla_transformer.data.shards import ShardStream, load_shards
+from hf_vanilla_transformer.data.source import PreparedFolder, Tokenization
 from hf_vanilla_transformer.files import checksum
 
 SMALL = [*model_flags(num_encoder_layers=4, num_decoder_layers=4), "--max_tokens", "256"]
@@ -23,6 +25,11 @@ SMALL = [*model_flags(num_encoder_layers=4, num_decoder_layers=4), "--max_tokens
 def prepared(sample_folder, sample_tokenizer):
     """The sample text as a folder of shards, with 297 pairs."""
     return prepare_sample(sample_folder, sample_tokenizer)[0]
+
+
+@pytest.fixture
+def tokenization(sample_tokenizer) -> Tokenization:
+    return Tokenization(sample_tokenizer, VanillaTransformerConfig(), 200, print)
 
 
 def take(folder: Path, count: int, **settings) -> list[list[dict]]:
@@ -98,11 +105,11 @@ DAMAGES = {
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_shard_of_the_right_size_that_is_damaged_is_named(prepared, damage, streamed):
+def test_a_shard_of_the_right_size_that_is_damaged_is_named(prepared, tokenization, damage, streamed):
     change, message = DAMAGES[damage]
     change(prepared / "shard-00001.arrow")
     with pytest.raises(DataError, match=rf"shard-00001\.arrow is damaged: [^\n]*{message}"):
-        next(iter(ShardStream(str(prepared), 200))) if streamed else load_shards(str(prepared))
+        PreparedFolder(LANGUAGES, str(prepared), streamed=streamed).tokenize(tokenization, "train")
 
 
 def test_token_ids_beyond_the_vocabulary_are_refused(prepared, tmp_path, capsys):
@@ -233,12 +240,16 @@ def test_a_shard_lost_while_streaming_is_named(prepared, damage):
         list(itertools.islice(batches, 500))
 
 
-def test_a_stream_with_pairs_longer_than_max_tokens_is_rejected_at_construction(prepared):
+@pytest.mark.parametrize("streamed", [False, True])
+def test_pairs_longer_than_max_tokens_are_named_before_training(prepared, tokenization, streamed):
     shards = load_shards(str(prepared))
     longest = max(shards["source_length"][:] + shards["target_length"][:])
-    assert next(iter(ShardStream(str(prepared), longest)))
-    with pytest.raises(DataError, match=rf"up to {longest} tokens, which exceeds --max_tokens {longest - 1}"):
-        ShardStream(str(prepared), longest - 1)
+    folder = PreparedFolder(LANGUAGES, str(prepared), streamed=streamed)
+    tokenization.max_tokens = longest
+    assert folder.tokenize(tokenization, "train") is not None
+    tokenization.max_tokens = longest - 1
+    with pytest.raises(DataError, match=rf"up to {longest} tokens, more than {longest - 1}; raise --max_tokens, or"):
+        folder.tokenize(tokenization, "train")
 
 
 @pytest.mark.slow
@@ -246,7 +257,7 @@ def test_more_readers_than_pairs_per_shard_are_rejected(sample_folder, sample_to
     folder, _ = prepare_sample(sample_folder, sample_tokenizer, source=GivenRows(rows(PAIRS[:3])))
     assert next(iter(ShardStream(str(folder), 500, rank=2, world_size=3)))
     with pytest.raises(DataError, match="at most 3 pairs per shard, too few for 4 parallel readers"):
-        ShardStream(str(folder), 500, world_size=4)
+        ShardStream(str(folder), 500, world_size=4).sampler(500, 0, 1)
     run = trainer(train_dataset=ShardStream(str(folder), 500), dataloader_num_workers=4)
     with pytest.raises(DataError, match="lower --dataloader_num_workers"):
         run.get_train_dataloader()

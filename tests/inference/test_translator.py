@@ -169,18 +169,12 @@ def test_model_can_be_trained_after_the_position_table_grew_in_inference_mode(sm
 
 def test_long_sentence_does_not_change_the_batches_of_the_others(tokenizer):
     class Recorder:
-        training, device = False, torch.device("cpu")
+        device = torch.device("cpu")
         config = SimpleNamespace(pad_token_id=0)
         generation_config = SimpleNamespace(num_beams=4)
 
         def __init__(self):
             self.shapes = []
-
-        def eval(self):
-            return self
-
-        def train(self, mode):
-            return self
 
         def generate(self, input_ids, attention_mask, num_return_sequences):
             self.shapes.append(tuple(input_ids.shape))

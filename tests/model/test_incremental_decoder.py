@@ -8,8 +8,8 @@ from peft import LoraConfig, get_peft_model
 from search_models import MODELS
 from torch import nn
 
-from hf_vanilla_transformer.model import incremental_decoder_vanilla_transformer as incremental_decoder
-from hf_vanilla_transformer.model.incremental_decoder_vanilla_transformer import IncrementalDecoder, PackedLinear
+from hf_vanilla_transformer.model import fast_search_vanilla_transformer as fast_search
+from hf_vanilla_transformer.model.fast_search_vanilla_transformer import IncrementalDecoder, PackedLinear
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -53,7 +53,7 @@ def packings(monkeypatch) -> list:
     """A list that collects the arguments of each packing, also of small layers."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this build of torch has no oneDNN")
-    monkeypatch.setattr(incremental_decoder, "MIN_PACKED_ELEMENTS", 0)
+    monkeypatch.setattr(fast_search, "MIN_PACKED_ELEMENTS", 0)
     seen = []
     reorder = torch.ops.mkldnn._reorder_linear_weight
     monkeypatch.setattr(
@@ -123,13 +123,13 @@ def test_packed_weights_are_used_until_the_weights_change(small_model, sources, 
 
 def test_packed_weights_are_freed_with_their_model(small_model, sources, packings):
     gc.collect()
-    before = len(incremental_decoder._packed)
+    before = len(fast_search._packed)
     model = small_model()
     model.generate(**sources, num_beams=2, max_new_tokens=2)
-    assert len(incremental_decoder._packed) > before
+    assert len(fast_search._packed) > before
     del model
     gc.collect()
-    assert len(incremental_decoder._packed) == before
+    assert len(fast_search._packed) == before
 
 
 def test_a_single_beam_attends_in_float32_but_not_under_autocast(small_model, sources):

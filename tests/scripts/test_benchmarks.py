@@ -186,7 +186,7 @@ def test_scale_measures_rates_and_computes_tables(tmp_path):
     output = run_script("benchmarks/scale.py", *flags)
     assert output.returncode == 0, output.stderr[-2000:]
     rates = json.loads(output.stdout.partition("\n\n")[0])
-    assert min(rates[name] for name in ("read", "clean", "deduplicate", "write", "translate")) > 0
+    assert min(rates[name] for name in ("read", "hash", "deduplicate", "clean", "translate")) > 0
     assert rates["two workers / one worker"] > 0
     assert output.stdout.count("\n| 1,000,000,000 |") == 4
 

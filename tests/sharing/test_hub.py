@@ -76,7 +76,6 @@ def test_saved_folder_contains_all_modules_of_the_model_code(saved):
         "configuration",
         "errors",
         "layers",
-        "incremental_decoder",
         "fast_search",
         "generation",
         "loss",

@@ -37,8 +37,8 @@ class GivenRows(Text):
     def __iter__(self) -> Iterator[dict[str, str]]:
         return iter(self._given)
 
-    def identity(self) -> None:
-        return None
+    def identity(self) -> list:
+        return []
 
 
 def prepare_text(source: Text, folder: Path, tokenizer=None, share=(0, 1), watch=None, **settings) -> dict:
@@ -52,9 +52,8 @@ def prepare_text(source: Text, folder: Path, tokenizer=None, share=(0, 1), watch
     from hf_vanilla_transformer.plugins.corpus.runner import Runner
 
     watched = {"watch": watch} if watch else {}
-    return prepare(
-        source, Preparation(LANGUAGES, **settings), str(folder), tokenizer, Runner(1, share=share), **watched
-    )
+    runner = Runner(workers=1, task=share[0], tasks=share[1])
+    return prepare(source, Preparation(languages=LANGUAGES, **settings), str(folder), tokenizer, runner, **watched)
 
 
 def prepare_sample(folder: Path, tokenizer, name: str = "prepared", **settings) -> tuple[Path, dict]:

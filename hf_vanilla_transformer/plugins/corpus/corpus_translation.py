@@ -23,8 +23,9 @@ from ...inference.exports import identify
 from ...inference.translator import Hypothesis, Translation, Translator
 from ...loading import load_config
 from ...version import __version__
-from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
-from .spans import Span, check_language, cut, read_span
+from .job_folder import JobFolder, is_complete, write_json
+from .runner import SHARED_DISK_DELAY, Runner, wait_for
+from .spans import Span, check_start, cut, read_span
 
 _MAX_PROBLEMS = 5  # messages on unusable lines that are kept per task
 _NOTES = "tasks"
@@ -140,13 +141,13 @@ class _Writer(NamedTuple):
         file = task.span.file
         sentences, problems = read_span(task.span, self.translation.languages[0])
         translations = self.translation.run(sentences, task.number, self.folder)
-        for i, found in enumerate(translations):
-            if found.problem:
-                problems.append(f"{file}, line {task.span.first + i}: {found.problem}.")
+        for number, translation in enumerate(translations, task.span.first):
+            if translation.problem:
+                problems.append(f"{file}, line {number}: {translation.problem}.")
         part = self.part(task.number)
         with replacing(part, shared=True) as unfinished, unfinished.open("w", encoding="utf-8", newline="") as output:
-            for sentence, found in zip(sentences, translations, strict=True):
-                output.writelines(self.translation.lines(sentence, found))
+            for sentence, translation in zip(sentences, translations, strict=True):
+                output.writelines(self.translation.lines(sentence, translation))
         # without folders, because the manifest may be shared
         examples = [problem.replace(file, Path(file).name) for problem in problems[:_MAX_PROBLEMS]]
         note = {"bytes": part.stat().st_size, "unusable_lines": len(problems), "problems": examples}
@@ -183,9 +184,12 @@ class CorpusJob:
         # the model may have changed
         _load.cache_clear()
         if manifest is None:
-            for file in files:
-                check_language(file, translation.languages[0])
-            spans = [(i, *span[1:]) for i, file in enumerate(files) for span in cut(file, shard_lines)]
+            spans: list[tuple[int, ...]] = []
+            for i, file in enumerate(files):
+                of_file = cut(file, shard_lines)
+                for first in of_file[:1]:
+                    check_start(first, translation.languages[0])
+                spans += [(i, *span[1:]) for span in of_file]
             if not spans:
                 raise DataError(f"There are no lines in {', '.join(files)}.")
             manifest = self._folder.start(settings, models=names, spans=spans)

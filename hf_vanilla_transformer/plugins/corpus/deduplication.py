@@ -1,10 +1,9 @@
-"""Find duplicates in a corpus of any size, exactly and in bounded memory.
+"""Find duplicates in a corpus of any size, in bounded memory, by the digests of its pairs (`cleaning.pair_digest`).
 
-Every pair has a digest of 128 bits. The digests of each piece of the corpus are written in sorted order, so that those
-in one of several equal ranges of digests are consecutive; all pieces' digests in a range fit into memory.
+The digests of each piece of the corpus are written in sorted order, so that those in one of several equal ranges of
+digests are consecutive; all pieces' digests in a range fit into memory.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,26 +14,18 @@ import numpy as np
 from ...data.formats import DataError
 from ...files import replacing
 
-PAIRS_PER_RANGE = 1 << 22  # 4 million pairs, for which `find_duplicates` needs about 300 MB
-_DIGEST = np.dtype([("high", "u8"), ("low", "u8"), ("row", "u4")], align=True)  # searched without being copied
+PAIRS_PER_RANGE = 1 << 22  # 4 million pairs, for which `find_duplicates` needs less than 300 MB
+_DIGEST = np.dtype([("digest", "i8"), ("row", "u4")], align=True)  # searched without being copied
 _PLACE = np.dtype([("piece", "u4"), ("row", "u4")], align=True)
 
 
-def digest(source: str, target: str) -> bytes:
-    """Return the 16 bytes by which equal pairs are found."""
-    # with the length, because the text itself may contain a NUL
-    return hashlib.blake2b(f"{len(source)}\0{source}\0{target}".encode(), digest_size=16).digest()
-
-
-def write_digests(file: Path, digests: Sequence[bytes]) -> None:
+def write_digests(file: Path, digests: Sequence[int]) -> None:
     """Write the digests of a piece, one per row."""
-    halves = np.frombuffer(b"".join(digests), "u8").reshape(-1, 2)
-    records = np.zeros(len(halves), _DIGEST)
-    records["high"] = halves[:, 0]
-    records["low"] = halves[:, 1]
-    records["row"] = np.arange(len(halves))
+    records = np.zeros(len(digests), _DIGEST)
+    records["digest"] = digests
+    records["row"] = np.arange(len(digests))
     # stable: equal digests stay in row order
-    _save(file, records[np.lexsort((records["low"], records["high"]))])
+    _save(file, records[np.argsort(records["digest"], kind="stable")])
 
 
 def number_of_ranges(pairs: int) -> int:
@@ -67,24 +58,25 @@ def find_duplicates(files: Iterable[Path], index: int, ranges: int, output: Path
         The number of digests in the range.
     """
     width = (1 << 64) // ranges
-    bounds = np.array([index * width, (index + 1) * width - 1], "u8")
+    first = index * width - (1 << 63)
+    bounds = np.array([first, first + width - 1], "i8")
     records = []
     pieces = []
     for piece, file in enumerate(files):
         # mapped, so that only the pages of this range are read
         digests = _load(file, _DIGEST)
-        start = np.searchsorted(digests["high"], bounds[0], side="left")
-        end = np.searchsorted(digests["high"], bounds[1], side="right")
+        start = np.searchsorted(digests["digest"], bounds[0], side="left")
+        end = np.searchsorted(digests["digest"], bounds[1], side="right")
         records.append(np.array(digests[start:end]))
         pieces.append(np.full(end - start, piece, "u4"))
 
     found = np.concatenate(records) if records else np.zeros(0, _DIGEST)
     # stable: equal digests stay in the order of pieces and rows
-    order = np.lexsort((found["low"], found["high"]))
+    order = np.argsort(found["digest"], kind="stable")
     found = found[order]
     # every digest that equals the one before it; the first of equal ones stays
     repeated = np.zeros(len(found), bool)
-    repeated[1:] = (found["high"][1:] == found["high"][:-1]) & (found["low"][1:] == found["low"][:-1])
+    repeated[1:] = found["digest"][1:] == found["digest"][:-1]
 
     places = np.zeros(int(repeated.sum()), _PLACE)
     places["piece"] = np.concatenate([*pieces, np.zeros(0, "u4")])[order][repeated]

@@ -1,4 +1,4 @@
-"""The tasks that turn text into shards: read it into pieces, clean these, find duplicates, and write the shards."""
+"""The tasks that turn text into shards: read it into pieces, find duplicates, and clean the pieces into shards."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from transformers import PreTrainedTokenizerBase
 
-from ...data.cleaning import DROP_REASONS, Cleaning, clean_batch, portions
-from ...data.formats import DataError, Row
+from ...data.cleaning import DROP_REASONS, Cleaning, clean_batch, pair_digest, portions
+from ...data.formats import NOT_LINES, DataError, Row, ending_of, identify, read_lines
 from ...data.shards import SCHEMA as SHARD_SCHEMA
 from ...data.shards import read_manifest
-from ...data.source import Source, text_to_exclude
+from ...data.source import Source, TextFile
+from ...data.text_flags import VocabularyFlags
 from ...files import checksum, replacing
 from ...loading import load_tokenizer
-from .deduplication import digest, duplicates_of, find_duplicates, write_digests
-from .runner import damaged, read_note, write_json
+from .deduplication import duplicates_of, find_duplicates, write_digests
+from .job_folder import damaged, read_note, write_json
 
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 ROWS_PER_BATCH = 5000  # tokenised at a time, and written as one record batch, fewer of very long texts
@@ -30,19 +30,18 @@ CHARACTERS_PER_BATCH = 1 << 26
 WORK = "prepare-work"  # subfolder of temporary files, removed at the end
 
 
-@dataclass(frozen=True)
-class Preparation:
+@dataclass(kw_only=True)
+class Preparation(VocabularyFlags):
     """Settings that decide what the shards of a text contain.
+
+    Those of the vocabulary hold if a tokenizer is trained (on the first `SAMPLE_PAIRS` pairs).
 
     Args:
         languages: source and target language, named as in the text.
-        vocab_size: size of the tokenizer, if one is trained (on the first `SAMPLE_PAIRS` pairs).
         max_tokens: maximum number of tokens in either side of a batch; pairs with a longer sentence are dropped.
         cleaning: further limits for pairs; if None, only unusable pairs and those in `exclude` are dropped.
         shard_pairs: number of pairs read per shard.
-        tokenizer_model, normalization: kind of tokenizer, as for `train_tokenizer`.
-        exclude: paths as for `text_to_exclude`; a pair with one of their sentences on either side is dropped.
-        bpe_codes: file of merges, as `codes` for `train_tokenizer`.
+        exclude: paths as for `read_excluded`; a pair with one of their sentences on either side is dropped.
     """
 
     languages: tuple[str, str]
@@ -50,10 +49,7 @@ class Preparation:
     max_tokens: int = 25_000
     cleaning: Cleaning | None = None
     shard_pairs: int = 100_000
-    tokenizer_model: str = "bpe"
-    normalization: str = "none"
     exclude: tuple[str, ...] = ()
-    bpe_codes: str | None = None
 
 
 class Piece(NamedTuple):
@@ -94,7 +90,7 @@ class PieceTasks(NamedTuple):
         number, source = numbered
         iterator = iter(source)
         counts: list[int] = []
-        # compressed, because it is read only once; shards are not, so that training can map them into memory
+        # compressed, because it is read from start to end; shards are not, so that training can map them into memory
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         for first in iterator:
             piece = chain([first], islice(iterator, self.preparation.shard_pairs - 1))
@@ -103,7 +99,7 @@ class PieceTasks(NamedTuple):
                 for rows in portions(piece, _characters, CHARACTERS_PER_BATCH, ROWS_PER_BATCH):
                     writer.write_batch(pa.RecordBatch.from_pylist(rows, _TEXT))
                     counts[-1] += len(rows)
-        known = read_manifest(self.folder)["settings"]["files"]
+        known = read_manifest(self.folder)["settings"]["text"]
         local = [part for part in source.parts if not part.needs_network]
         if not all(content in known for part in local for content in part.identity()):
             raise DataError(f"{source.name} has changed while it was read; prepare it in a new folder.")
@@ -117,43 +113,38 @@ class PieceTasks(NamedTuple):
         Raises:
             DataError: If the note of a source is damaged.
         """
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for source in range(sources):
             note = self.file("source", source, ending="json")
             for index, pairs in enumerate(read_note(note, {"pairs": [int]})["pairs"]):
                 if not 0 < pairs <= self.preparation.shard_pairs:
                     raise damaged(note)
-                found.append(Piece(len(found), source, index, pairs))
-        return found
+                pieces.append(Piece(len(pieces), source, index, pairs))
+        return pieces
+
+    def batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Yield the text of a piece, in the columns "source" and "target".
+
+        Raises:
+            DataError: If its file is damaged.
+        """
+        file = self.file("text", piece.source, piece.part)
+        try:
+            with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
+                yield from batches
+        except pa.ArrowException as error:
+            raise DataError(f"{file} is damaged ({error}); start the job again in a new folder.") from None
 
     def text(self, pieces: Iterable[Piece]) -> Iterator[str]:
         """Yield the source and the target of each pair of pieces."""
-        for piece in pieces:
-            for batch in _arrow_batches(self.file("text", piece.source, piece.part)):
-                for row in batch.to_pylist():
-                    yield from row.values()
+        for batch in chain.from_iterable(map(self.batches, pieces)):
+            for row in batch.to_pylist():
+                yield from row.values()
 
-    def clean(self, piece: Piece) -> int:
-        """Tokenise a piece, drop what cleaning drops, and write the tokens and digests of the rest."""
-        tokenizer = tokenizer_of(self.folder)
-        drops = Counter[str]()
-        digests = []
-        excluded = load_excluded(self.preparation.exclude, self.preparation.languages)
-        with _arrow_writer(self.file("tokens", piece.number), SHARD_SCHEMA) as writer:
-            for batch in _arrow_batches(self.file("text", piece.source, piece.part)):
-                texts = batch.to_pydict()
-                tokens = clean_batch(
-                    texts, tokenizer, self.preparation.max_tokens, self.preparation.cleaning, excluded
-                )
-                drops.update(DROP_REASONS[drop] for drop in tokens["drop"] if drop >= 0)
-                kept = [i for i, drop in enumerate(tokens["drop"]) if drop < 0]
-                if self.preparation.cleaning:
-                    digests += [digest(texts["source"][i], texts["target"][i]) for i in kept]
-                columns = [pa.array([tokens[column.name][i] for i in kept], column.type) for column in SHARD_SCHEMA]
-                writer.write_batch(pa.record_batch(columns, schema=SHARD_SCHEMA))
-        if self.preparation.cleaning:
-            write_digests(self.file("digests", piece.number, ending="npy"), digests)
-        write_json(self.file("tokens", piece.number, ending="json"), {"drops": dict(drops)})
+    def write_digests(self, piece: Piece) -> int:
+        """Write the digests of a piece, by which duplicates are found."""
+        digests = [pair_digest(**row) for batch in self.batches(piece) for row in batch.to_pylist()]
+        write_digests(self.file("digests", piece.number, ending="npy"), digests)
         return piece.pairs
 
     def find_duplicates(self, task: tuple[int, int, int]) -> int:
@@ -163,31 +154,37 @@ class PieceTasks(NamedTuple):
         return find_duplicates(files, index, ranges, self.file("duplicates", index, ending="npy"))
 
     def write(self, task: tuple[Piece, int]) -> int:
-        """Write the shard of a piece without duplicates, and its counts; a task is the piece and number of ranges."""
+        """Tokenise a piece, and write what cleaning keeps and is no duplicate as its shard, with the counts.
+
+        Args:
+            task: the piece, and the number of ranges in which duplicates were found.
+        """
         piece, ranges = task
-        files = (self.file("duplicates", index, ending="npy") for index in range(ranges))
-        duplicates = duplicates_of(files, piece.number)
-        drops = Counter[str](
-            read_note(self.file("tokens", piece.number, ending="json"), {"drops": {str: int}})["drops"]
-        )
-        if len(duplicates):
-            drops["duplicate"] = len(duplicates)
+        settings = self.preparation
+        tokenizer = tokenizer_of(self.folder)
+        excluded = load_excluded(settings.exclude, settings.languages)
+        duplicates = duplicates_of([self.file("duplicates", i, ending="npy") for i in range(ranges)], piece.number)
         shard = self.shard(piece)
         counts = Counter[str](read=piece.pairs)
+        drops = Counter[str]()
         start = 0
         with _arrow_writer(shard, SHARD_SCHEMA) as writer:
-            for batch in _arrow_batches(self.file("tokens", piece.number)):
-                kept = np.ones(batch.num_rows, bool)
-                # duplicates are numbered within the piece, not within the batch
-                here = duplicates[(duplicates >= start) & (duplicates < start + batch.num_rows)]
-                kept[here.astype(np.int64) - start] = False
+            for batch in self.batches(piece):
+                rows = clean_batch(batch.to_pydict(), tokenizer, settings.max_tokens, settings.cleaning, excluded)
+                reasons = np.array(rows["drop"])
+                # equal pairs have the same other reason, if any
+                repeated = np.isin(np.arange(start, start + batch.num_rows), duplicates) & (reasons < 0)
+                reasons[repeated] = DROP_REASONS.index("duplicate")
                 start += batch.num_rows
-                kept_batch = batch.filter(pa.array(kept))
-                writer.write_batch(kept_batch)
-                counts["pairs"] += kept_batch.num_rows
+                drops.update(DROP_REASONS[reason] for reason in reasons[reasons >= 0])
+                kept = np.flatnonzero(reasons < 0).tolist()
+                columns = [pa.array([rows[column.name][i] for i in kept], column.type) for column in SHARD_SCHEMA]
+                writer.write_batch(pa.record_batch(columns, schema=SHARD_SCHEMA))
+                counts["pairs"] += len(kept)
                 for side in ("source", "target"):
-                    counts[f"{side}_tokens"] += pc.sum(kept_batch[f"{side}_length"]).as_py() or 0
-        entry = {**counts, "drops": dict(drops), "bytes": shard.stat().st_size, "blake2b": checksum(shard)}
+                    counts[f"{side}_tokens"] += sum(rows[f"{side}_length"][i] for i in kept)
+        ordered = {reason: drops[reason] for reason in DROP_REASONS if drops[reason]}
+        entry = {**counts, "drops": ordered, "bytes": shard.stat().st_size, "blake2b": checksum(shard)}
         write_json(shard.with_suffix(".json"), entry)
         return piece.pairs
 
@@ -202,6 +199,14 @@ def tokenizer_of(folder: Path) -> PreTrainedTokenizerBase:
     return load_tokenizer(str(folder))
 
 
+def read_excluded(path: str, languages: tuple[str, str]) -> tuple[list, Iterator[str]]:
+    """Return the identity of a file of sentences in either language, or of parallel text, and its sentences."""
+    if Path(path).is_file() and ending_of(path).lower() not in NOT_LINES:
+        return [[identify(path)]], read_lines(path)
+    text = TextFile(languages, path)
+    return text.identity(), chain.from_iterable(row.values() for row in text)
+
+
 @lru_cache(1)
 def load_excluded(paths: tuple[str, ...], languages: tuple[str, str]) -> frozenset[str]:
     """Return the sentences to exclude, without white space around them.
@@ -211,7 +216,8 @@ def load_excluded(paths: tuple[str, ...], languages: tuple[str, str]) -> frozens
     """
     excluded: set[str] = set()
     for path in paths:
-        sentences = {text.strip() for row in text_to_exclude(path, languages) for text in row.values()} - {""}
+        _, texts = read_excluded(path, languages)
+        sentences = set(map(str.strip, texts)) - {""}
         if not sentences:
             raise DataError(f"{path} contains no sentences to exclude.")
         excluded |= sentences
@@ -229,11 +235,3 @@ def _arrow_writer(
         pa.ipc.new_stream(sink, schema, options=options) as writer,
     ):
         yield writer
-
-
-def _arrow_batches(file: Path) -> Iterator[pa.RecordBatch]:
-    try:
-        with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as batches:
-            yield from batches
-    except pa.ArrowException as error:
-        raise DataError(f"{file} is damaged ({error}); start the job again in a new folder.") from None

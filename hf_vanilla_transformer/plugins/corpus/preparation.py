@@ -1,7 +1,8 @@
 """Prepare text larger than memory for training, once: clean and tokenise it into shards, by tasks that run anywhere.
 
-A preparation has five steps: read the text into pieces, train a tokenizer, clean the pieces, find the duplicates, and
-write the shards. The folder `prepare-work`, for what one step leaves to the next, is removed at the end.
+A preparation has five steps: read the text into pieces, train a tokenizer, write a digest of each pair, find the
+duplicates by these, and clean and tokenise the pieces into shards. The folder `prepare-work`, for what one step leaves
+to the next, is removed at the end.
 """
 
 import json
@@ -9,7 +10,6 @@ import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -21,12 +21,15 @@ from ...data.cleaning import all_dropped
 from ...data.formats import DataError, check_languages, identify
 from ...data.shards import MANIFEST, read_manifest
 from ...data.source import VERSION as SOURCE_VERSION
-from ...data.source import Source, Text, text_to_exclude
+from ...data.source import Source, Text
+from ...data.text_flags import VocabularyFlags
 from ...data.tokenizer import fingerprint, save_tokenizer, train_tokenizer
 from ...files import JsonObject, read_json
+from ...flags import values_of
 from .deduplication import number_of_ranges
-from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, tokenizer_of
-from .runner import SHARED_DISK_DELAY, JobFolder, Runner, is_complete, wait_for, write_json
+from .job_folder import JobFolder, is_complete, write_json
+from .pieces import WORK, Piece, PieceTasks, Preparation, load_excluded, read_excluded, tokenizer_of
+from .runner import SHARED_DISK_DELAY, Runner, wait_for
 
 SAMPLE_PAIRS = 1_000_000  # number of pairs on which a tokenizer is trained
 VERSION = SOURCE_VERSION + cleaning.VERSION  # version of the code that reads and cleans text
@@ -67,7 +70,7 @@ def prepare(
     check_languages(preparation.languages)
     job = JobFolder(Path(output_dir).resolve(), MANIFEST, WORK, read_manifest)
     settings = _settings(source, preparation, tokenizer)
-    manifest = job.resume(settings, partial(_recorded_settings, settings))
+    manifest = job.resume(settings)
     if manifest is not None and manifest["whole"]:
         # which may have been interrupted
         _clean_up(job)
@@ -179,25 +182,26 @@ class _Steps:
             raise _WaitsForOthersError
 
     def write(self, pieces: list[Piece]) -> dict[str, JsonObject]:
-        """Clean the pieces, find duplicates and write the shards; return the counts of the shards by name."""
+        """Find duplicates and write the shards; return the counts of the shards by name."""
         tasks = self.tasks
-        pairs = sum(piece.pairs for piece in pieces)
+        ranges = 0
+        if tasks.preparation.cleaning:
+            ranges = number_of_ranges(sum(piece.pairs for piece in pieces))
+            self.run(
+                "Hashing",
+                tasks.write_digests,
+                pieces,
+                lambda piece: tasks.file("digests", piece.number, ending="npy").is_file(),
+                lambda piece: piece.pairs,
+            )
+            self.run(
+                "Finding duplicates",
+                tasks.find_duplicates,
+                [(i, ranges, len(pieces)) for i in range(ranges)],
+                lambda task: tasks.file("duplicates", task[0], ending="npy").is_file(),
+            )
         self.run(
             "Tokenising",
-            tasks.clean,
-            pieces,
-            lambda piece: tasks.file("tokens", piece.number, ending="json").is_file(),
-            lambda piece: piece.pairs,
-        )
-        ranges = number_of_ranges(pairs) if tasks.preparation.cleaning else 0
-        self.run(
-            "Finding duplicates",
-            tasks.find_duplicates,
-            [(i, ranges, len(pieces)) for i in range(ranges)],
-            lambda task: tasks.file("duplicates", task[0], ending="npy").is_file(),
-        )
-        self.run(
-            "Writing",
             tasks.write,
             [(piece, ranges) for piece in pieces],
             lambda task: is_complete(tasks.shard(task[0]), tasks.shard(task[0]).with_suffix(".json"), _COUNTS),
@@ -213,11 +217,10 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     settings = {
         "source_lang": preparation.languages[0],
         "target_lang": preparation.languages[1],
-        **_text(source, preparation),
+        "text": source.identity(),
+        "exclude": [read_excluded(path, preparation.languages)[0] for path in preparation.exclude],
         "tokenizer": tokenizer and fingerprint(tokenizer),
-        "vocab_size": None if tokenizer else preparation.vocab_size,
-        "tokenizer_model": None if tokenizer else preparation.tokenizer_model,
-        "normalization": None if tokenizer else preparation.normalization,
+        **{name: None if tokenizer else value for name, value in values_of(preparation, VocabularyFlags).items()},
         "bpe_codes": preparation.bpe_codes and identify(preparation.bpe_codes),
         "max_tokens": preparation.max_tokens,
         # only what is set, so that a new setting does not invalidate earlier folders
@@ -227,24 +230,6 @@ def _settings(source: Source, preparation: Preparation, tokenizer: PreTrainedTok
     }
     # as they come back from the manifest: a tuple becomes a list
     return json.loads(json.dumps(settings))
-
-
-def _text(source: Source, preparation: Preparation) -> JsonObject:
-    """Return the identity of the text among the settings: of that to prepare, and of that to exclude."""
-    known = [(part.needs_network, part.identity()) for part in source.parts]
-    excluded = [text_to_exclude(path, preparation.languages) for path in preparation.exclude]
-    return {
-        "files": [each for is_dataset, parts in known if not is_dataset for each in parts],
-        "dataset": next((parts for is_dataset, parts in known if is_dataset), None),
-        "exclude": [each for text in excluded for each in text.identity()],
-    }
-
-
-def _recorded_settings(settings: JsonObject, manifest: JsonObject) -> JsonObject:
-    """Return the settings of an earlier call, as far as they decide whether its folder is that of `settings`."""
-    recorded = manifest["settings"]
-    # a finished folder remains valid if the code changes
-    return {**recorded, "version": settings["version"]} if manifest["whole"] else recorded
 
 
 def _sum_counts(shards: Iterable[JsonObject]) -> JsonObject:

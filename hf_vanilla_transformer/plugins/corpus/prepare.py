@@ -10,7 +10,7 @@ from ...commands.console import say
 from ...data.text_flags import CleaningFlags, VocabularyFlags
 from ...errors import UserError
 from ...flags import option, positive, values_of
-from .runner_flags import RunnerFlags
+from .runner import Runner, RunnerFlags
 
 
 @dataclass(kw_only=True)
@@ -67,21 +67,18 @@ def run(args: PrepareArguments) -> None:
     from .pieces import Preparation
     from .preparation import prepare
 
-    runner = args.make_runner()
+    runner = Runner(**values_of(args, RunnerFlags))
     languages = (args.source_lang, args.target_lang)
     if args.filter_language:
         check_known(*languages)
     cleaning = Cleaning(args.max_sentence_tokens, args.max_length_ratio, languages if args.filter_language else None)
     preparation = Preparation(
-        languages,
-        args.vocab_size,
-        args.max_tokens,
-        cleaning if args.clean else None,
-        args.shard_pairs,
-        args.tokenizer_model,
-        args.normalization,
-        tuple(map(os.path.abspath, args.exclude)),
-        args.bpe_codes and os.path.abspath(args.bpe_codes),
+        **values_of(args, VocabularyFlags),
+        languages=languages,
+        max_tokens=args.max_tokens,
+        cleaning=cleaning if args.clean else None,
+        shard_pairs=args.shard_pairs,
+        exclude=tuple(map(os.path.abspath, args.exclude)),
     )
     source: Source = Source([TextFile(languages, os.path.abspath(file)) for file in args.files])
     if args.dataset_name:

@@ -4,30 +4,25 @@ A job is a list of independent, deterministic tasks. Each writes its files atomi
 task again after an interruption.
 """
 
-import json
 import os
-import shutil
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
-from operator import itemgetter
-from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from ...commands.console import UsageError
 from ...data.cores import available_cores
-from ...data.formats import DataError, matches
 from ...data.workers import end_with_parent
-from ...errors import UserError
-from ...files import UNFINISHED, JsonObject, check_folder, import_extra, read_json, write_whole
+from ...files import import_extra
+from ...flags import Flags, option, positive
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -36,23 +31,51 @@ RUN_AGAIN = "run the same command again to resume"
 SHARED_DISK_DELAY = 60.0  # seconds after which a network file system shows what another node has written
 
 
-@dataclass(frozen=True)
-class Runner:
-    """Where tasks run.
+@dataclass(kw_only=True)
+class RunnerFlags(Flags):
+    """Where the tasks of a corpus job run.
 
     Args:
-        workers: number of processes on this machine; by default one per GPU, or one per `threads` cores.
-        threads: threads per worker, of torch and of the other runtimes.
-        use_gpus: whether each worker gets a GPU of its own, if there are any.
-        ray: address of a Ray cluster that runs the tasks instead of this machine.
-        share: (i, n) to run only every n-th task, from index i on, as one of n elements of a job array.
+        workers: processes on this machine (default: one per GPU, or per --threads cores)
+        threads: threads per worker
+        ray: run on this Ray cluster instead, such as 10.0.0.1:6379 or auto (extra: cluster)
+        task: run every N-th task from task I on: element I of a job array
+        tasks: number of elements of the job array
     """
 
-    workers: int | None = None
-    threads: int = 1
+    workers: int | None = option(None, parse=positive)
+    threads: int = option(1, parse=positive)
+    ray: str | None = option(None, metavar="ADDRESS")
+    task: int | None = option(None, metavar="I")
+    tasks: int | None = option(None, parse=positive, metavar="N")
+
+
+@dataclass(kw_only=True)
+class Runner(RunnerFlags):
+    """Where tasks run, as the flags say.
+
+    Args:
+        use_gpus: whether each worker gets a GPU of its own, if there are any.
+
+    Raises:
+        UsageError: if the flags contradict each other.
+    """
+
     use_gpus: bool = False
-    ray: str | None = None
-    share: tuple[int, int] = (0, 1)
+
+    def __post_init__(self):
+        if self.ray and (self.workers or self.tasks):
+            raise UsageError("--ray cannot be combined with --workers, --task or --tasks.")
+        if (self.task is None) != (self.tasks is None):
+            raise UsageError("--task and --tasks belong together: --task I --tasks N, with I from 0 to N - 1.")
+        index, count = self.share
+        if not 0 <= index < count:
+            raise UsageError(f"--task must be from 0 to {count - 1} with --tasks {count}, got {index}.")
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """The index and the number of elements of the job array, of which each runs every n-th task."""
+        return self.task or 0, self.tasks or 1
 
     @cached_property
     def gpus(self) -> int:
@@ -215,114 +238,6 @@ def _check_address(address: str) -> None:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-class JobFolder(NamedTuple):
-    """The folder of a job, whose manifest has its settings and, once every task is done, its totals.
-
-    Args:
-        path: absolute path of the folder: new, empty, or of this job.
-        manifest: name of the manifest.
-        work: name of the subfolder in which tasks note what they have done.
-        read: returns the manifest of a folder, checked.
-    """
-
-    path: Path
-    manifest: str
-    work: str
-    read: Callable[[Path], JsonObject]
-
-    def resume(
-        self,
-        settings: JsonObject,
-        recorded: Callable[[JsonObject], JsonObject] = itemgetter("settings"),
-    ) -> JsonObject | None:
-        """Return the manifest of an earlier call for this job, or None if there was none.
-
-        Args:
-            settings: everything that determines the output, in types of JSON.
-            recorded: returns the settings of an earlier manifest.
-
-        Raises:
-            ValueError: if the folder contains anything else, or is a file; for the same job with different settings,
-                the message names these.
-        """
-        if not (self.path / self.manifest).is_file():
-            check_folder(self.path)
-            own = (self.work, self.manifest)
-            if self.path.is_dir() and not all(entry.name.startswith(own) for entry in self.path.iterdir()):
-                raise UserError(f"{self.path} is in use: choose a new or empty folder.")
-            return None
-        manifest = self.read(self.path)
-        earlier = recorded(manifest)
-        changed = [name for name, value in settings.items() if earlier.get(name) != value]
-        if changed:
-            raise UserError(
-                f'{self.path} contains the output of different text or settings ({", ".join(changed)}; "version" '
-                "identifies the code); choose another folder."
-            )
-        return manifest
-
-    def start(self, settings: JsonObject, **content: object) -> JsonObject:
-        """Write the manifest of a new job, with `content`, and return it."""
-        (self.path / self.work).mkdir(parents=True, exist_ok=True)
-        manifest = {"settings": settings, "whole": False, **content}
-        write_json(self.path / self.manifest, manifest)
-        return manifest
-
-    def finish(self, manifest: JsonObject, totals: JsonObject) -> JsonObject:
-        """Write and return the manifest with the totals of a job whose tasks are all done."""
-        manifest = {**manifest, "whole": True, **totals}
-        write_json(self.path / self.manifest, manifest)
-        self.remove_leftovers()
-        return manifest
-
-    def remove_leftovers(self) -> None:
-        """Remove what interrupted tasks have left."""
-        for left in self.path.rglob(f"*{UNFINISHED}"):
-            # another process may be removing them
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
-
-
-def is_complete(file: Path, note: Path, expected: JsonObject) -> bool:
-    """Return whether a task has written its file, whose size is recorded under "bytes" in a note written after it.
-
-    Args:
-        expected: what a note must have in addition, in the words of `formats.matches`; a damaged one is written again.
-    """
-    if not (note.is_file() and file.is_file()):
-        return False
-    with suppress(ValueError):
-        return read_note(note, {"bytes": int, **expected})["bytes"] == file.stat().st_size
-    return False
-
-
-def read_note(note: Path, expected: JsonObject) -> JsonObject:
-    """Return what a task has noted about its files.
-
-    Args:
-        expected: what a note must have, in the words of `formats.matches`.
-
-    Raises:
-        DataError: if it does not.
-    """
-    content = read_json(note)
-    if not matches(content, expected):
-        raise damaged(note)
-    return content
-
-
-def damaged(note: Path) -> DataError:
-    """Return the error for a note that cannot be true."""
-    return DataError(f"{note} is damaged; start the job again in a new folder.")
-
-
-def write_json(file: Path, content: JsonObject) -> None:
-    """Write a JSON file atomically, even if several processes write it at once."""
-    write_whole(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n", shared=True)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> bool:

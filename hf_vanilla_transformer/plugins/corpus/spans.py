@@ -27,6 +27,7 @@ from ...data.formats import (
 )
 
 _BLOCK = 1 << 20
+_LINES_CHECKED = 10  # before a job starts
 
 
 class Span(NamedTuple):
@@ -135,23 +136,15 @@ def read_span(span: Span, language: str) -> tuple[list[str], list[str]]:
     return sentences, problems
 
 
-def check_language(file: str, language: str) -> None:
-    """Check that JSON lines have text in a language, as far as the first object shows.
+def check_start(span: Span, language: str) -> None:
+    """Check that the first lines of a span have text in a language.
 
     Raises:
-        DataError: if it lacks the language.
+        DataError: as `read_span`, or if none of them is usable.
     """
-    if ending_of(file) != ".jsonl":
-        return
-    with open_text(file) as text:
-        for number, line in enumerate(_lines(text), start=1):
-            where = f"{file}, line {number}"
-            try:
-                row = json_object(where, decode_line(line, file, number))
-            except DataError:
-                continue  # blank or unusable
-            json_texts(where, row, (language,))
-            return
+    sentences, problems = read_span(span._replace(lines=min(span.lines, _LINES_CHECKED)), language)
+    if problems and not any(sentences):
+        raise DataError(problems[0])
 
 
 def _skip(text: BinaryIO, offset: int, compressed: bool) -> None:

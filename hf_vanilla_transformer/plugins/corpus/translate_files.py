@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 from ...commands.console import UsageError, say
 from ...commands.models import resolve_languages
 from ...commands.translate import TranslateFlags
-from ...flags import option, positive
+from ...flags import option, positive, values_of
 from ...inference.exports import find_format
-from .runner_flags import RunnerFlags
+from .runner import Runner, RunnerFlags
 
 if TYPE_CHECKING:
     from .corpus_translation import CorpusTranslation
@@ -47,7 +47,8 @@ def run(args: TranslateFilesArguments) -> None:
     from .corpus_translation import CorpusJob
     from .spans import find_files
 
-    runner = args.make_runner(use_gpus=args.backend == "torch" or find_format(args.backend).uses_gpus)
+    use_gpus = args.backend == "torch" or find_format(args.backend).uses_gpus
+    runner = Runner(**values_of(args, RunnerFlags), use_gpus=use_gpus)
     if args.scores and args.output_format == "txt":
         raise UsageError("--scores requires --output_format jsonl.")
     files = find_files(args.input_files)
@@ -83,17 +84,14 @@ def _translation(args: TranslateFilesArguments) -> "CorpusTranslation":
     # a worker searches with its own number of threads
     with use_threads(args.threads):
         translator = args.load(models, dtype or args.dtype)
-    if not translator.model.returns_scores and (args.scores or args.nbest > 1):
-        raise UsageError(f"--backend {args.backend} has neither --scores nor --nbest.")
     source_lang, target_lang = resolve_languages(translator, args)
     if not (source_lang and target_lang):
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
-    # checks the tag
-    translator.encode([""], source_lang, target_lang, args.tag)
-    beams = translator.num_hypotheses(args.search_beams)
-    if args.nbest > beams and not (args.do_sample and beams == 1):
-        # without beams, samples are independent
-        raise UsageError(f"--nbest {args.nbest} exceeds the beam size, {beams}: raise --num_beams.")
+    options = {**settings, "source_lang": source_lang, "target_lang": target_lang}
+    if args.split_sentences:
+        options["split_sentences"] = True
+    # one word, to know that the model has the tag, and as many hypotheses and scores
+    translator.translate(["a"], nbest=args.nbest, scores=args.scores, **options)
     return CorpusTranslation(
         models=tuple(models),
         backend=args.backend,
@@ -104,10 +102,5 @@ def _translation(args: TranslateFilesArguments) -> "CorpusTranslation":
         nbest=args.nbest,
         scores=args.scores,
         seed=args.seed if args.do_sample else None,
-        options={
-            **settings,
-            "source_lang": source_lang,
-            "target_lang": target_lang,
-            **({"split_sentences": True} if args.split_sentences else {}),
-        },
+        options=options,
     )

@@ -14,7 +14,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from ...errors import UserError
 from ...files import import_extra
 from ...inference.runtime import Format
-from ...loading import NEUTRAL, check_config, load_generation_config, load_tokenizer
+from ...loading import check_config, load_generation_config, load_tokenizer
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.generation_vanilla_transformer import (
     DEFAULT_LENGTH_PENALTY,
@@ -31,19 +31,12 @@ if TYPE_CHECKING:
 
 CONFIG_FOLDER = "vanilla_transformer"  # subfolder of an export with the original configuration of the model
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
-# Settings saved with a model that the search here follows
-_FOLLOWED = (
-    *("num_beams", "num_return_sequences", "length_penalty", "early_stopping", "renormalize_logits"),
-    *("max_length", "max_new_tokens", "min_length", "min_new_tokens"),
-    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
-    *("forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "bad_words_ids"),
-    *("no_repeat_ngram_size", "repetition_penalty", "do_sample", "temperature", "top_k", "top_p"),
+# Of the settings that `loading.check_search` allows, those that the search here cannot follow, always or in sampling
+_UNSUPPORTED = (
+    *("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "begin_suppress_tokens"),
+    *("exponential_decay_length_penalty", "max_time"),
 )
-_OF_SAMPLING = ("typical_p", "min_p", "epsilon_cutoff", "eta_cutoff", "top_h")
-_WITHOUT_EFFECT = (
-    *("use_cache", "disable_compile", "remove_invalid_values", "transformers_version", "return_dict_in_generate"),
-    *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
-)
+_UNSUPPORTED_IN_SAMPLING = ("typical_p", "min_p", "epsilon_cutoff", "eta_cutoff", "top_h")
 _USAGE = """`ctranslate2.Translator(THIS_FOLDER)` loads it directly. Its input must be tokenised with
 the tokenizer in it and end with `</s>`."""
 
@@ -70,10 +63,7 @@ class CTranslate2Model:
         ImportError: if CTranslate2 is not installed.
     """
 
-    training = False
     returns_scores = True
-    # it uses all cores by itself
-    is_thread_safe = False
     # the device of input and output ids
     device = torch.device("cpu")
 
@@ -92,12 +82,6 @@ class CTranslate2Model:
         self.translator = ctranslate2.Translator(str(folder), device=device, intra_threads=threads)
         # every model has one
         self._pad_token_id = cast(int, self.config.pad_token_id)
-
-    def eval(self) -> "CTranslate2Model":
-        return self
-
-    def train(self, mode: bool = True) -> "CTranslate2Model":
-        return self
 
     def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> None:
         """Return nothing: CTranslate2 has no attention weights of several layers and heads."""
@@ -246,17 +230,9 @@ def _check_search(settings: GenerationConfig) -> None:
     Raises:
         ValueError: if it cannot, naming those that it lacks.
     """
-    known = vars(GenerationConfig())
     defaults = GenerationConfig._get_default_generation_params()
-    ignored = (*_FOLLOWED, *_WITHOUT_EFFECT, *(() if settings.do_sample else _OF_SAMPLING))
-    lacking = [
-        name
-        for name, value in settings.to_diff_dict().items()
-        if name in known
-        and not name.startswith("_")
-        and name not in ignored
-        and value not in (None, defaults.get(name), NEUTRAL.get(name))
-    ]
+    names = (*_UNSUPPORTED, *(_UNSUPPORTED_IN_SAMPLING if settings.do_sample else ()))
+    lacking = [name for name in names if getattr(settings, name, None) not in (None, defaults.get(name))]
     if lacking:
         raise UserError(
             f"CTranslate2 does not support {', '.join(sorted(lacking))}: remove it from generation_config.json to "

@@ -84,10 +84,6 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
         # the device of input and output ids
         return torch.device("cpu")
 
-    def _can_use_fast_search(self, *search: object) -> bool:
-        # the fast search needs the weights
-        return False
-
     def _max_output_tokens(self) -> int:
         return num_positions(self.config, is_export=True)
 

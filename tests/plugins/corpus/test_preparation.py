@@ -81,7 +81,7 @@ def test_text_is_prepared_with_a_tokenizer_without_a_file_of_its_own(sample_fold
 
 def test_an_interrupted_preparation_resumes_and_produces_the_same_shards(sample_folder, sample_tokenizer):
     folder, uninterrupted = prepare_sample(sample_folder, sample_tokenizer, "uninterrupted")
-    for step, files in (("Tokenising", "prepare-work/tokens-*.json"), ("Writing", "shard-*.json")):
+    for step, files in (("Hashing", "prepare-work/digests-*.npy"), ("Tokenising", "shard-*.json")):
 
         def interrupt(name: str, total: int | None, finished: Iterator[int], step: str = step) -> None:
             for done, _ in enumerate(finished, start=1):
@@ -184,7 +184,7 @@ def shift(file: Path) -> None:
     os.utime(file, ns=(time, time))
 
 
-@pytest.mark.parametrize(("changed", "setting"), [("first.de", "files"), ("test.en", "exclude")])
+@pytest.mark.parametrize(("changed", "setting"), [("first.de", "text"), ("test.en", "exclude")])
 def test_shards_of_other_text_of_the_same_name_size_and_time_are_not_kept(
     sample_folder, sample_tokenizer, changed, setting
 ):
@@ -240,7 +240,7 @@ def test_an_interrupted_stream_is_not_resumed_from_a_different_dataset(sample_fo
 
     with pytest.raises(ValueError, match="one cannot be read: division by zero"):
         prepare_sample(sample_folder, sample_tokenizer, source=hub_rows("one", fail=True))
-    with pytest.raises(ValueError, match=r"different text or settings \(dataset;"):
+    with pytest.raises(ValueError, match=r"different text or settings \(text;"):
         prepare_sample(sample_folder, sample_tokenizer, source=hub_rows("two"))
     folder, manifest = prepare_sample(sample_folder, sample_tokenizer, source=hub_rows("one"))
     assert manifest["read"] == 300
@@ -254,7 +254,7 @@ def test_a_different_configuration_of_a_dataset_is_a_different_text(sample_folde
     stream = HubDataset(LANGUAGES, str(sample_folder / "set"))
     prepare_sample(sample_folder, sample_tokenizer, source=stream)
     other = HubDataset(LANGUAGES, str(sample_folder / "set"), "default")
-    with pytest.raises(ValueError, match=r"different text or settings \(dataset;"):
+    with pytest.raises(ValueError, match=r"different text or settings \(text;"):
         prepare_sample(sample_folder, sample_tokenizer, source=other)
 
 
@@ -335,7 +335,7 @@ def test_flags_of_a_new_vocabulary_are_refused_beside_a_tokenizer(sample_folder,
 def test_equal_source_and_target_languages_are_rejected(sample_folder, sample_tokenizer):
     folder = sample_folder / "prepared"
     with pytest.raises(DataError, match="both 'en'"):
-        prepare(GivenRows(rows([("a", "b")])), Preparation(("en", "en")), str(folder), sample_tokenizer)
+        prepare(GivenRows(rows([("a", "b")])), Preparation(languages=("en", "en")), str(folder), sample_tokenizer)
     assert not folder.exists()
 
 

@@ -11,7 +11,9 @@ from functools import partial
 import pytest
 import torch
 
-from hf_vanilla_transformer.plugins.corpus.runner import JobFolder, Runner, available_cores, is_complete, write_json
+from hf_vanilla_transformer.data.cleaning import available_cores
+from hf_vanilla_transformer.plugins.corpus.job_folder import JobFolder, is_complete, write_json
+from hf_vanilla_transformer.plugins.corpus.runner import Runner
 
 
 def square(number: int) -> tuple[int, int, int]:
@@ -43,19 +45,21 @@ def _restore_threads():
 
 
 def test_a_single_worker_runs_in_this_process_with_its_number_of_threads():
-    assert list(Runner(1, 2).run(square, [2, 3], never)) == [(4, 2, os.getpid()), (9, 2, os.getpid())]
+    assert list(Runner(workers=1, threads=2).run(square, [2, 3], never)) == [(4, 2, os.getpid()), (9, 2, os.getpid())]
 
 
 @pytest.mark.slow
 def test_several_workers_share_the_tasks_and_each_has_its_threads():
-    results = list(Runner(2, 1).run(square, range(20), never))
+    results = list(Runner(workers=2, threads=1).run(square, range(20), never))
     assert sorted(result for result, _, _ in results) == [number**2 for number in range(20)]
     assert {threads for _, threads, _ in results} == {1}
     assert os.getpid() not in {process for _, _, process in results}
 
 
 def test_the_shares_of_an_array_are_all_tasks_once_and_finished_tasks_are_skipped():
-    shares = [list(Runner(1, share=(i, 3)).run(square, range(10), lambda task: task == 4)) for i in range(3)]
+    shares = [
+        list(Runner(workers=1, task=i, tasks=3).run(square, range(10), lambda task: task == 4)) for i in range(3)
+    ]
     assert [[result for result, _, _ in share] for share in shares] == [[0, 9, 36, 81], [1, 49], [4, 25, 64]]
 
 
@@ -63,14 +67,14 @@ def test_the_shares_of_an_array_are_all_tasks_once_and_finished_tasks_are_skippe
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_error_of_a_task_ends_the_job_and_keeps_finished_tasks(workers, tmp_path):
     with pytest.raises(ValueError, match="task 3 is bad"):
-        list(Runner(workers).run(partial(fail_at, 3, tmp_path), range(1000), never))
+        list(Runner(workers=workers).run(partial(fail_at, 3, tmp_path), range(1000), never))
     assert 1 <= len(list(tmp_path.iterdir())) < 500  # the others were cancelled
 
 
 @pytest.mark.slow
 def test_a_killed_worker_ends_the_job_with_advice():
     with pytest.raises(OSError, match=r"worker process was killed.*run the same command again"):
-        list(Runner(2).run(kill_itself, range(10), never))
+        list(Runner(workers=2).run(kill_itself, range(10), never))
 
 
 @pytest.mark.slow
@@ -80,7 +84,7 @@ def test_workers_end_when_their_parent_is_killed():
         "sys.path.insert(0, 'tests/plugins/corpus')\n"
         "from test_runner import never, report_and_wait\n"
         "from hf_vanilla_transformer.plugins.corpus.runner import Runner\n"
-        "if __name__ == '__main__': list(Runner(2).run(report_and_wait, range(2), never))\n"
+        "if __name__ == '__main__': list(Runner(workers=2).run(report_and_wait, range(2), never))\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         workers = [int(parent.stdout.readline()) for _ in range(2)]
@@ -108,8 +112,8 @@ def test_an_address_where_nothing_answers_is_reported_at_once():
 def test_the_number_of_workers_follows_from_cores_and_threads():
     assert Runner(threads=1).processes == available_cores()
     assert Runner(threads=10_000).processes == 1
-    assert Runner(3, 2).describe() == "3 workers of 2 threads each"
-    assert Runner(1).describe() == "1 worker of 1 thread"
+    assert Runner(workers=3, threads=2).describe() == "3 workers of 2 threads each"
+    assert Runner(workers=1).describe() == "1 worker of 1 thread"
 
 
 def test_leftovers_of_interrupted_tasks_are_removed(tmp_path):

@@ -15,6 +15,7 @@ from tokenizers.normalizers import NFKC
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.data.source import TextFile
+from hf_vanilla_transformer.errors import UserError
 from hf_vanilla_transformer.inference.hardware import use_threads
 from hf_vanilla_transformer.inference.translator import Translator
 from hf_vanilla_transformer.plugins.corpus import corpus_translation
@@ -231,8 +232,8 @@ def test_a_text_that_changes_during_a_job_is_named_and_the_job_is_not_whole(save
 def test_wrong_use_is_refused_before_anything_is_written(saved, corpus, capsys):
     for flags, message in (
         (("--scores", "--output_format", "txt"), "--scores requires --output_format jsonl"),
-        (("--nbest", "3"), "--nbest 3 exceeds the beam size, 2"),
-        (("--nbest", "3", "--do_sample"), "--nbest 3 exceeds the beam size, 2"),
+        (("--nbest", "3"), "`num_return_sequences` (3) has to be smaller or equal to `num_beams` (2)"),
+        (("--nbest", "3", "--do_sample"), "`num_return_sequences` (3) has to be smaller or equal to `num_beams` (2)"),
         (("--task", "0"), "--task and --tasks belong together"),
         (("--task", "2", "--tasks", "2"), "--task must be from 0 to 1"),
         (("--ray", "auto"), "--ray cannot be combined with --workers"),
@@ -262,9 +263,13 @@ def test_text_under_other_keys_is_refused_before_anything_is_written(saved, corp
 
 
 def test_a_backend_without_scores_refuses_lists_of_translations(saved, corpus, capsys, monkeypatch):
-    monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "returns_scores", False)
-    assert corpus("--nbest", "2") in (1, 2)
-    assert "--backend torch has neither --scores nor --nbest" in last_error(capsys)
+    def refuse(*args, **settings):
+        raise UserError("This runtime returns no scores.")
+
+    monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "generate", refuse)
+    assert corpus("--nbest", "2") == 1
+    assert "This runtime returns no scores." in last_error(capsys)
+    assert not (saved.folder / "out").exists()
 
 
 def test_lines_longer_than_the_positions_are_blank_and_counted(saved, corpus, capsys):

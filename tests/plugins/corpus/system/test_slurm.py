@@ -59,7 +59,7 @@ def test_preparing_under_slurm_takes_five_arrays(jobs, expected, slurm_environme
         subprocess.run(command, env=environment, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
         while kills and not queue_is_empty():
             workers = find_processes(str(folder), "hf_vanilla_transformer prepare")
-            if workers and (folder / "prepare-work" / "tokens-00003.json").is_file():
+            if workers and (folder / "shard-00003.json").is_file():
                 send_signal([random.choice(workers)], signal.SIGKILL)
                 kills -= 1
             time.sleep(0.1)
