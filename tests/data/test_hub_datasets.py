@@ -136,8 +136,6 @@ def test_a_cache_without_locks_is_named_and_what_to_do(tmp_path, code, monkeypat
     monkeypatch.setattr("fcntl.flock", refuse)
     (tmp_path / "text.en").write_text("a\n")
     (tmp_path / "text.de").write_text("b\n")
-    message = (
-        rf"^The cache folder .* cannot be used \({os.strerror(code)}\); .*set HF_DATASETS_CACHE"
-    )
+    message = rf"^The cache folder .* cannot be used \({os.strerror(code)}\); .*set HF_DATASETS_CACHE"
     with pytest.raises(OSError, match=message):
         TextFile(LANGUAGES, str(tmp_path / "text")).pairs()

@@ -267,10 +267,11 @@ class Server:
 
     async def detect(self, request: Request) -> list[Detection]:
         """Return the languages in which a text may be, the most probable first."""
+        deadline = time.monotonic() + self.timeout
         wanted = await self._read(request, DetectRequest)
         self._check_size([wanted.q])
-        # In a thread, because long texts would keep all other requests waiting.
-        return await asyncio.to_thread(self.service.detect, wanted.q)
+        work = self.service.in_turn(partial(self.service.detect, wanted.q), len(wanted.q))
+        return await self._wait(request, work, deadline)
 
     async def frontend_settings(self) -> dict[str, object]:
         """Return what a page or an app needs to know before it sends a request, as LibreTranslate does."""
