@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
 _SHORT = 100  # tokens up to which sentences may share a batch, whatever their lengths
-_SLICE = 0.5  # seconds of a batch, after which small ones go first, for as long
+_SLICE = 0.25  # seconds of a batch, after which small ones go first, for as long
 _SMALL = 8  # how many times fewer tokens than the batch under way a small one has
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
