@@ -199,7 +199,8 @@ def replacing(file: str | Path, shared: bool = False) -> Iterator[Path]:
         except FileNotFoundError:
             # A process that has seen the whole job finished may remove what is left over, and with it this file
             if not (shared and Path(file).exists()):
-                raise
+                problem = "Another process has written or removed it at the same time; run the command again."
+                raise UserError(f"{file}: {problem}") from None
     finally:
         unfinished.unlink(missing_ok=True)
 

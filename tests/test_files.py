@@ -410,6 +410,33 @@ def test_of_two_processes_that_write_a_new_folder_only_one_succeeds(exists, tmp_
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_of_two_processes_that_write_a_file_one_says_so(tmp_path):
+    def write_twice() -> None:
+        with replacing(tmp_path / "plot.svg") as first, replacing(tmp_path / "plot.svg") as second:
+            assert first == second
+            second.write_text("second")
+
+    with pytest.raises(
+        ValueError, match=r"plot\.svg: Another process has written or removed it at the same time; run"
+    ):
+        write_twice()
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["second"]
+
+
+@pytest.mark.parametrize("context", [replacing_files, new_folder, locking])
+def test_a_read_only_disk_is_an_error_that_names_the_place(context, tmp_path, monkeypatch):
+    def refuse(path, *_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(os, "open", refuse)
+    arguments = (place / "run.lock", "busy") if context is locking else (place,)
+    with pytest.raises(OSError, match=r"^Cannot write .*place: Read-only file system\.$"), context(*arguments):
+        pass
+
+
 READERS = {"x.json": read_json, "x.yaml": read_yaml}
 
 

@@ -40,6 +40,10 @@ class ExchangeError(UserError):
     """A file that cannot be used; the message says why, without its name."""
 
 
+class TooLargeError(ExchangeError):
+    """A file that takes more memory or time than there is for it."""
+
+
 def reason(error: Exception) -> str:
     """Return what a parser says of a damaged file, on one line and without long quotations from it."""
     return " ".join(str(error)[:300].split()) or type(error).__name__

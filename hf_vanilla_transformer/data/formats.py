@@ -8,6 +8,7 @@ import csv
 import io
 import itertools
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
@@ -268,6 +269,21 @@ def parquet_objects(path: str, languages: tuple[str, ...], groups: Sequence[int]
                 yield from batch.to_pylist(maps_as_pydicts="strict")
         except (pa.ArrowException, OSError, KeyError) as error:
             # KeyError: a map with a key twice
+            raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def check_parquet(path: str) -> None:
+    """Check that a Parquet file, which others read a row group at a time, does not expand to far more than its size.
+
+    Raises:
+        DataError: if it does, or cannot be read.
+    """
+    with open_parquet(path) as file:
+        try:
+            groups = range(file.num_row_groups)
+            batches = (batch for number in groups for batch in file.iter_batches(64, [number]))
+            deque(_expanded(batches, path), maxlen=0)
+        except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path} cannot be read: {error}") from None
 
 

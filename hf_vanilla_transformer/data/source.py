@@ -28,6 +28,7 @@ from datasets import (
     concatenate_datasets,
     load_dataset_builder,
 )
+from filelock import FileLock
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import UserError, damage
@@ -38,7 +39,7 @@ from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
-from .formats import READERS, DataError, Row, check_languages, find_files, identify, json_texts
+from .formats import READERS, DataError, Row, check_languages, check_parquet, find_files, identify, json_texts
 from .mixture import MixedRows, temperature_weights
 from .phrases import splits
 from .shards import ShardStream, check_ids, finished_manifest, load_shards, read_manifest
@@ -49,6 +50,8 @@ VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))
 TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
 DIRECTED_PAIR = Features({**TEXT_PAIR, "source_lang": Value("string"), "target_lang": Value("string")})
 Languages = tuple[str, str]  # source and target language
+# Other readers of `datasets` trust their files, or bring libraries of their own
+_SAFE_FORMATS = ("parquet", "json", "csv", "text")
 
 
 class Counts(NamedTuple):
@@ -344,7 +347,7 @@ class HubDataset(Text):
         return f"{self.dataset} ({self.config_name})" if self.config_name else self.dataset
 
     def _builder(self) -> DatasetBuilder:
-        """Return what reads the dataset, after checking that its card names only files of it."""
+        """Return what reads the dataset, after checking that its card names only files of it, of safe formats."""
         options = {}
         if Path(self.dataset).is_dir():
             # `datasets` takes the path of a folder for a pattern, and cannot be told otherwise
@@ -356,6 +359,9 @@ class HubDataset(Text):
         _check_cache()
         with _reading_errors(f"The dataset {self._origin}"):
             builder = load_dataset_builder(self.dataset, self.config_name, **options)
+            if builder.name not in _SAFE_FORMATS:
+                problem = f"has files of the format {builder.name}, which are not read"
+                raise DataError(f"The dataset {self._origin} {problem}; convert them to {_SAFE_FORMATS[0]}.")
             for file in chain.from_iterable((builder.config.data_files or {}).values()):
                 self._check_file(file)
         return builder
@@ -364,6 +370,8 @@ class HubDataset(Text):
         """Check that a file from which `datasets` would read is part of the dataset."""
         if Path(self.dataset).is_dir() and os.path.isabs(file):
             inside(os.path.abspath(self.dataset), file)
+            if file.endswith(("parquet", ".gpq")):
+                check_parquet(file)
         elif Path(self.dataset).is_dir() or not file.startswith(f"hf://datasets/{self.dataset}@"):
             raise DataError(f"it names {file[:200]!r}, which is not part of it; nothing is read there")
 
@@ -474,7 +482,7 @@ def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Da
 
 
 def _check_cache() -> None:
-    """Check that `datasets` can write to its cache, whose own errors do not say what to do.
+    """Check that `datasets` can write to its cache and lock files there, since its own errors do not say what to do.
 
     Raises:
         OSError: if it cannot.
@@ -482,7 +490,8 @@ def _check_cache() -> None:
     folder = datasets.config.HF_DATASETS_CACHE
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        # as `datasets` does for each file
+        with tempfile.TemporaryDirectory(dir=folder) as scratch, FileLock(Path(scratch, "lock")):
             pass
     except OSError as error:
         advice = "make it writable, or set HF_DATASETS_CACHE to another folder"

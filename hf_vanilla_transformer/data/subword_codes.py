@@ -17,6 +17,8 @@ from ..files import import_extra
 from .formats import DataError, read_lines
 
 END = "</w>"
+# of a word from which merges are learnt, since that takes some 100 bytes of memory for each letter of different words
+LONGEST_WORD = 250
 _VERSION = "#version: 0.2"
 _Pair = tuple[str, str]
 
@@ -35,13 +37,13 @@ def learn_codes(words: Counter[str], size: int) -> list[_Pair]:
 
     Args:
         words: how often each word, which has no space, occurs; those with a line break, which no file of codes can
-            hold, are left out.
+            hold, and those that are too long are left out.
 
     Raises:
         ImportError: if subword-nmt is not installed.
     """
     codes = io.StringIO()
-    lines = [f"{word} {count}" for word, count in words.items() if len(word) > 1]
+    lines = [f"{word} {count}" for word, count in words.items() if 1 < len(word) <= LONGEST_WORD]
     dictionary = [line for line in lines if not re.search(r"[\r\n]", line)]
     if not dictionary:
         return []

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTo
 from ..errors import UserError
 from ..files import digest, replacing_files
 from ..model.text_rules_vanilla_transformer import LANGUAGE_TAG, Directions
-from .subword_codes import count_words, train_subword_nmt
+from .subword_codes import LONGEST_WORD, count_words, train_subword_nmt
 from .text_flags import TOKENIZER_MODELS
 
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]  # ids 0 to 3; <s> starts the decoder
@@ -33,6 +33,7 @@ _WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d"
     r"| ?(?:\p{L}\p{M}{0,10}){1,100}| ?\p{N}{1,100}| ?[^\s\p{L}\p{N}]{1,100}|\s{1,100}(?!\S)|\s{1,100}"
 )
+_LONG_WORD = re.compile(rf"(?<!\S)(\S{{{LONGEST_WORD}}})\S+")  # nothing is learnt from its end
 _MARK = "\ufdd0\ufdd1"  # noncharacters, which no text contains
 
 
@@ -137,7 +138,7 @@ def _train_byte_level(texts: Iterable[str], vocab_size: int, model: str) -> Toke
         show_progress=False,
         **({"min_frequency": 2} if model == "bpe" else {"unk_token": "<unk>"}),
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator((_LONG_WORD.sub(r"\1", text) for text in texts), trainer)
     return tokenizer
 
 

@@ -1,5 +1,8 @@
 """Reading datasets in the layout of the Hub."""
 
+import errno
+import os
+
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,7 +10,7 @@ import pytest
 from datasets import Dataset
 
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.source import BuiltInPhrases, HubDataset, Source
+from hf_vanilla_transformer.data.source import BuiltInPhrases, HubDataset, Source, TextFile
 
 LANGUAGES = ("en", "de")
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -99,3 +102,40 @@ def test_equal_source_and_target_languages_are_rejected(tmp_path):
     Dataset.from_dict({"en": ["a"], "de": ["b"]}).to_parquet(tmp_path / "text.parquet")
     with pytest.raises(DataError, match="both 'en'"):
         HubDataset(("en", "en"), str(tmp_path)).pairs()
+
+
+@pytest.mark.parametrize("read", [HubDataset.pairs, list], ids=["loaded", "streamed"])
+@pytest.mark.parametrize("name", ["arrow", "xml"])
+def test_formats_whose_readers_trust_their_files_are_refused(tmp_path, name, read):
+    (tmp_path / "set").mkdir()
+    with pa.OSFile(str(tmp_path / "set" / f"train.{name}"), "wb") as sink:
+        table = pa.table({"en": ["a"], "de": ["b"]})
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+    message = f"set has files of the format {name}, which are not read; convert them to parquet."
+    with pytest.raises(DataError, match=message):
+        read(HubDataset(LANGUAGES, str(tmp_path / "set")))
+
+
+@pytest.mark.parametrize("read", [HubDataset.pairs, list], ids=["loaded", "streamed"])
+@pytest.mark.parametrize("column", ["de", "picture"])
+def test_a_local_dataset_that_repeats_a_text_is_refused_before_it_fills_the_memory(tmp_path, column, read):
+    (tmp_path / "set").mkdir()
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.array(["x" * 1_000_000]))
+    rows = {"en": ["a"] * 20_000, "de": ["b"] * 20_000} | {column: long}
+    pq.write_table(pa.table(rows), tmp_path / "set" / "train.parquet", compression="zstd")
+    with pytest.raises(DataError, match=r"train\.parquet repeats its texts so often that they exceed 134,217,728"):
+        read(HubDataset(LANGUAGES, str(tmp_path / "set")))
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_cache_without_locks_is_named_and_what_to_do(tmp_path, code, monkeypatch):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    (tmp_path / "text.en").write_text("a\n")
+    (tmp_path / "text.de").write_text("b\n")
+    message = rf"^The cache folder .* cannot be used \({os.strerror(code)}\); .*set HF_DATASETS_CACHE"
+    with pytest.raises(OSError, match=message):
+        TextFile(LANGUAGES, str(tmp_path / "text")).pairs()

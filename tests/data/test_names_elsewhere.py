@@ -84,7 +84,7 @@ def test_the_card_of_a_local_dataset(place, card, read):
 def test_the_card_of_a_dataset_on_the_hub(place, file, monkeypatch):
     config = SimpleNamespace(data_files={"train": ["hf://datasets/someone/set@1/train.jsonl"]})
     rows = {"train": Dataset.from_dict({"en": ["a"], "de": ["b"]})}
-    builder = SimpleNamespace(config=config, download_and_prepare=lambda: None, as_dataset=lambda: rows)
+    builder = SimpleNamespace(name="json", config=config, download_and_prepare=lambda: None, as_dataset=lambda: rows)
     monkeypatch.setattr(source, "load_dataset_builder", lambda *_, **__: builder)
     assert HubDataset(LANGUAGES, "someone/set").pairs()[0] == {"source": "a", "target": "b"}
     config.data_files["test"] = [file.format(**elsewhere(place))]

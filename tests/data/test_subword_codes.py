@@ -67,6 +67,10 @@ def test_merges_are_learned_in_the_published_order(texts):
         assert learn_codes(words, size) == expected[:number]
 
 
+def test_nothing_is_learned_from_words_that_are_too_long_for_a_sentence():
+    assert learn_codes(Counter({"ab": 2, "cd" * 200: 9}), 10) == [("a", "b</w>")]
+
+
 def test_the_vocabulary_has_the_size_asked_for(tokenizer):
     assert sorted(tokenizer.get_vocab().values()) == list(range(700))
     with pytest.raises(ValueError, match=r"vocab_size must be at least 7, got 6\."):

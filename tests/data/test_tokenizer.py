@@ -105,6 +105,14 @@ def test_little_text_yields_a_smaller_vocabulary_that_still_covers_every_byte():
     assert tokenizer.decode(tokenizer.encode("Größe 漢"), skip_special_tokens=True) == "Größe 漢"
 
 
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_nothing_is_learnt_from_the_end_of_a_word_that_is_too_long_for_a_sentence(model):
+    start = "x" * 250
+    vocabulary = train_tokenizer([f"{start}{'qu' * 50_000} ab", f"a {start}{'qu' * 9}"] * 3, 300, model).get_vocab()
+    assert any("xx" in token for token in vocabulary)
+    assert not any("qu" in token for token in vocabulary)
+
+
 def test_a_vocabulary_too_small_for_special_tokens_and_bytes_is_rejected():
     with pytest.raises(ValueError, match=r"at least 260.*259"):
         train_tokenizer(["a"], 259)

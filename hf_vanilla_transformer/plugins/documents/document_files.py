@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...data.foreign_files import ExchangeError, reason
+from ...data.foreign_files import ExchangeError, TooLargeError, reason
 from ...files import import_extra
 from ...inference.segments import Document, DocumentFormat
 from .html import HtmlDocument
@@ -95,6 +95,10 @@ def _rewrite(content: bytes, name: str, translate: _Translate, max_bytes: int) -
         return translate(text).encode()
     except ImportError:
         raise
+    except MemoryError:
+        raise TooLargeError(f"{name}: too large to be read in the memory that there is for it; split it.") from None
+    except TooLargeError as error:
+        raise TooLargeError(f"{name}: {error}.") from None
     except ExchangeError as error:
         problem = str(error)
     except UnicodeDecodeError as error:
@@ -107,7 +111,7 @@ def _rewrite(content: bytes, name: str, translate: _Translate, max_bytes: int) -
 
 def _check_size(size: int, largest: int) -> None:
     if size > largest:
-        raise ExchangeError(f"its text is larger than {largest:,} bytes; split it")
+        raise TooLargeError(f"its text is larger than {largest:,} bytes; split it")
 
 
 def _rewrite_subtitles(text: str, ending: str, translate: _Translate) -> str:
@@ -171,7 +175,7 @@ def _rewrite_archive(content: bytes, ending: str, translate: _Translate, max_byt
 
 def _check_members(names: list[str]) -> None:
     if len(names) > MAX_MEMBERS:
-        raise ExchangeError(f"has more than {MAX_MEMBERS:,} parts; save it again in the program that wrote it")
+        raise TooLargeError(f"has more than {MAX_MEMBERS:,} parts; save it again in the program that wrote it")
     # programs differ in which of the two they read, and Python would log the name
     if len(set(names)) < len(names):
         raise ExchangeError("has several parts of the same name; save it again in the program that wrote it")
@@ -181,7 +185,12 @@ def _rewrite_office(part: bytes, space: str, translate: _Translate) -> bytes:
     """Return a part of an Office file with its paragraphs translated."""
     etree = import_extra("lxml.etree", "documents")
     # without its entities, which could expand to any size
-    root = etree.fromstring(part, etree.XMLParser(resolve_entities=False, no_network=True))
+    try:
+        root = etree.fromstring(part, etree.XMLParser(resolve_entities=False, no_network=True))
+    except etree.XMLSyntaxError as error:
+        if error.code == etree.ErrorTypes.ERR_NO_MEMORY:
+            raise MemoryError from None
+        raise
     if root.getroottree().docinfo.doctype:
         raise ExchangeError("declares XML entities, which are not read")
     # Word has an element for this character of a word

@@ -9,7 +9,9 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +20,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from ...errors import UserError
 from ...files import import_extra, inside
 
+MAX_MEMORY = 1 << 33  # bytes of the tensors of all graphs together: a few numbers can make one as large as they like
 _STANDARD_DOMAINS = ("", "ai.onnx")
 # Part of the cache. transformers prefixes the name of an input that a graph also returns, and that of its counterpart
 # among the outputs; its older releases call the cache by another name
@@ -45,7 +48,7 @@ class Graph:
 
     Args:
         file: ends in ".onnx"; its weights are in the file of that name with ".data" added, or in the graph itself.
-        options: an `onnxruntime.SessionOptions`.
+        options: from `session_options`.
 
     Raises:
         ImportError: if ONNX or ONNX Runtime is not installed.
@@ -115,6 +118,31 @@ def _replace(cache: EncoderDecoderCache, place: _Place, tensor: torch.Tensor) ->
     if place.layer >= len(layers) or not layers[place.layer].is_initialized:
         own.update(tensor[:, :, :0], tensor[:, :, :0], place.layer)
     setattr(layers[place.layer], place.part, tensor)
+
+
+def session_options() -> Any:
+    """Return the `onnxruntime.SessionOptions` with which the graphs of this process stay within `MAX_MEMORY`.
+
+    Raises:
+        ImportError: if ONNX Runtime is not installed.
+    """
+    runtime = import_extra("onnxruntime", "export")
+    _bound_memory(runtime)
+    options = runtime.SessionOptions()
+    # by default it would use every core of the machine
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    # it would compute what depends on no input when a graph is opened, without that limit
+    options.add_session_config_entry("optimization.disable_specified_optimizers", "ConstantFolding")
+    return options
+
+
+@cache
+def _bound_memory(runtime: ModuleType) -> None:
+    """Set the limit on the memory of graphs, which can be done once in a process."""
+    place = runtime.OrtMemoryInfo("Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT)
+    # with the defaults for how it grows
+    runtime.create_and_register_allocator(place, runtime.OrtArenaCfg(MAX_MEMORY, -1, -1, -1))
 
 
 def _open(file: Path, options: Any) -> Any:

@@ -24,7 +24,7 @@ from ...loading import load_config, load_generation_config, load_tokenizer
 from ...model.cache_vanilla_transformer import CACHE, accept_past_key_values
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...model.text_rules_vanilla_transformer import num_positions
-from .onnx_graphs import Graph
+from .onnx_graphs import Graph, session_options
 
 _GRAPHS = ("encoder", "prefill", "decode")
 _USAGE = """Any build of ONNX Runtime can run the graphs. Run `encoder.onnx` once per sentence (tokenised with
@@ -66,9 +66,7 @@ class OnnxModel(VanillaTransformerForConditionalGeneration):
     returns_scores = False
 
     def __init__(self, folder: str):
-        options = import_extra("onnxruntime", "export").SessionOptions()
-        # by default it would use every core of the machine
-        options.intra_op_num_threads = torch.get_num_threads()
+        options = session_options()
         config = load_config(folder)
         settings = load_generation_config(folder, config)
         # transformers' generate() needs the model's methods, but never its weights

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
 _SHORT = 100  # tokens up to which sentences may share a batch, whatever their lengths
-_SLICE = 0.5  # seconds of a batch, after which a small one goes first
+_SLICE = 0.25  # seconds of a batch, after which small ones go first, for as long
 _SMALL = 8  # how many times fewer tokens than the batch under way a small one has
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
@@ -75,8 +75,8 @@ class Batcher:
     the request up to its end. Sentences are translated in the order of their turns (self-clocked fair queueing,
     Golestani 1994). So a short request waits for as many tokens of a long one as it has itself, and not for all of
     them. No sentence of more than 100 tokens shares a batch with those of less than half its length, which would wait
-    until its search ends. Small batches go before the end of a large one, if the model calls `give_way` before each
-    step.
+    until its search ends. Small batches and functions go before the end of a large one, if the model calls `give_way`
+    before each step.
 
     While a batch is translated, sentences gather for the next one. An idle batcher waits for more sentences until the
     batch is full, the first has waited long enough, or a sentence for another model arrives.
@@ -166,11 +166,11 @@ class Batcher:
             self._queue(sentences)
         return [sentence.answer for sentence in sentences]
 
-    def _queue(self, sentences: Sequence[Sentence]) -> None:
+    def _queue(self, sentences: Sequence[Sentence], tokens: int = 0) -> None:
         with self._changed:
             if self._closed:
                 raise RuntimeError("The batcher is closed.")
-            turn = self._turn
+            turn = self._turn + tokens
             for sentence in sentences:
                 turn += len(sentence.ids)
                 # Functions, which have no ids, do not wait for others to be run with them.
@@ -180,13 +180,16 @@ class Batcher:
             self._waiting = sorted([*self._waiting, *sentences], key=_TURN)
             self._changed.notify()
 
-    def call(self, function: Callable[[], _Result]) -> "Future[list[_Result]]":
+    def call(self, function: Callable[[], _Result], tokens: int = 0) -> "Future[list[_Result]]":
         """Queue a function for the model thread, and return a future for a list of its result.
 
         There is always room for it: it belongs to a request that has been accepted.
+
+        Args:
+            tokens: as many as are translated in the time of the function; its turn comes after these.
         """
         work = Sentence(lambda *_: [[function()]], [])
-        self._queue([work])
+        self._queue([work], tokens)
         return work.answer
 
     def run(self, function: Callable[[], _Result]) -> _Result:
@@ -234,23 +237,28 @@ class Batcher:
         return running
 
     def give_way(self) -> None:
-        """Translate a small batch if the one under way has had its share of time.
+        """Translate small batches for a while if the one under way has had its share of time.
 
         A model calls this before each step of a search, on the model thread.
         """
-        self._began = time.monotonic()
-        if not self._small or self._began - self._slice_began < _SLICE:
+        self._began = began = time.monotonic()
+        if not self._small or began - self._slice_began < _SLICE:
             return
         small = self._small
-        with self._changed:
-            batch = self._start(self._first_batch(small))
-        if batch:
-            # which gives way to no other
-            self._small = 0
+        # they give way to no others
+        self._small = 0
+        while batch := self._take_small(small):
             # without what the search under way has set for itself
             Context().run(self._answer, batch)
-            self._small = small
+            if time.monotonic() - began >= _SLICE:
+                break
+        self._small = small
         self._began = self._slice_began = time.monotonic()
+
+    def _take_small(self, tokens: int) -> list[Sentence]:
+        """Take a batch of at most so many tokens out of the queue, and return it."""
+        with self._changed:
+            return self._start(self._first_batch(tokens))
 
     def _drop_settled(self) -> None:
         """Keep only sentences that are neither cancelled nor being translated."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ...data.foreign_files import ExchangeError
+from ...data.foreign_files import ExchangeError, TooLargeError
 from .. import DOCUMENTS, load
 
 MAX_MEMORY = 1 << 30  # bytes of a process
@@ -62,13 +62,13 @@ class FileProcesses:
         assert process.returncode is not None
         if process.returncode < 0:
             # by a signal: too much time or memory, or an error in compiled code
-            raise ExchangeError(f"{asked['name']}: damaged, or too large to be read in time; split it.")
+            raise TooLargeError(f"{asked['name']}: damaged, or too large to be read in time; split it.")
         if process.returncode:
             raise RuntimeError("the process of a file failed")
         line, _, content = output.partition(b"\n")
         answer = json.loads(line)
         if "problem" in answer:
-            raise ExchangeError(answer["problem"])
+            raise (TooLargeError if answer["too_large"] else ExchangeError)(answer["problem"])
         return answer["texts"], content
 
 
@@ -90,7 +90,7 @@ def _answer(asked: dict[str, Any], content: bytes) -> tuple[dict[str, Any], byte
             return {"texts": []}, format.with_texts(content, name, asked["texts"])
         return {"texts": format.texts_of(content, name, asked["max_bytes"])}, b""
     except ExchangeError as error:
-        return {"problem": str(error)}, b""
+        return {"problem": str(error), "too_large": isinstance(error, TooLargeError)}, b""
 
 
 def _limit(seconds: int) -> None:

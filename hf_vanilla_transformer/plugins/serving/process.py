@@ -242,6 +242,8 @@ def serve_until_stopped(app: FastAPI, sock: socket.socket, timeout: float, root_
     Raises:
         UserError: if a model has failed for good, so that another server should be started.
     """
+    # A search gives up Python's lock at each of its many operations, and would wait up to 5 ms for it each time
+    sys.setswitchinterval(0.0005)
     server = BoundedServer(app, timeout, raise_descriptor_limit(), root_path, partial(batcher.problem, timeout))
     # before uvicorn does so, and when everything is answered: it then raises the signal again
     signal.signal(signal.SIGTERM, server.handle_exit)

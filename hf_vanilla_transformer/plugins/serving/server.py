@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
 
-from ...data.foreign_files import ExchangeError
+from ...data.foreign_files import ExchangeError, TooLargeError
 from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
 from .. import DOCUMENTS, find, load
@@ -134,7 +134,8 @@ class Server:
     _kept: dict[str, bytes] = field(default_factory=dict, init=False)
 
     def __post_init__(self):
-        self._files = FileProcesses(math.ceil(self.timeout))
+        # A part of the time, so that a few that take too long do not keep all others waiting until theirs is over
+        self._files = FileProcesses(math.ceil(self.timeout / 4))
 
     def app(
         self, cors_origins: Sequence[str] = (), page: bool = True, allowed_hosts: Collection[str] | None = None
@@ -266,10 +267,11 @@ class Server:
 
     async def detect(self, request: Request) -> list[Detection]:
         """Return the languages in which a text may be, the most probable first."""
+        deadline = time.monotonic() + self.timeout
         wanted = await self._read(request, DetectRequest)
         self._check_size([wanted.q])
-        # In a thread, because long texts would keep all other requests waiting.
-        return await asyncio.to_thread(self.service.detect, wanted.q)
+        work = self.service.in_turn(partial(self.service.detect, wanted.q), len(wanted.q))
+        return await self._wait(request, work, deadline)
 
     async def frontend_settings(self) -> dict[str, object]:
         """Return what a page or an app needs to know before it sends a request, as LibreTranslate does."""
@@ -370,7 +372,8 @@ class Server:
         except UnsupportedError as error:
             raise HTTPException(400, str(error)) from None
         except ExchangeError as error:
-            raise HTTPException(400, f"Invalid request: {error}") from None
+            status = 413 if isinstance(error, TooLargeError) else 400
+            raise HTTPException(status, f"Invalid request: {error}") from None
         finally:
             task.cancel()
             disconnect.cancel()

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from ...data.languages import probabilities
 from ...errors import UserError
@@ -18,6 +18,9 @@ from .monitoring import Metrics
 
 # LibreTranslate's code for a source language that is to be detected.
 AUTO = "auto"
+_SHORT = 1000  # characters of a text that is cut into sentences at once, in 3 ms at most
+_CHARACTERS_PER_TOKEN = 100  # that are cut while a token is translated
+_Result = TypeVar("_Result")
 
 
 class UnsupportedError(UserError):
@@ -147,8 +150,6 @@ class TranslationService:
 
     def __init__(self, models: Sequence[ServedModel], batcher: Batcher):
         self.batcher = batcher
-        # One thread: a request whose client has left while it waits for it costs nothing.
-        self._cutting = ThreadPoolExecutor(1)
         self.directions: dict[tuple[str, str], ServedModel] = {}
         for model in models:
             # exports run a search as a whole
@@ -180,6 +181,18 @@ class TranslationService:
         certainty = probabilities(text, self._codes())
         return [_detection(certainty, code) for code in sorted(certainty, key=certainty.__getitem__, reverse=True)]
 
+    async def in_turn(self, function: Callable[[], _Result], characters: int) -> _Result:
+        """Return the result of a function that works on a text: at once if it is short, else when it is its turn.
+
+        A long text has its turn among the sentences. In a thread of its own, it would keep Python's lock from the
+        model, which needs it for each of the many operations of a search: a few clients with long texts would make
+        every search take many times as long.
+        """
+        if characters <= _SHORT:
+            return function()
+        (result,) = await asyncio.wrap_future(self.batcher.call(function, characters // _CHARACTERS_PER_TOKEN))
+        return result
+
     async def translate(
         self,
         texts: Sequence[str],
@@ -209,7 +222,7 @@ class TranslationService:
         def cut() -> list[_Job]:
             return [self._job(document, text, source, target, 1 + alternatives) for text in texts]
 
-        jobs = await asyncio.get_running_loop().run_in_executor(self._cutting, cut)
+        jobs = await self.in_turn(cut, sum(map(len, texts)) + len(texts))
         answers = self.batcher.submit([sentence for job in jobs for sentence in job.queued.values()])
         try:
             hypotheses = [await asyncio.wrap_future(answer) for answer in answers]
@@ -231,8 +244,12 @@ class TranslationService:
         """Translate the texts of one file, which are in one language, as `translate` does."""
         target = self._code(target)
         if source == AUTO:
-            sentences = (sentence for text in texts for sentence in document(text, None).sentences)
-            source = (await asyncio.to_thread(lambda: self._detect_source(" ".join(sentences), target))).language
+
+            def detect() -> Detection:
+                sentences = (sentence for text in texts for sentence in document(text, None).sentences)
+                return self._detect_source(" ".join(sentences), target)
+
+            source = (await self.in_turn(detect, sum(map(len, texts)))).language
         return await self.translate(texts, source, target, document=document)
 
     def _job(self, document: type[Document], text: str, source: str, target: str, nbest: int) -> _Job:

@@ -1,15 +1,21 @@
 """Graphs from anyone: which of them are run, and what they may read."""
 
+import numpy as np
 import pytest
 import torch
 
 onnx = pytest.importorskip("onnx")
-runtime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper  # noqa: E402
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache  # noqa: E402
 
-from hf_vanilla_transformer.plugins.onnx.onnx_graphs import Graph, check_graph  # noqa: E402
+from hf_vanilla_transformer.plugins.onnx.onnx_graphs import (  # noqa: E402
+    MAX_MEMORY,
+    Graph,
+    check_graph,
+    session_options,
+)
 
 TENSOR = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
 RESULT = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
@@ -56,7 +62,7 @@ def loop():
 def test_a_graph_runs_with_the_weights_beside_it(tmp_path):
     file = save(tmp_path / "encoder.onnx", [add()], [weight("encoder.onnx.data")])
     (tmp_path / "encoder.onnx.data").write_bytes(torch.tensor([10.0, 20.0]).numpy().tobytes())
-    result = Graph(file, runtime.SessionOptions())({"x": torch.tensor([1.0, 2.0]), "unused": torch.zeros(1)})
+    result = Graph(file, session_options())({"x": torch.tensor([1.0, 2.0]), "unused": torch.zeros(1)})
     assert result.tolist() == [11.0, 22.0]
 
 
@@ -70,7 +76,7 @@ def test_weights_are_read_from_no_other_file(tmp_path, location, place):
     nodes, weights = ([add()], [tensor]) if place == "a weight" else ([constant, add()], [])
     file = save(tmp_path / "export" / "encoder.onnx", nodes, weights)
     with pytest.raises(ValueError, match=r"another file than encoder.onnx.data"):
-        Graph(file, runtime.SessionOptions())
+        Graph(file, session_options())
 
 
 def test_a_graph_that_may_never_end_is_refused(tmp_path):
@@ -89,8 +95,39 @@ def test_operators_beyond_the_standard_are_refused(tmp_path):
         check_graph(save(tmp_path / "decode.onnx", [node], functions=[function]))
 
 
+def constant(name: str, value: float | list[int], kind: int = TensorProto.INT64) -> TensorProto:
+    return helper.make_tensor(name, kind, [len(value)] if isinstance(value, list) else [], np.ravel(value))
+
+
+LARGE = 1 + MAX_MEMORY // 4  # numbers
+ENLARGED = {
+    "Expand": ([helper.make_node("Expand", ["x", "size"], ["large"])], [constant("size", [LARGE, 2])]),
+    "Range": (
+        [helper.make_node("Range", ["zero", "end", "one"], ["large"])],
+        [constant(name, value, TensorProto.FLOAT) for name, value in (("zero", 0), ("end", LARGE), ("one", 1))],
+    ),
+    # of a size that is not known before it runs
+    "ConstantOfShape": (
+        [
+            helper.make_node("Cast", ["x"], ["size"], to=TensorProto.INT64),
+            helper.make_node("ConstantOfShape", ["size"], ["large"]),
+        ],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ENLARGED)
+def test_a_graph_gets_no_more_memory_than_the_limit(tmp_path, kind):
+    nodes, constants = ENLARGED[kind]
+    nodes = [*nodes, helper.make_node("ReduceMax", ["large"], ["most"], keepdims=0), add("x", "most")]
+    graph = Graph(save(tmp_path / "decode.onnx", nodes, constants), session_options())
+    with pytest.raises(ValueError, match=r"decode\.onnx cannot be run: .* memory of [0-9]+ is smaller than requested"):
+        graph({"x": torch.tensor([LARGE, 2.0])})
+
+
 def test_an_input_that_no_translation_has_is_refused_by_name(tmp_path):
-    graph = Graph(save(tmp_path / "encoder.onnx", [add("x", "x")]), runtime.SessionOptions())
+    graph = Graph(save(tmp_path / "encoder.onnx", [add("x", "x")]), session_options())
     with pytest.raises(ValueError, match="has the input x, which is not part of a translation"):
         graph({"input_ids": torch.zeros(2)})
 
@@ -101,13 +138,13 @@ def test_a_graph_does_not_choose_how_many_layers_the_cache_has(tmp_path):
     outputs = [RESULT, helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])]
     file = save(tmp_path / "prefill.onnx", nodes, outputs=outputs)
     with pytest.raises(ValueError, match="keys and values of 1,000,000,000 layers"):
-        Graph(file, runtime.SessionOptions())
+        Graph(file, session_options())
 
 
 def test_what_cannot_be_run_is_a_one_line_error(tmp_path):
     missing = helper.make_node("Reshape", ["x", "w"], ["y"])
     shape = helper.make_tensor("w", TensorProto.INT64, [1], [3])
-    graph = Graph(save(tmp_path / "encoder.onnx", [missing], [shape]), runtime.SessionOptions())
+    graph = Graph(save(tmp_path / "encoder.onnx", [missing], [shape]), session_options())
     with pytest.raises(ValueError, match=r"^encoder\.onnx cannot be run: [^\n]+$"):
         graph({"x": torch.zeros(2)})
 
@@ -120,7 +157,7 @@ def test_a_graph_and_its_weights_are_no_links_to_files_elsewhere(tmp_path, name)
     (tmp_path / "export" / name).rename(tmp_path / "elsewhere")
     (tmp_path / "export" / name).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=f"names '{name}', which is outside the folder"):
-        Graph(file, runtime.SessionOptions())
+        Graph(file, session_options())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +168,7 @@ def test_a_graph_reads_only_what_is_in_the_cache(tmp_path, name):
     graph = helper.make_graph([add("x", name)], "graph", [TENSOR, given], [RESULT])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.save(model, str(tmp_path / "decode.onnx"))
-    decode = Graph(tmp_path / "decode.onnx", runtime.SessionOptions())
+    decode = Graph(tmp_path / "decode.onnx", session_options())
     with pytest.raises(ValueError, match=f"has the input {name}, which is not part of a translation"):
         decode({"x": torch.zeros(2)}, EncoderDecoderCache(DynamicCache(), DynamicCache()))
 
@@ -140,6 +177,6 @@ def test_keys_and_values_have_the_shape_of_a_cache(tmp_path):
     name = "cache.self_attention_cache.layers.0.keys"
     nodes = [add("x", "x"), helper.make_node("Identity", ["x"], [name])]
     outputs = [RESULT, helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])]
-    prefill = Graph(save(tmp_path / "prefill.onnx", nodes, outputs=outputs), runtime.SessionOptions())
+    prefill = Graph(save(tmp_path / "prefill.onnx", nodes, outputs=outputs), session_options())
     with pytest.raises(ValueError, match=r"returns keys and values of the shape \(2,\)"):
         prefill({"x": torch.zeros(2)}, EncoderDecoderCache(DynamicCache(), DynamicCache()))

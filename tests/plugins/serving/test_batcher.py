@@ -16,6 +16,7 @@ from hf_vanilla_transformer.plugins.serving.batcher import (
     Sentence,
 )
 
+WORK = [("b", 15), ("a", 0)]  # functions, and the tokens that are translated in their time
 SECONDS = 10  # for answers that come at once unless something hangs
 
 
@@ -433,6 +434,36 @@ def test_a_long_batch_gives_way_to_small_ones_again_and_again(batcher, recorder,
     assert long.result(SECONDS) == ["long"]
     assert [answer.result(SECONDS) for answer in answers] == [["short"]] * 6
     assert order == [0, [25], 1, [1], 2, [25], [26, 26, 1]]
+
+
+def test_all_that_is_small_goes_before_a_large_batch_for_a_while(
+    batcher, recorder, monkeypatch
+):
+    monkeypatch.setattr(module, "_SLICE", 0.1)
+    queue = batcher()
+    answers = []
+
+    def search(sources, nbest):
+        for number in range(3):
+            answers.extend([*queue.submit([[number] * 10]), queue.batcher.call(lambda: 1)])
+        time.sleep(0.1)
+        queue.batcher.give_way()
+        assert all(answer.done() for answer in answers)
+        return [["long"]]
+
+    (long,) = queue.submit([[0] * 80], translate=search)
+    assert long.result(SECONDS) == ["long"]
+
+
+def test_a_function_has_its_turn_after_as_many_tokens_as_it_takes_time(batcher, recorder):
+    queue = batcher(max_tokens=10)
+    answers = hold(queue, recorder)
+    calls = [queue.batcher.call(lambda name=name: recorder.batches.append(name), tokens) for name, tokens in WORK]
+    answers += queue.submit([[number] * 10 for number in range(1, 4)])
+    recorder.gate.set()
+    for answer in (*calls, *answers):
+        answer.result(SECONDS)
+    assert [batch if isinstance(batch, str) else batch[0][0] for batch in recorder.batches] == [0, "a", 1, "b", 2, 3]
 
 
 def test_small_batches_give_way_to_none(batcher, recorder, monkeypatch):

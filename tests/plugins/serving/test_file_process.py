@@ -7,13 +7,15 @@ import zipfile
 import psutil
 import pytest
 
-from hf_vanilla_transformer.data.foreign_files import ExchangeError
+from hf_vanilla_transformer.data.foreign_files import ExchangeError, TooLargeError
 from hf_vanilla_transformer.plugins.serving.file_process import FileProcesses
 
+PARAGRAPH = "<w:p><w:r><w:t>w</w:t></w:r></w:p>"
+SLOW = PARAGRAPH * 300_000
 
-def word_file(paragraphs: int) -> bytes:
+
+def word_file(content: str) -> bytes:
     space = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-    content = "<w:p><w:r><w:t>w</w:t></w:r></w:p>" * paragraphs
     output = io.BytesIO()
     with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("word/document.xml", f'<w:d xmlns:w="{space}">{content}</w:d>')
@@ -29,20 +31,31 @@ def test_texts_are_read_and_replaced_in_another_process():
     assert asyncio.run(run()) == (["a\n\ud7ff"], "\u00e4\n\n{}".encode())
 
 
+def test_damage_of_a_file_is_no_lack_of_room():
+    with pytest.raises(ExchangeError, match=r"a\.docx: damaged, encrypted") as error:
+        asyncio.run(FileProcesses(seconds=30).texts_of(b"a", "a.docx", 10))
+    assert not isinstance(error.value, TooLargeError)
+
+
 def test_a_problem_of_a_file_is_one_there_as_well():
-    with pytest.raises(ExchangeError, match=r"a\.docx: its text is larger than 10 bytes; split it\."):
-        asyncio.run(FileProcesses(seconds=30).texts_of(word_file(1), "a.docx", 10))
+    with pytest.raises(TooLargeError, match=r"a\.docx: its text is larger than 10 bytes; split it\."):
+        asyncio.run(FileProcesses(seconds=30).texts_of(word_file(PARAGRAPH), "a.docx", 10))
 
 
 def test_a_file_that_takes_too_much_processor_time_is_refused():
-    with pytest.raises(ExchangeError, match=r"a\.docx: damaged, or too large to be read in time; split it\."):
-        asyncio.run(FileProcesses(seconds=1).texts_of(word_file(300_000), "a.docx", 1 << 26))
+    with pytest.raises(TooLargeError, match=r"a\.docx: damaged, or too large to be read in time; split it\."):
+        asyncio.run(FileProcesses(seconds=1).texts_of(word_file(SLOW), "a.docx", 1 << 26))
+
+
+def test_a_file_that_needs_too_much_memory_is_too_large_and_not_damaged():
+    with pytest.raises(TooLargeError, match=r"a\.docx: .*too large to be read in"):
+        asyncio.run(FileProcesses(seconds=60).texts_of(word_file("<w:p/>" * 9_000_000), "a.docx", 1 << 26))
 
 
 def test_a_call_that_is_cancelled_ends_its_process():
     async def run():
         others = set(psutil.Process().children())
-        call = asyncio.create_task(FileProcesses(seconds=30).texts_of(word_file(300_000), "a.docx", 1 << 26))
+        call = asyncio.create_task(FileProcesses(seconds=30).texts_of(word_file(SLOW), "a.docx", 1 << 26))
         while not (own := set(psutil.Process().children()) - others):
             await asyncio.sleep(0.01)
         call.cancel()

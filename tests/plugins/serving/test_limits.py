@@ -5,7 +5,7 @@ import re
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Event, current_thread
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +13,7 @@ from live_server import metric, text
 
 from hf_vanilla_transformer.plugins.serving import batcher
 from hf_vanilla_transformer.plugins.serving.batcher import Batcher
+from hf_vanilla_transformer.plugins.serving.service import TranslationService
 
 
 def test_a_large_body_is_refused_before_it_is_read(serve):
@@ -135,6 +136,25 @@ def test_short_requests_are_answered_while_a_long_one_is_translated(serve):
         assert not long.done()
         assert metric(send, "queue_sentences") > 0
         assert long.result(60).status == 200
+
+
+@pytest.mark.parametrize("path", ["/translate", "/detect"])
+def test_long_texts_take_turns_with_the_model_and_have_no_thread_beside_it(serve, path, monkeypatch):
+    threads = {}
+    for name in ("_job", "detect"):
+        work = getattr(TranslationService, name)
+
+        def record(self, *words, work=work):
+            threads[max(len(word) for word in words if isinstance(word, str))] = current_thread().name
+            return work(self, *words)
+
+        monkeypatch.setattr(TranslationService, name, record)
+    send = serve()
+    for content in ("I am. " * 5, "I am. " * 200):
+        assert send("POST", path, text(content)).status == 200
+    assert threads.pop(1200) == "models"
+    assert list(threads) == [30]
+    assert threads[30] != "models"
 
 
 def test_a_client_that_goes_while_it_sends_is_no_failure_of_the_server(serve, caplog):

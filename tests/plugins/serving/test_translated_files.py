@@ -90,6 +90,18 @@ def test_a_file_that_is_too_large_is_413(serve, monkeypatch):
     assert answer[:2] == (413, {"error": "Invalid request: it is larger than 11,012 bytes"})
 
 
+def test_a_file_with_too_much_text_is_413(serve):
+    answer = send_file(serve(max_characters=1), "a.html", b"<p>" * 5000)
+    assert answer[:2] == (413, {"error": "Invalid request: a.html: its text is larger than 10,100 bytes; split it."})
+
+
+def test_reading_a_file_takes_a_part_of_the_time_of_a_request(monkeypatch):
+    limits = []
+    monkeypatch.setattr(server, "FileProcesses", limits.append)
+    server.Server(None, None, timeout=30)
+    assert limits == [8]
+
+
 def test_a_form_without_a_file_is_not_larger_than_others(serve):
     send = serve(max_characters=1)
     assert send("POST", "/translate_file", {"q": "a" * 20_000}, form=True).status == 413
