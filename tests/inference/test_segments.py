@@ -141,6 +141,14 @@ def test_texts_made_to_slow_down_the_search_for_placeholders_are_cut(text):
     assert document.join([None] * len(document.sentences)) == text
 
 
+def test_invisible_characters_reach_no_model_and_move_no_placeholder():
+    document = Document("\u200eDie Do\xadnau\u200efahrt {name} be\xadginnt. \u2066+49 1\u2069", "de")
+    assert document.sentences == ["Die Donaufahrt beginnt."]
+    assert document.join(["The trip starts."], {0: [[0], [1], [2], [3]]}) == (
+        "The trip {name} starts. \u2066+49 1\u2069"  # what is not translated stays
+    )
+
+
 @pytest.mark.parametrize("place", range(22))
 def test_a_mark_belongs_to_one_segment_and_stays_at_its_place(place):
     text = "A dog runs. It stops! "
