@@ -34,6 +34,7 @@ _THING = "\ufdd0"
 _DRAFTS = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "needs-review-translation"}
 _DRAFTS |= {"Draft", "RejectedTranslation", "RejectedSignOff"}
 _CONFIRMED = "{http://www.memsource.com/mxlf/2.0}confirmed"  # of Phrase
+_MAX_TRANSLATIONS = 1000  # of one text
 _HEAD_BYTES = 1 << 13  # in which a file names its encoding
 Line = list[object]
 
@@ -147,8 +148,9 @@ def memory_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
         if not any(sides):
             yield ["dropped", "other languages"]
             continue
-        # each translation makes a pair
-        for source, target in itertools.product(*(side or [None] for side in sides)):
+        # each translation makes a pair, but those of a hostile file would be millions
+        combinations = itertools.product(*(side or [None] for side in sides))
+        for source, target in itertools.islice(combinations, _MAX_TRANSLATIONS):
             yield from _pair(source, target)
 
 
