@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import sentencex
 
-from ..model.text_rules_vanilla_transformer import INVISIBLE, normalise
+from ..model.text_rules_vanilla_transformer import INVISIBLE, MEANINGLESS, normalise
 
 # A number, a word, a punctuation mark, or a character of a script without spaces
 _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
@@ -21,7 +21,7 @@ Links = Sequence[Sequence[int]]  # for each word of a translation, the indices o
 Range = tuple[int, int]  # start and end
 
 # White space at the start, everything up to the last other character, white space at the end
-_PARTS = re.compile(r"^\s+|\S(?:.*\S)?|\s+$", re.DOTALL)
+_PARTS = re.compile(rf"^[{MEANINGLESS}]*\s[\s{MEANINGLESS}]*|.*[^\s{MEANINGLESS}]|[\s{MEANINGLESS}]+$", re.DOTALL)
 
 # Characters that sentencex sees at a time: its time grows with their square, such as for unclosed quotes
 _WINDOW = 2048

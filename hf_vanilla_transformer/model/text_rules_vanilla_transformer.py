@@ -32,10 +32,8 @@ _JOINING = (
     r"\U0001e900-\U0001e95f\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"
 )
 # Soft hyphens, directions of writing, word joiners, byte order marks; elsewhere, zero-width spaces and joiners too
-INVISIBLE = re.compile(
-    r"[\xad\u061c\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]"
-    rf"|[\u200b-\u200d](?<![{_JOINING}].)(?![{_JOINING}])"
-)
+MEANINGLESS = r"\xad\u061c\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
+INVISIBLE = re.compile(rf"[{MEANINGLESS}]|[\u200b-\u200d](?<![{_JOINING}].)(?![{_JOINING}])")
 
 
 @cache
