@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import sentencex
 
+from ..model.text_rules_vanilla_transformer import INVISIBLE, MEANINGLESS, normalise
+
 # A number, a word, a punctuation mark, or a character of a script without spaces
 _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
 _WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d{_PUNCTUATION}]+|\S")
@@ -19,7 +21,7 @@ Links = Sequence[Sequence[int]]  # for each word of a translation, the indices o
 Range = tuple[int, int]  # start and end
 
 # White space at the start, everything up to the last other character, white space at the end
-_PARTS = re.compile(r"^\s+|\S(?:.*\S)?|\s+$", re.DOTALL)
+_PARTS = re.compile(rf"^[{MEANINGLESS}]*\s[\s{MEANINGLESS}]*|.*[^\s{MEANINGLESS}]|[\s{MEANINGLESS}]+$", re.DOTALL)
 
 # Characters that sentencex sees at a time: its time grows with their square, such as for unclosed quotes
 _WINDOW = 2048
@@ -210,6 +212,7 @@ class Passage:
             if translation is None:
                 written.append(splice(text, marks, self._escape))
             else:
+                text, marks = _without_invisible(text, marks)
                 moved = self._move(marks, WordOrder(text, translation, links))
                 written.append(splice(translation, moved, self._escape))
         return "".join(written)
@@ -238,7 +241,7 @@ class Document:
     def _set(self, passages: list[Passage]) -> None:
         self._passages = passages
         segments = [segment for passage in passages for segment in passage.segments if segment.is_sentence]
-        self.sentences = [" ".join(segment.text.split()) for segment in segments]
+        self.sentences = [normalise(segment.text) for segment in segments]
         self.aligned = [
             i for i, (text, _, marks) in enumerate(segments) if any(0 < mark.place < len(text) for mark in marks)
         ]
@@ -297,6 +300,13 @@ class DocumentFormat(NamedTuple):
     texts_of: Callable[..., list[str]]
     with_texts: Callable[[bytes, str, Iterable[str]], bytes]
     document: type[Document]
+
+
+def _without_invisible(text: str, marks: Sequence[Mark]) -> tuple[str, list[Mark]]:
+    """Return a text as the model reads it, but for its white space, and its marks at their places in it."""
+    removed = [match.start() for match in INVISIBLE.finditer(text)]
+    moved = [replace(mark, place=mark.place - bisect_left(removed, mark.place)) for mark in marks]
+    return INVISIBLE.sub("", text), moved
 
 
 def _cut(line: str, language: str) -> Iterator[tuple[str, bool]]:

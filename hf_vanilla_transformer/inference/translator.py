@@ -20,7 +20,7 @@ from ..data.tokenizer import check_tokenizer, prefix_ids
 from ..errors import UserError, checking_settings
 from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
+from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens, normalise
 from ..plugins import DOCUMENTS, load
 from .alignment import align
 from .ensemble import Ensemble
@@ -184,7 +184,7 @@ class Translator:
         target_lang: str | None = None,
         tag: str | None = None,
     ) -> list[list[int]]:
-        """Return the token ids of sentences, with the tags with which a source starts.
+        """Return the token ids of sentences in normal form, with the tags with which a source starts.
 
         Raises:
             ValueError: for a language or tag that the model does not have.
@@ -194,9 +194,10 @@ class Translator:
         if not sentences:
             return []
         self.directions.check_tags(sentences)
+        texts = list(map(normalise, sentences))
         # Not verbose: transformers would log a warning for sentences longer than `model_max_length`. They are reported
         # by `problem` instead, which also counts the tags.
-        return [[*prefix, *ids] for ids in self.tokenizer(list(sentences), verbose=False)["input_ids"]]
+        return [[*prefix, *ids] for ids in self.tokenizer(texts, verbose=False)["input_ids"]]
 
     def decode(self, hypotheses: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of generated ids."""

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from transformers.generation import GenerationConfig
 from transformers.pipelines.base import Pipeline
 
-from .text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens
+from .text_rules_vanilla_transformer import Directions, check_weights, max_source_tokens, normalise
 
 _N_BEST_SETTINGS = ("num_return_sequences", "num_beams")  # n-best lists with scores are returned if both exceed 1
 # arguments of the pipeline itself; all others are those of generate()
@@ -110,11 +110,12 @@ class TranslationPipeline(Pipeline):
         _check_text(text)
         directions = Directions(self.model.config)
         directions.check_tags([text])
+        text = normalise(text)
         tag = directions.tag(src_lang, tgt_lang)
         num_tags = 0 if tag is None else 1
         limit = max_source_tokens(self.model.config, self.tokenizer)
         inputs = self.tokenizer(self.prefix + text, return_tensors="pt", verbose=False)
-        skipped = is_blank(text)
+        skipped = not text
         length = inputs["input_ids"].shape[1] + num_tags
         if length > limit:
             # one of the names in transformers

@@ -1,4 +1,4 @@
-"""What a model can translate: its directions, its limit on length, blank text; and whether its weights are finite.
+"""What a model can translate: its directions, its limit on length, and text in normal form; finite weights.
 
 `inference.translator.Translator` follows these rules, and so does the pipeline, which travels with a saved model and
 cannot import the package.
@@ -10,12 +10,12 @@ import re
 import sys
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from .errors_vanilla_transformer import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +25,15 @@ LANGUAGE_TAG = "<2"  # start of the tags of target languages
 _DEFAULT_MAX_TOKENS = 1024  # for models of other classes that do not name a limit
 _WRITTEN_TAG = re.compile(r"\s*>>\S+<<")  # how users of OPUS-MT's models choose a target language
 _NO_LIMIT = 10**9  # transformers' tokenizers without a limit have a `model_max_length` of 10^30
+# Where zero-width spaces and joiners mean something: scripts from Arabic to Myanmar, Khmer, Mongolian, others of Asia
+# and Africa, Arabic presentation forms; and emoji, which joiners combine
+_JOINING = (
+    r"\u0620-\u109f\u1780-\u18af\u1900-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc\U00010a00-\U00011fff"
+    r"\U0001e900-\U0001e95f\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"
+)
+# Soft hyphens, directions of writing, word joiners, byte order marks; elsewhere, zero-width spaces and joiners too
+MEANINGLESS = r"\xad\u061c\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
+INVISIBLE = re.compile(rf"[{MEANINGLESS}]|[\u200b-\u200d](?<![{_JOINING}].)(?![{_JOINING}])")
 
 
 @cache
@@ -50,20 +59,31 @@ def language_tag(target_lang: str) -> str:
     return f"{LANGUAGE_TAG}{target_lang}>"
 
 
+def normalise(text: str) -> str:
+    """Return a text with single spaces between its words and without invisible characters that mean nothing.
+
+    Every source that is translated or scored is written so, and every text that `import` reads.
+    """
+    return " ".join(INVISIBLE.sub("", text).split())
+
+
 def is_blank(text: str) -> bool:
     """Return whether there is nothing to translate in a text; its translation is empty."""
-    return not text.strip()
+    return not normalise(text)
 
 
-def check_weights(model: nn.Module, name: str = "the model") -> None:
+def check_weights(model: "nn.Module", name: str = "the model") -> None:
     """Check that the weights of a model are finite: with a single one that is not, its translations mean nothing.
 
     Raises:
         ValueError: if one is NaN or infinite.
     """
+    # slow to import, and not needed where files are only read
+    import torch
+
     for weight_name, weight in model.named_parameters():
         # not those in formats of their own, such as quantised ones, which are subclasses
-        is_plain = type(weight) is nn.Parameter and weight.is_floating_point() and not weight.is_meta
+        is_plain = type(weight) is torch.nn.Parameter and weight.is_floating_point() and not weight.is_meta
         # a sum is much faster than looking at each number, and as reliable: in float32, none of them overflows
         if is_plain and not math.isfinite(weight.detach().sum(dtype=torch.float32)):
             raise UserError(

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_vanilla_transformer.inference.segments import Document, Mark, Passage
+from hf_vanilla_transformer.model.text_rules_vanilla_transformer import normalise
 
 _TEXTS = st.lists(
     st.sampled_from(
@@ -139,6 +140,23 @@ def test_texts_made_to_slow_down_the_search_for_placeholders_are_cut(text):
     # in seconds, not minutes: the time limit of every test
     document = Document(text, "en")
     assert document.join([None] * len(document.sentences)) == text
+
+
+def test_invisible_characters_reach_no_model_and_move_no_placeholder():
+    document = Document("\u200eDie Do\xadnau\u200efahrt {name} be\xadginnt.\n\u2066+49\xad1\u2069", "de")
+    assert document.sentences == ["Die Donaufahrt beginnt."]
+    assert document.join(["The trip starts."], {0: [[0], [1], [2], [3]]}) == (
+        "The trip {name} starts.\n\u2066+49\xad1\u2069"  # what is not translated stays
+    )
+
+
+@pytest.mark.parametrize("between", [" ", "\u200f ", " \u200e", "\u2069 \u2068", "\ufeff\xa0\xad"])
+def test_invisible_characters_around_white_space_join_no_sentences(between):
+    document = Document(f"A dog runs.{between}The cat sleeps.", "en")
+    assert document.sentences == ["A dog runs.", "The cat sleeps."]
+    joined = document.join(["Ein Hund.", "Eine Katze."])
+    assert normalise(joined) == "Ein Hund. Eine Katze."
+    assert document.join([None, None]) == f"A dog runs.{between}The cat sleeps."
 
 
 @pytest.mark.parametrize("place", range(22))

@@ -8,11 +8,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 from datasets import Dataset
+from opus_models import write_opus_tokenizer
 from search_models import nbest_lists, translate_ids
 from transformers import GenerationConfig
 
-from hf_vanilla_transformer import Ensemble, Translator, VanillaTransformerTrainer, train_tokenizer, translate
+from hf_vanilla_transformer import (
+    Ensemble,
+    TranslationPipeline,
+    Translator,
+    VanillaTransformerTrainer,
+    train_tokenizer,
+    translate,
+)
 from hf_vanilla_transformer.data.tokenizer import add_tags
+from hf_vanilla_transformer.inference.comparison import score_translations
 from hf_vanilla_transformer.inference.segments import words
 
 SENTENCES = [
@@ -148,6 +157,37 @@ def test_training_mode_is_restored(model, tokenizer):
 def test_empty_and_blank_inputs_have_empty_translations(model, tokenizer):
     assert translate(model, tokenizer, []) == []
     assert translate(model, tokenizer, ["", " "]) == ["", ""]
+
+
+PLAIN = [SENTENCES[0], SENTENCES[2], SENTENCES[5]]
+UNUSUAL = [" {}", "\t{}", "\xa0{}", "{} \n", "\ufeff\u200e{}", "\u202a{}\u202c", "\r\n{}\u3000"]
+INSIDE = ["\t", "\xa0", "  ", "\u3000", "\u202f", "\xad ", " \u2060", "\u200b \u200d"]
+
+
+@pytest.mark.parametrize("unusual", UNUSUAL + INSIDE)
+def test_white_space_and_invisible_characters_change_no_translation(model, tokenizer, unusual):
+    written = [unusual.format(text) if "{}" in unusual else text.replace(" ", unusual) for text in PLAIN]
+    translator = Translator(model, tokenizer)
+    settings = {"nbest": 2, "num_beams": 3}
+    assert translator.translate(written, **settings) == translator.translate(PLAIN, **settings)
+    assert score_translations(translator, written, PLAIN) == score_translations(translator, PLAIN, PLAIN)
+    pipeline = TranslationPipeline(model, tokenizer)
+    assert pipeline(written, num_beams=1) == pipeline(PLAIN, num_beams=1)
+
+
+@pytest.mark.parametrize("unusual", [" {}", "\t{}", "\xa0{}", "\ufeff{}", "\u200e{}", "{}\u3000", *INSIDE[:5]])
+def test_white_space_is_read_as_the_tokenizer_of_marian_reads_it(model, tokenizer, tmp_path, unusual):
+    marian = write_opus_tokenizer(tmp_path, PLAIN * 3, PLAIN * 3, 60)
+    written = [unusual.format(text) if "{}" in unusual else text.replace(" ", unusual) for text in PLAIN]
+    translator = Translator(model, tokenizer)
+    for encode in (translator.encode, lambda texts: marian(texts)["input_ids"]):
+        assert encode(written) == encode(PLAIN)
+
+
+def test_white_space_around_the_sentences_of_a_text_stays(model, tokenizer):
+    first, second = translate(model, tokenizer, ["A dog runs.", "Cats sleep here."])
+    text = "\t A\xa0dog  ru\xadns.  \u3000Cats \u200esleep\there. \n\n"
+    assert translate(model, tokenizer, text, split_sentences=True) == f"\t {first}  \u3000{second} \n\n"
 
 
 def test_dropout_is_off_while_translating(small_model, tokenizer):

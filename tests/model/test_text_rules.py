@@ -1,12 +1,21 @@
 """The rules for text that the pipeline and `Translator` share."""
 
+# ruff: noqa: RUF001
+
 import logging
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.model.text_rules_vanilla_transformer import Directions, is_blank, max_source_tokens
+from hf_vanilla_transformer.model.text_rules_vanilla_transformer import (
+    Directions,
+    is_blank,
+    max_source_tokens,
+    normalise,
+)
 
 NO_LIMIT = SimpleNamespace(model_max_length=10**30)
 
@@ -60,4 +69,38 @@ def test_a_model_without_any_limit_gets_a_default():
 
 def test_white_space_of_any_kind_is_blank():
     assert is_blank(" \t\u3000\u00a0\n")
-    assert not is_blank("\u200b")  # a zero-width space is not white space
+    assert is_blank("\u200b\ufeff \u200e\xad")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a dog, two cats",
+        "می\u200cخواهم PDF\u200cها",  # half spaces of Persian
+        "क्\u200dष र्\u200c",
+        "ශ්\u200dරී",
+        "ភាសា\u200bខ្មែរ",  # a border between words
+        "👩\u200d🚀 ❤️\u200d🔥 🏴\u200d☠️",
+    ],
+)
+def test_characters_that_mean_something_are_kept(text):
+    assert normalise(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" \ta\xa0dog\u3000\u202fruns\u2028\n", "a dog runs"),
+        ("\ufeff\u200eShalom \u2068Ann\u2069\u200f", "Shalom Ann"),
+        ("beau\xadti\u200dful\u200c \u200ddo\u2060g\u200b", "beautiful dog"),
+        ("сло\xadво λέ\u200dξη 你\u200b好 1\u200c2", "слово λέξη 你好 12"),
+    ],
+)
+def test_white_space_and_characters_that_mean_nothing_are_normalised(text, expected):
+    assert normalise(text) == expected
+
+
+@given(st.text(st.sampled_from("ab 1.\t\xa0\xad\u061c\u200b\u200c\u200d\u200e\u2060بक❤\ufe0f👩"), max_size=12))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_a_normal_text_stays_as_it_is(text):
+    assert normalise(normalise(text)) == normalise(text)

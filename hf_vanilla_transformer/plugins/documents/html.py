@@ -33,8 +33,8 @@ _WHOLE_TAG = re.compile(r"""[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>""")
 _COMMENT_END: re.Pattern[str] = parser.commentclose  # type: ignore[attr-defined]
 # The start of a character reference that Python refuses to read
 _LONG_NUMBER = re.compile("&(?=#[0-9]{4000})")
-# A line break is a space in HTML, and a soft hyphen would hide its word from the model
-_PLAIN = str.maketrans("\t\n\r\f", "    ", "\xad")
+# A line break is a space in HTML
+_PLAIN = str.maketrans("\t\n\r\f", "    ")
 
 
 def _unescape(text: str) -> str:

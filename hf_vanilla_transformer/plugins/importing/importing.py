@@ -10,15 +10,23 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, starmap
 from pathlib import Path
 from typing import NamedTuple
 
 from ...data.foreign_files import FORMATS
 from ...data.formats import MAX_LINE_BYTES, DataError
+from ...model.text_rules_vanilla_transformer import normalise
 from .reader_process import format_of
+from .translation_files import BREAK
 
-_BREAK = re.compile(r"<br\s*/?>|</?(?:p|div|li|tr|h[1-6])\b[^<>]*>", re.IGNORECASE)  # a tag that ends a line
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]*)(?![\w:.-])([^<>]*)>")
+_ATTRIBUTE = re.compile(r"\s+[\w:.-]+\s*=")
+# Elements of HTML that are markup even without attributes and their other tag; others may be as in "List<String>"
+_FORMATS = re.compile(
+    "a|b|big|center|em|font|hr|i|img|ol|s|small|span|strike|strong|su[bp]|t[dht]|u|ul|wbr", re.IGNORECASE
+)
+_DAMAGED = re.compile(r"[\ufffd\ud800-\udfff]")
 _REFERENCE = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z]\w*);")  # of a character, in HTML
 SPLITS = ("train", "validation", "test")
 
@@ -54,31 +62,41 @@ class Import:
     markup: int = field(default=0, init=False)
 
     def pairs(self, files: Sequence[str]) -> Iterator[Pair]:
-        """Yield the pairs of the files, one per sentence, each once.
+        """Yield the pairs of the files, one per sentence, each once; of several files, those that can be read.
 
         Raises:
-            DataError: if a file cannot be used.
+            DataError: if a file is missing or of an unknown format, or if there are no pairs.
         """
         languages = " and ".join(self.languages)
+        paths_of = {file: self._paths(file) for file in files}
+        problems: list[DataError] = []
         seen = set()
-        for file in files:
+        for file, paths in paths_of.items():
             count = 0
-            for texts in self._read(file):
-                for pair in self._sentences(*texts):
+            try:
+                for pair in chain.from_iterable(starmap(self._sentences, self._read(file, paths))):
                     count += 1
                     if pair in seen:
                         self.dropped["duplicate"] += 1
                         continue
                     seen.add(pair)
                     yield pair
+            except DataError as error:
+                problems.append(error)
+                self.dropped["unreadable file"] += 1
+                self.notes.append(f"{error} {count:,} pairs of it were read.")
+                continue
             if not count:
                 self.notes.append(f"{file}: no pairs in {languages}")
+        # nothing is left if there was only one
+        if problems and (not seen or len(paths_of) == 1):
+            raise problems[0]
         if not seen:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
             raise DataError(f"{' '.join(files)}: no pairs in {languages}; dropped: {reasons or 'none'}.")
 
-    def _read(self, file: str) -> Iterator[tuple[str, str]]:
-        """Yield the raw texts of a file, as its own process reads them."""
+    def _paths(self, file: str) -> list[str]:
+        """Return the paths of a file, or of the two of a Moses pair."""
         paths = [file]
         if not Path(file).is_file():
             choices = [[f"{file}.{language}{packed}" for language in self.languages] for packed in ("", ".gz")]
@@ -87,6 +105,10 @@ class Import:
                 raise DataError(f"{file}: neither a file nor a pair of files {' and '.join(choices[0])}.")
         elif format_of(file) not in FORMATS:
             raise DataError(f"{file}: unknown format; expected one of {' '.join(FORMATS)}, or a Moses pair's prefix.")
+        return paths
+
+    def _read(self, file: str, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yield the raw texts of a file, as its own process reads them."""
         for kind, *content in _lines(paths, self):
             if kind == "note":
                 self.notes.append(f"{file}: {content[0]}")
@@ -105,15 +127,17 @@ class Import:
         """Yield the pairs of two texts: one of each line if both have equally many, and one of all otherwise."""
         source = self._without_markup(source)
         target = self._without_markup(target)
-        lines = [[" ".join(line.split()) for line in text.splitlines() if line.strip()] for text in (source, target)]
+        lines = [list(filter(None, map(normalise, text.splitlines()))) for text in (source, target)]
         if len(lines[0]) != len(lines[1]):
             lines = [[" ".join(side)] if side else [] for side in lines]
         if not lines[0] or not lines[1]:
             self.dropped["untranslated"] += 1
             return
         for pair in map(Pair, *lines):
+            if any(map(_DAMAGED.search, pair)):
+                self.dropped["damaged character"] += 1
             # because readers refuse a whole file for one such line
-            if max(len(text.encode()) for text in pair) >= MAX_LINE_BYTES:
+            elif max(len(text.encode()) for text in pair) >= MAX_LINE_BYTES:
                 self.dropped["too long"] += 1
             else:
                 yield pair
@@ -121,10 +145,27 @@ class Import:
     def _without_markup(self, text: str) -> str:
         # references first: tags may be written with them
         unescaped = _REFERENCE.sub(lambda reference: html.unescape(reference[0]), text)
-        plain = _TAG.sub("", _BREAK.sub("\n", unescaped))
+        plain = _without_tags(BREAK.sub("\n", unescaped))
         self.markup += plain != text
-        # lone surrogates, which JSON can escape, cannot be written
-        return plain.encode("utf-8", "replace").decode()
+        return plain
+
+
+def _without_tags(text: str) -> str:
+    """Return a text without tags; one of an element without content that stands between two words becomes a space."""
+    names: list[set[str]] = [set(), set()]
+    for closes, name, _ in _TAG.findall(text):
+        names[bool(closes)].add(name)
+
+    def replacement(tag: re.Match[str]) -> str:
+        _, name, rest = tag.groups()
+        is_known = _FORMATS.fullmatch(name) or name in names[0] & names[1]
+        if not (_ATTRIBUTE.match(rest) or rest.strip() == "/" or (is_known and ("=" in rest or not rest.strip()))):
+            return tag[0]
+        is_alone = rest.endswith("/") or name.lower() in ("hr", "img")
+        between_words = text[max(tag.start() - 1, 0)].isalnum() and text[tag.end() : tag.end() + 1].isalnum()
+        return " " if is_alone and between_words else ""
+
+    return _TAG.sub(replacement, text)
 
 
 def _lines(paths: Sequence[str], job: Import) -> Iterator[list]:

@@ -29,14 +29,16 @@ from ...data.foreign_files import (
     SHEETS,
     TABLES,
     ExchangeError,
+    code_pages,
     decode,
     reason,
 )
 from .tables import Side, json_pairs, sheet_pairs, table_pairs
-from .translation_files import Line, annotation_pairs, catalogue_pairs, check_xml, memory_pairs, xliff_pairs
+from .translation_files import Line, annotation_pairs, catalogue_pairs, memory_pairs, well_formed, xliff_pairs
 
 _MAX_BYTES = 1 << 29  # of an unpacked file; larger text is plain text, which `train` reads directly
 _BASE_MEMORY = 200 << 20
+_QUOTED = 60  # characters of a line
 
 
 def format_of(path: str) -> str:
@@ -87,6 +89,19 @@ def _aligned_lines(texts: Sequence[str]) -> Iterator[Line]:
         yield ["pair", *pair]
 
 
+def _example(content: bytes, encoding: str, languages: Sequence[str]) -> str:
+    """Return a line of a file, in its encoding and in the next likely one, by which the user sees which is right."""
+    others = [page for page in code_pages(languages) if page != encoding and not encoding.startswith("utf")]
+    for number, line in enumerate(io.BytesIO(content) if others else (), start=1):
+        texts = [line.decode(page, "replace").strip() for page in (encoding, others[0])]
+        differences = (place for place, characters in enumerate(zip(*texts, strict=False)) if len(set(characters)) > 1)
+        if texts[0] != texts[1]:
+            start = max(0, next(differences, 0) - _QUOTED // 2)
+            text, different = (text[start : start + _QUOTED] for text in texts)
+            return f"; line {number} is {text!r}, and would be {different!r} in {others[0]} (--encoding)"
+    return ""
+
+
 def read(
     paths: Sequence[str], languages: tuple[str, str], columns: Sequence[str], encoding: str | None
 ) -> Iterator[Line]:
@@ -108,10 +123,12 @@ def read(
         texts = []
         for path, content in zip(paths, contents, strict=True):
             text, used = decode(content, encoding, languages)
-            texts.append(text.removeprefix("\ufeff"))
+            # some releases of Python read no table with NUL in it
+            texts.append(text.removeprefix("\ufeff").replace("\0", "\ufffd"))
             if used != "utf-8":
                 which = f" of {Path(path).name}" if len(paths) == 2 else ""
-                yield ["note", f"encoding{which}: {used}"]
+                example = "" if encoding else _example(content, used, languages)
+                yield ["note", f"encoding{which}: {used}{example}"]
         if len(paths) == 2:
             yield from _aligned_lines(texts)
         elif kind in TABLES:
@@ -121,9 +138,10 @@ def read(
     elif kind in SHEETS:
         yield from sheet_pairs(content, sides)
     elif kind in CATALOGUES:
-        yield from catalogue_pairs(content, languages)
+        yield from catalogue_pairs(content, encoding, languages)
     else:
-        check_xml(content)
+        content, notes = well_formed(content, languages)
+        yield from notes
         if kind in ANNOTATIONS:
             yield from annotation_pairs(content, columns or languages)
         elif kind in MEMORIES:

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...data.foreign_files import SEPARATORS, ExchangeError, reason
@@ -20,7 +20,13 @@ from .translation_files import Line, matches
 _HEADER_ROWS = 10  # among which the header of a table is looked for, below titles and notes
 _MAX_CELL_BYTES = 1 << 29
 # How quotation marks are read: those that are not of the table belong to the text; one never closed would swallow rows
-_QUOTINGS: tuple[dict[str, Any], ...] = ({"strict": True}, {"quoting": csv.QUOTE_NONE}, {})
+_QUOTINGS: tuple[dict[str, Any], ...] = (
+    {"strict": True},
+    # as MySQL and other databases write tables
+    {"strict": True, "doublequote": False, "escapechar": "\\"},
+    {"quoting": csv.QUOTE_NONE},
+    {},
+)
 
 
 @dataclass(frozen=True)
@@ -87,24 +93,41 @@ def table_pairs(text: str, sides: Sequence[Side]) -> Iterator[Line]:
     best = dialects[regularities.index(most)]
     quotes = "; quotation marks are text" if "quoting" in best else ""
     yield ["note", f"separator: {best['delimiter']!r}{quotes}"]
-    yield from _row_pairs((row for row in _cut(text, best) if row), sides)
+    rows = (row for row in _cut(text, best) if row)
+    first_rows = list(itertools.islice(rows, _HEADER_ROWS))
+    try:
+        _find_header(first_rows, sides)
+    except ExchangeError:
+        # a row of words could name other columns
+        if most[1] != 2 or not any(" " in cell.strip() for cell in first_rows[0]):
+            raise
+        sides = [replace(side, column=str(number)) for number, side in enumerate(sides, start=1)]
+        yield ["note", "no row names columns; the first one is taken for the source, the second for the target"]
+    yield from _row_pairs(itertools.chain(first_rows, rows), sides)
 
 
 def _cut(text: str, dialect: dict[str, Any]) -> Iterator[list[str]]:
     return csv.reader(io.StringIO(text, newline=""), **dialect)
 
 
-def _regularity(text: str, dialect: dict[str, Any]) -> tuple[int, int]:
-    """Return how many rows have the commonest number of cells above 1, and that number."""
+def _regularity(text: str, dialect: dict[str, Any]) -> tuple[float, int]:
+    """Return how many rows have the commonest number of cells above 1, and that number; in prose, half as many."""
+    lengths: Counter[int] = Counter()
+    spaced = 0
     try:
-        lengths = Counter(len(row) for row in _cut(text, dialect) if len(row) > 1)
+        for row in _cut(text, dialect):
+            if len(row) > 1:
+                lengths[len(row)] += 1
+                spaced += row[1].startswith(" ")
     except csv.Error:
         return (0, 0)
     # one mistake in a table does not make the quotation marks around all of its cells text
-    is_quoted = 2 * text.count(f'"{dialect["delimiter"]}"') > sum(lengths.values())
-    if "quoting" in dialect and is_quoted:
+    is_quoted = 2 * text.count(f'"{dialect["delimiter"]}"') > lengths.total()
+    if not lengths or ("quoting" in dialect and is_quoted):
         return (0, 0)
-    return max(((count, length) for length, count in lengths.items()), default=(0, 0))
+    length, count = max(lengths.items(), key=lambda item: (item[1], item[0]))
+    # commas of sentences have spaces behind them
+    return (count / 2 if 2 * spaced > lengths.total() else count, length)
 
 
 def _row_pairs(rows: Iterable[list[str]], sides: Sequence[Side], sheet: str = "") -> Iterator[Line]:
@@ -171,6 +194,7 @@ def json_pairs(text: str, is_lines: bool, sides: Sequence[Side]) -> Iterator[Lin
 
 def _load_json(content: str, where: str) -> Any:
     try:
-        return json.loads(content)
+        # not strict, which would refuse a tab in a text
+        return json.loads(content, strict=False)
     except (ValueError, RecursionError) as error:
         raise ExchangeError(f"{where}not valid JSON ({reason(error)})") from None

@@ -4,14 +4,18 @@ Like the functions of `tables.py`, these yield the lines that `reader_process.py
 """
 
 import gettext
+import html
 import io
+import itertools
 import re
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...data.foreign_files import ExchangeError, reason
+from ...data.foreign_files import ExchangeError, decode, reason
+from ...data.languages import short_name
 from ...files import import_extra
 
 if TYPE_CHECKING:
@@ -21,16 +25,29 @@ if TYPE_CHECKING:
 _XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 # TMX and XLIFF mark code of the original document with these; their content is not text
 _NATIVE_CODE = {"bpt", "ept", "ph", "it", "ut", "x", "bx", "ex", "pc-start", "cp", "sc", "ec"}
+# A tag that ends a line; of the original format, too
+BREAK = re.compile(r"<(?:[\w-]+:)?(?:br|lb|line-?break)\b[^<>]*>|</?(?:p|div|li|tr|h[1-6])\b[^<>]*>", re.IGNORECASE)
+_BREAK_CODE = re.compile(rf"{BREAK.pattern}|\b(?:lb|x-br|line[-_]?break)\b|\n", re.IGNORECASE)
+# A noncharacter that stands for something between two words
+_THING = "\ufdd0"
 # of XLIFF 1.2, and of Trados: the translation is a draft
 _DRAFTS = {"new", "needs-translation", "needs-adaptation", "needs-l10n", "needs-review-translation"}
 _DRAFTS |= {"Draft", "RejectedTranslation", "RejectedSignOff"}
+_CONFIRMED = "{http://www.memsource.com/mxlf/2.0}confirmed"  # of Phrase
+_MAX_TRANSLATIONS = 1000  # of one text
+_HEAD_BYTES = 1 << 13  # in which a file names its encoding
 Line = list[object]
 
 
 def matches(tag: str | None, language: str) -> bool:
-    """Return whether a language tag of a file, such as `en_US`, is a language or one of its variants."""
-    wanted = language.lower().replace("_", "-")
-    return f"{tag or ''}-".lower().replace("_", "-").startswith(f"{wanted}-")
+    """Return whether a language tag of a file, such as `en_US` or `eng`, is a language or one of its variants."""
+    return f"{_standard(tag or '')}-".startswith(f"{_standard(language)}-")
+
+
+def _standard(tag: str) -> str:
+    """Return a language tag with hyphens and, if there is one, the code of two letters."""
+    base, *rest = re.split("[-_@]", tag.lower())
+    return "-".join([short_name(base) if len(base) == 3 else base, *rest])
 
 
 def check_xml(content: bytes) -> None:
@@ -52,15 +69,54 @@ def check_xml(content: bytes) -> None:
         raise ExchangeError(f"damaged XML ({reason(error)})") from None
 
 
+def _declared(content: bytes) -> str:
+    """Return the encoding that a catalogue or XML names at its start, or ""."""
+    match = re.search(rb"(?:charset|encoding)=[\"']?([\w.-]+)", content[:_HEAD_BYTES])
+    return match[1].decode() if match else ""
+
+
+def well_formed(content: bytes, languages: Sequence[str]) -> tuple[bytes, list[Line]]:
+    """Return XML that `check_xml` accepts, with U+FFFD for characters that it may not contain, and notes for the user.
+
+    Raises:
+        ExchangeError: if more is wrong with it than single characters.
+    """
+    try:
+        check_xml(content)
+        return content, []
+    except ExchangeError as error:
+        notes: list[Line] = [["note", f"repaired {error}"]]
+    text, _ = decode(content, None, languages, _declared(content))
+    text = re.sub(r"^\s*<\?xml[^>]*\?>", "", text)
+    text = re.sub(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+    text = re.sub(r"&#(?:x0*(?:1?[0-8bcef]|19|1[ad])|0*(?:[0-8]|1[124-9]|2\d|3[01]));", "\ufffd", text, flags=re.I)
+    # entities of HTML are unknown to XML
+    entity = r"&(?!(?:amp|lt|gt|quot|apos|#\w+);)(?:\w+;)?"
+    text = re.sub(entity, lambda match: html.escape(html.unescape(match[0]), quote=False), text)
+    content = re.sub("<(?![A-Za-z_/!?])", "&lt;", text).encode()
+    check_xml(content)
+    return content, notes
+
+
 def _plain(element: "_Element") -> str:
     """Return the text of a segment without inline codes."""
+    return re.sub(rf"(?<=\w){_THING}+(?=\w)", " ", _with_things(element)).replace(_THING, "")
+
+
+def _with_things(element: "_Element") -> str:
+    """Return the text of a segment without inline codes, but `_THING` for those that are neither tags nor breaks."""
     parts = [element.text or ""]
     for child in element:
         name = child.tag.rpartition("}")[2] if isinstance(child.tag, str) else "x"  # comments
         if name not in _NATIVE_CODE:
-            parts.append(_plain(child))
-        elif child.get("ctype") == "lb":
-            parts.append("\n")
+            parts.append(_with_things(child))
+        else:
+            content = "".join(map(str, child.itertext())) if isinstance(child.tag, str) else ""
+            code = child.get("equiv") or child.get("equiv-text") or content
+            if _BREAK_CODE.search(" ".join([code, *child.attrib.values()])):
+                parts.append("\n")
+            elif (name in ("ph", "ut") or (name == "x" and code)) and not re.match("</?[A-Za-z][^<>]*(?<!/)>", code):
+                parts.append(_THING)
         parts.append(child.tail or "")
     return "".join(parts)
 
@@ -80,16 +136,22 @@ def memory_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
     """Yield the pairs of a translation memory (TMX)."""
     store = import_extra("translate.storage.tmx", "import").tmxfile(io.BytesIO(content))
     for unit in store.units:
-        nodes = {node.get(_XML_LANG) or node.get("lang"): node for node in unit.getlanguageNodes()}
-        segments: list[_Element | None] = []
+        nodes: defaultdict[str, list[_Element | None]] = defaultdict(list)
+        for node in unit.getlanguageNodes():
+            nodes[node.get(_XML_LANG) or node.get("lang") or ""].append(node.find(unit.namespaced("seg")))
+        sides: list[list[_Element | None]] = []
         for language in languages:
             # its own tag first: a memory may hold both `pt` and `pt-BR`
-            tags = sorted((tag for tag in nodes if matches(tag, language)), key=len)
-            segments.append(nodes[tags[0]].find(unit.namespaced("seg")) if tags else None)
-        if segments == [None, None]:
+            tags = [tag for tag in nodes if matches(tag, language)]
+            own = [tag for tag in tags if _standard(tag) == _standard(language)]
+            sides.append([segment for tag in own or tags for segment in nodes[tag]])
+        if not any(sides):
             yield ["dropped", "other languages"]
-        else:
-            yield from _pair(*segments)
+            continue
+        # each translation makes a pair, but those of a hostile file would be millions
+        combinations = itertools.product(*(side or [None] for side in sides))
+        for source, target in itertools.islice(combinations, _MAX_TRANSLATIONS):
+            yield from _pair(source, target)
 
 
 def xliff_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
@@ -128,7 +190,9 @@ def _segments(unit: "XliffUnit", version: int) -> Iterator[tuple["_Element | Non
         return
     # not isfuzzy(), for which everything is a draft that is not marked as approved, as it is in few files
     is_draft = target is not None and (
-        target.get("state") in _DRAFTS or target.get("state-qualifier") == "fuzzy-match"
+        target.get("state") in _DRAFTS
+        or target.get("state-qualifier") == "fuzzy-match"
+        or unit.xmlelement.get(_CONFIRMED) == "0"
     )
     # Trados writes a paragraph per unit, with its sentences and their states
     sentences, translations = (
@@ -142,13 +206,22 @@ def _segments(unit: "XliffUnit", version: int) -> Iterator[tuple["_Element | Non
         yield source, target, is_draft
 
 
-def catalogue_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
-    """Yield the pairs of a catalogue of messages (PO), whose messages are in the source language."""
-    store = import_extra("translate.storage.pypo", "import").pofile(io.BytesIO(content))
+def catalogue_pairs(content: bytes, encoding: str | None, languages: tuple[str, str]) -> Iterator[Line]:
+    """Yield the pairs of a catalogue of messages (PO), whose messages are in the source language.
+
+    Args:
+        encoding: that of a catalogue whose header names none.
+    """
+    declared = _declared(content)
+    text, used = decode(content, None if declared else encoding, languages, declared)
+    if not used.startswith("utf-8"):
+        yield ["note", f"encoding: {used}"]
+    in_utf8 = re.sub(r"charset=[^\s\\]+", "charset=UTF-8", text, count=1).encode()
+    store = import_extra("translate.storage.pypo", "import").pofile(io.BytesIO(in_utf8))
     tag = store.gettargetlanguage()
     # only the base language counts, since catalogues name variants in many ways: zh_CN, zh-Hans, sr@latin
-    base = re.split("[-_@]", tag.lower())[0] if tag else None
-    wanted = [re.split("[-_@]", language.lower())[0] for language in languages]
+    base = _standard(tag).partition("-")[0] if tag else None
+    wanted = [_standard(language).partition("-")[0] for language in languages]
     if base and base not in wanted:
         raise ExchangeError(f"a catalogue in {tag}, not in {languages[0]} or {languages[1]}")
     into_source = base == wanted[0] != wanted[1]

@@ -73,9 +73,25 @@ def test_the_encoding_of_the_files_is_not_that_of_what_they_exclude(tmp_path, ca
 def test_a_file_that_cannot_be_read_leaves_no_folder(tmp_path, capsys):
     write_xlsx(tmp_path / "a.xlsx", PAIRS)
     (tmp_path / "b.xlsx").write_bytes((tmp_path / "a.xlsx").read_bytes()[:1000])
-    assert run(tmp_path, "a.xlsx", "b.xlsx") == 1
+    assert run(tmp_path, "b.xlsx") == 1
     assert "b.xlsx: damaged" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+def test_a_file_that_cannot_be_read_among_others_is_reported_and_counted(tmp_path, capsys):
+    write_xlsx(tmp_path / "a.xlsx", PAIRS)
+    (tmp_path / "b.xlsx").write_bytes((tmp_path / "a.xlsx").read_bytes()[:1000])
+    (tmp_path / "c.tmx").write_text("<tmx><body>", "utf-8")
+    assert run(tmp_path, "b.xlsx", "a.xlsx", "c.tmx") == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["dropped"] == {"unreadable file": 2}
+    assert "b.xlsx: damaged" in output.err
+    assert "c.tmx: damaged XML" in output.err
+    # a wrong name is a mistake of the user's, which is told before anything is read
+    assert run(tmp_path, "a.xlsx", "d.xlsx", out="more") == 1
+    assert "d.xlsx: neither a file nor a pair" in capsys.readouterr().err
+    assert run(tmp_path, "b.xlsx", "c.tmx", out="more") == 1
+    assert "b.xlsx: damaged" in capsys.readouterr().err
 
 
 def test_names_of_columns_are_not_those_of_the_languages(tmp_path, capsys):

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from import_files import WRITERS, write_csv, write_eaf, write_po, write_tmx, write_xliff, write_xlsx
 
+from hf_vanilla_transformer.data.foreign_files import decode
 from hf_vanilla_transformer.data.formats import DataError
 from hf_vanilla_transformer.data.source import TextFile
 from hf_vanilla_transformer.plugins.importing.importing import Import, Pair, split
@@ -383,6 +384,218 @@ def test_a_legacy_encoding_is_one_of_those_of_the_languages(encoding, language, 
     assert f"encoding: {encoding}" in job.notes[0]
 
 
+GERMAN = [
+    "Er fragte: „Wo bist du?“",
+    "„Ich“, sagte sie, „bin hier.“",
+    "Die Straße – sehr schön – führt über die Brücke…",
+    "Ärzte und Köche äßen öfter Gemüse für 5 €.",
+    "FRÖHLICHE GRÜSSE, ÄUSSERST NETT",
+    "Das Café «Été» ist geöffnet, 20 °C.",
+]
+WESTERN = [
+    ("de", GERMAN),
+    ("es", ["¿Dónde está el niño?", "¡Qué día! «Él», dijo Ángel", "El señor Núñez comió piña, n.º 5."]),
+    ("fr", ["« Très bien », dit-elle à Noël.", "L’œuvre d’Élodie coûte 25 €…", "Ça va, cœur naïf ?"]),
+    ("pt", ["Não há “razão” para isso.", "A lição é às três, São João."]),
+    ("sv", ["Åsa älskar ”sjön” på våren.", "Öl och kött är här."]),
+]
+
+
+@pytest.mark.parametrize(("language", "sentences"), WESTERN)
+def test_text_of_the_west_is_in_the_code_page_of_windows(language, sentences):
+    """As whole files and as two rows, of which quotation marks alone were taken for letters of the Macintosh."""
+    for start in range(len(sentences)):
+        rows = (sentences[start:] + sentences)[:2]
+        for text in (rows, rows * 50):
+            table = "".join(f"The dog runs;{sentence}\r\n" for sentence in text)
+            assert decode(table.encode("cp1252"), None, ("en", language)) == (table, "cp1252")
+
+
+@pytest.mark.parametrize("encoding", ["mac_roman", "cp850"])
+def test_another_code_page_is_recognised_if_it_is_clearly_better(encoding):
+    content = "".join(f"The dog runs;{sentence}\r\n" for sentence in GERMAN).encode(encoding, "ignore")
+    assert decode(content, None, ("en", "de")) == (content.decode(encoding), encoding)
+
+
+def test_a_line_that_would_differ_in_another_encoding_is_shown(tmp_path):
+    text = "en;de\nWhere?;Wo\nHe asked: Where?;Er fragte: „Wo?“\n"
+    (tmp_path / "a.csv").write_text(text, "cp1252")
+    pairs, job = read(tmp_path / "a.csv")
+    assert pairs[1].target == "Er fragte: „Wo?“"
+    line = (
+        "line 3 is 'He asked: Where?;Er fragte: „Wo?“', and would be 'He asked: Where?;Er fragte: ÑWo?ì' in mac_roman"
+    )
+    assert f"encoding: cp1252; {line}" in job.notes[0]
+    assert line not in read(tmp_path / "a.csv", encoding="cp1252")[1].notes[0]
+
+
+def test_text_in_another_language_than_expected_is_not_read_as_letters_of_the_west(tmp_path):
+    text = "en;de\n" + "the dog runs;собака бежит по улице, а кошка спит дома\n" * 20
+    (tmp_path / "a.csv").write_text(text, "cp1251")
+    assert read(tmp_path / "a.csv")[0][0].target == "собака бежит по улице, а кошка спит дома"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.po", "a.tmx", "a.xlf", "a.de"])
+def test_a_pair_with_a_damaged_character_is_left_out_and_counted(name, tmp_path):
+    writer = {"a.csv": "words.csv", "a.jsonl": "words.jsonl", "a.po": "app.po", "a.tmx": "memory.tmx"}.get(name)
+    for side, language in enumerate(("en", "de")):
+        (tmp_path / f"a.{language}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS), "utf-8")
+    if name != "a.de":
+        WRITERS[writer or "app.xlf"](tmp_path / name, PAIRS)
+    damages = [b"Nummer\xff3"]
+    damages += [b"Nummer\0"] if name in ("a.csv", "a.de") else []
+    damages += [b"Nummer\x02", b"&#x1F;"] if name in ("a.tmx", "a.xlf") else []
+    # JSON has escapes, so that its encoding would not be known
+    content = (tmp_path / name).read_bytes().replace(b"\\u00e4", "ä".encode())
+    for damage in damages:
+        (tmp_path / name).write_bytes(content.replace(b"Nummer 3", damage))
+        pairs, job = read(tmp_path / ("a" if name == "a.de" else name))
+        assert pairs == PAIRS[:3] + PAIRS[4:]
+        assert job.dropped == {"damaged character": 1}
+
+
+MEMORY = '<tmx version="1.4"><header/><body><tu>{}</tu></body></tmx>'
+
+
+def test_signs_that_xml_reserves_are_text(tmp_path):
+    sides = '<tuv xml:lang="en"><seg>R&D &copy;</seg></tuv><tuv xml:lang="de"><seg>3 < 4</seg></tuv>'
+    (tmp_path / "a.tmx").write_text(MEMORY.format(sides), "utf-8")
+    pairs, job = read(tmp_path / "a.tmx")
+    assert pairs[0] == Pair("R&D ©", "3 < 4")
+    assert "repaired damaged XML" in job.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("declared", "encoding"),
+    [
+        ("ISO-8859-1", "iso8859_1"),
+        ("ISO-8859-15", "iso8859_15"),
+        ("utf-16", "utf-16"),
+        ("CHARSET", "cp1252"),
+        ("UTF-8", "cp1252"),
+        ("ISO-8859-1", "utf-8"),
+    ],
+)
+def test_the_header_of_a_catalogue_names_its_encoding_if_it_is_right(declared, encoding, tmp_path):
+    write_po(tmp_path / "a.po", PAIRS)
+    text = (tmp_path / "a.po").read_text("utf-8").replace("UTF-8", declared)
+    (tmp_path / "a.po").write_bytes(text.encode(encoding))
+    assert read(tmp_path / "a.po")[0] == PAIRS
+
+
+BREAKS = [
+    "<ph>&lt;br/&gt;</ph>",
+    "<ph>&lt;text:line-break/&gt;</ph>",
+    '<ph type="lb"/>',
+    '<x ctype="lb"/>',
+    "<ph>\n</ph>",
+]
+XLIFF2_BREAKS = ['<ph id="1" equiv="&#10;"/>', '<ph id="1" equiv="&lt;br&gt;"/>', '<ph id="1" subType="xlf:lb"/>']
+THINGS = ["<ph/>", "<ph>{0}</ph>", '<x equiv-text="{{name}}"/>', "<ut>{\\f1 }</ut>", '<ph id="1" equiv="&#160;"/>']
+FORMATS = ['<bpt i="1">&lt;b&gt;</bpt>', "<ph>&lt;i&gt;</ph>", '<x id="2"/>', "<hi>", '<it pos="begin">{b</it>']
+
+
+@pytest.mark.parametrize("code", BREAKS + XLIFF2_BREAKS + THINGS + FORMATS)
+def test_codes_between_words_do_not_join_them_and_formats_do_not_cut_them(code, tmp_path):
+    close = "</hi>" if code == "<hi>" else ""
+    sides = (
+        f'<tuv xml:lang="{language}"><seg>one{code}two{close}, x{code}.{close}</seg></tuv>'
+        for language in ("en", "de")
+    )
+    (tmp_path / "a.tmx").write_text(MEMORY.format("".join(sides)), "utf-8")
+    words = " ".join(pair.source for pair in read(tmp_path / "a.tmx")[0])
+    assert words.replace(" .", ".") == ("onetwo, x." if code in FORMATS else "one two, x.")
+    if code in BREAKS + XLIFF2_BREAKS:
+        assert len(read(tmp_path / "a.tmx")[0]) == 3
+
+
+def test_every_translation_of_a_language_makes_a_pair(tmp_path):
+    def unit(*sides):
+        return "".join(f'<tuv xml:lang="{tag}"><seg>{text}</seg></tuv>' for tag, text in sides)
+
+    several = unit(("eng", "bike"), ("deu", "Rad"), ("deu", "Fahrrad"), ("de-AT", "Radl"), ("fr", "vélo"))
+    (tmp_path / "a.tmx").write_text(MEMORY.format(several), "utf-8")
+    assert read(tmp_path / "a.tmx")[0] == [Pair("bike", "Rad"), Pair("bike", "Fahrrad")]
+    variants = unit(("en-GB", "lift"), ("en-US", "elevator"), ("de-DE", "Aufzug"))
+    (tmp_path / "a.tmx").write_text(MEMORY.format(variants), "utf-8")
+    assert read(tmp_path / "a.tmx")[0] == [Pair("lift", "Aufzug"), Pair("elevator", "Aufzug")]
+    (tmp_path / "a.tmx").write_text(MEMORY.format(unit(("en", "alone"), ("fr", "seul"))), "utf-8")
+    with pytest.raises(DataError, match="dropped: 1 untranslated"):
+        read(tmp_path / "a.tmx")
+
+
+def test_codes_of_three_letters_name_the_same_languages(tmp_path):
+    write_csv(tmp_path / "a.csv", PAIRS)
+    text = (tmp_path / "a.csv").read_text("utf-8")
+    (tmp_path / "a.csv").write_text(text.replace('"en";"de"', '"eng";"ger"'), "utf-8")
+    assert read(tmp_path / "a.csv")[0] == PAIRS
+    assert list(Import(("eng", "deu")).pairs([str(tmp_path / "a.csv")])) == PAIRS
+    write_po(tmp_path / "a.po", PAIRS)
+    (tmp_path / "a.po").write_text((tmp_path / "a.po").read_text("utf-8").replace(": de", ": deu_AT"), "utf-8")
+    assert read(tmp_path / "a.po")[0] == PAIRS
+
+
+def test_a_bilingual_file_of_phrase_has_no_drafts(tmp_path):
+    write_xliff(tmp_path / "a.mxliff", PAIRS[:2])
+    text = (tmp_path / "a.mxliff").read_text("utf-8")
+    text = text.replace('id="1"', 'id="1" m:confirmed="0"').replace('id="0"', 'id="0" m:confirmed="1"')
+    text = text.replace("<xliff ", '<xliff xmlns:m="http://www.memsource.com/mxlf/2.0" ')
+    (tmp_path / "a.mxliff").write_text(text, "utf-8")
+    pairs, job = read(tmp_path / "a.mxliff")
+    assert pairs == PAIRS[:1]
+    assert job.dropped == {"fuzzy": 1}
+
+
+@pytest.mark.parametrize("separator", [";", ",", "\t"])
+def test_quotation_marks_may_be_escaped_with_backslashes(separator, tmp_path):
+    pairs = [Pair('He said "hi", then; left', 'Er sagte "hallo"'), Pair("a\\b", "c, d; e")]
+    cells = [[cell.replace("\\", "\\\\").replace('"', '\\"') for cell in row] for row in [("en", "de"), *pairs]]
+    text = "".join(separator.join(f'"{cell}"' for cell in row) + "\n" for row in cells)
+    (tmp_path / "a.csv").write_text(text, "utf-8")
+    assert read(tmp_path / "a.csv")[0] == pairs
+
+
+def test_a_table_of_two_columns_of_sentences_needs_no_header(tmp_path):
+    pairs = [
+        Pair("the dog, big", "der Hund, groß"),
+        Pair("a cat, small", "die Katze, klein"),
+        Pair("yes, sure", "ja, klar"),
+    ]
+    (tmp_path / "a.csv").write_text("".join(f"{source};{target}\n" for source, target in pairs), "utf-8")
+    found, job = read(tmp_path / "a.csv")
+    assert found == pairs == read(tmp_path / "a.csv", columns=("1", "2"))[0]
+    assert "no row names columns" in " ".join(job.notes)
+    (tmp_path / "a.csv").write_text("English;German\nthe dog;der Hund\n", "utf-8")
+    with pytest.raises(DataError, match="no column en among 'English', 'German'; give --columns"):
+        read(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("A list, 2024\nen;de\nthe dog;der Hund\n", "utf-8")
+    assert read(tmp_path / "a.csv")[0] == [Pair("the dog", "der Hund")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Open <file> as List<String>", "Open <file> as List<String>"),
+        ("Map<K, V> of <your name>, a <b and c> d", "Map<K, V> of <your name>, a <b and c> d"),
+        ("if x <y and z = 3> then", "if x <y and z = 3> then"),
+        ("<td nowrap align=left>big</td> <custom-x a='b'>dog", "big dog"),
+        ("write to <ann@x.org>", "write to <ann@x.org>"),
+        ("a <b>bold</b> <g id='1'>dog</g>, <custom>too</custom></i>", "a bold dog, too"),
+        ('first<img src="x">second<x id="1"/>.', "first second."),
+        ("one<text:line-break/>two<w:br/>three", "one two three"),
+        ("un<b>believ</b>able", "unbelievable"),
+    ],
+)
+def test_only_tags_are_removed_as_tags(text, expected, tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"en": text, "de": "x"}]))
+    assert read(tmp_path / "a.json")[0] == [Pair(expected, "x")]
+
+
+def test_text_is_imported_as_translators_read_it(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([{"en": "\ufeff a\xa0do\xadg\u200b  runs", "de": "\tein Hund\u200e"}]))
+    assert read(tmp_path / "a.json")[0] == [Pair("a dog runs", "ein Hund")]
+
+
 SCRIPTS = [
     "ቤቱ ትልቅ ነው።",
     "বাড়িটা বড়।",
@@ -419,7 +632,10 @@ def test_what_cannot_be_imported_says_what_can(name, message, tmp_path):
 def test_language_tags_match_their_variants():
     assert matches("en-US", "en")
     assert matches("pt_BR", "pt-BR")
-    assert not matches("eng", "en")
+    assert matches("deu", "de")
+    assert matches("ger-AT", "de")
+    assert matches("en_GB", "eng")
+    assert not matches("eng", "de")
     assert not matches("en", "en-US")
     assert not matches(None, "en")
 
