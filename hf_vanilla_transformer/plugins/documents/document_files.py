@@ -10,6 +10,7 @@ import posixpath
 import re
 import zipfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -38,9 +39,9 @@ MAX_BYTES = 1 << 26  # of an unpacked file
 MAX_MEMBERS = 10_000  # of an archive; each takes time, even if it is empty
 # what no XML may contain: a model can generate any character
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# the encoding that a page declares, near its start
+# the encoding that a page declares near its start, if it is another one
 _ENCODING = re.compile(
-    r"""(<\?xml\b[^<>]*?\bencoding\s*=\s*["']|<meta\b[^<>]*?\bcharset\s*=\s*["']?)([\w.:-]+)""", re.I
+    r"""(<\?xml\b[^<>]*?\bencoding\s*=\s*["']|<meta\b[^<>]*?\bcharset\s*=\s*["']?)(?!utf-8\b)([\w.:-]+)""", re.I
 )
 _DECLARATION_BYTES = 4096
 # what browsers take these encodings for
@@ -94,9 +95,8 @@ def _rewrite(content: bytes, name: str, translate: _Translate, max_bytes: int, l
             return _rewrite_archive(content, ending, translate_cleanly, max_bytes, language)
         _check_size(len(content), max_bytes)
         if ending in _SUBTITLES:
-            return rewrite_subtitles(_decode(content), ending, translate_cleanly).encode()
-        text = _decode(content) if ending == PLAIN else _decode_page(content)
-        return translate(text).encode()
+            return rewrite_subtitles(_decode(content, False), ending, translate_cleanly).encode()
+        return translate(_decode(content, ending != PLAIN)).encode()
     except ImportError:
         raise
     except ExchangeError as error:
@@ -114,36 +114,26 @@ def _check_size(size: int, largest: int) -> None:
         raise ExchangeError(f"its text is larger than {largest:,} bytes; split it")
 
 
-def _decode(content: bytes, declared: str | None = None) -> str:
-    """Return a text in UTF-8, or in the encoding that a byte order mark says or it declares itself.
+def _decode(content: bytes, is_page: bool) -> str:
+    """Return a text in UTF-8, in UTF-16 with its mark, or in the encoding of a page, which declares UTF-8 now.
 
     Raises:
         UnicodeDecodeError: if it is in none of them.
     """
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return content.decode("utf-16")
+    declaration = _ENCODING.search(content[:_DECLARATION_BYTES].decode("latin-1")) if is_page else None
+    declared = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
+    if declaration and declared == "utf-8":
+        with suppress(LookupError):
+            declared = codecs.lookup(declaration[2]).name
+    declared = _BROWSERS.get(declared, declared)
     try:
         # one with escape sequences, such as ISO-2022-JP, looks like UTF-8
-        encoding = "utf-8" if declared is None or b"\x1b" not in content else declared
-        return content.decode(encoding)
+        text = content.decode("utf-8" if b"\x1b" not in content else declared)
     except UnicodeDecodeError:
-        if declared is None:
-            raise
-        return content.decode(declared)
-
-
-def _decode_page(content: bytes) -> str:
-    """Return a page that declares to be in UTF-8, if it declares an encoding."""
-    start = content[:_DECLARATION_BYTES].decode("latin-1")
-    declared = None
-    if declaration := _ENCODING.search(start):
-        try:
-            declared = codecs.lookup(declaration[2]).name
-        except LookupError:
-            declared = None
-    text = _decode(content, _BROWSERS.get(declared or "", declared))
-    start = _ENCODING.sub(r"\1utf-8", text[:_DECLARATION_BYTES]) if declared != "utf-8" else text[:_DECLARATION_BYTES]
-    return start + text[_DECLARATION_BYTES:]
+        text = content.decode(declared)
+    if is_page:
+        text = _ENCODING.sub(r"\1utf-8", text[:_DECLARATION_BYTES]) + text[_DECLARATION_BYTES:]
+    return text
 
 
 def _rewrite_archive(
@@ -180,7 +170,7 @@ def _rewrite_part(part: bytes, ending: str, translate: _Translate, language: str
     """Return a part of an archive with its texts translated."""
     if ending == _BOOK:
         # XML knows no entity of HTML
-        return translate(_decode_page(part)).replace("&nbsp;", "&#160;").encode()
+        return translate(_decode(part, True)).replace("&nbsp;", "&#160;").encode()
     root = parse(part)
     rewrite_paragraphs(root, translate)
     if language:

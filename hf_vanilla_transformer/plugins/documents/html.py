@@ -224,9 +224,8 @@ class HtmlDocument(Document):
             if (name.lower(), text) not in attributes:
                 return match[0]
             quote = value[0] if value[0] in "\"'" else '"'
-            language = follow_language(text, self._target)
-            if language != text and self._declares_language(token, name.lower(), text):
-                return f"{name}{equals}{quote}{language}{quote}"
+            if self._declares_language(token, name.lower(), text):
+                return f"{name}{equals}{quote}{follow_language(text, self._target)}{quote}"
             if name.lower() not in _TRANSLATED:
                 return match[0]
             passage = Passage(text, [], self._language, escape)
@@ -236,11 +235,14 @@ class HtmlDocument(Document):
 
     def _declares_language(self, token: "_Token", name: str, value: str) -> bool:
         """Return whether an attribute names the language of the page, or of a part in the same language."""
-        if token.name == "meta":
-            equivalents = [(value or "").lower() for key, value in token.attributes if key == "http-equiv"]
-            return name == "content" and equivalents == ["content-language"]
+        if self._target is None or name not in (*_LANGUAGE, "content"):
+            return False
+        if name == "content":
+            return ("http-equiv", "content-language") in [
+                (key, (value or "").lower()) for key, value in token.attributes
+            ]
         is_source = self._language is not None and base_code(value) == base_code(self._language)
-        return name in _LANGUAGE and (token.name == "html" or is_source)
+        return token.name == "html" or is_source
 
 
 class _Block:

@@ -32,7 +32,6 @@ _DRAWING = (
 _FIXED = re.compile("[A-Za-z]*Pr|rt")  # properties, and the reading of ruby, stay where they are
 _PROOFING = ("lang", "altLang", "noProof", "dirty", "err")  # properties of a run that are not its format
 _BREAKS = ("tab", "ptab", "br", "cr", "fldChar")  # what ends a sentence
-_FIELDS = ("fld", "fldSimple")  # whose texts are sentences of their own
 # Word writes them for its own layout and spelling
 _DROPPED = ("lastRenderedPageBreak", "proofErr", "softHyphen")
 _OUTSIDE = 1 << 20  # how much more a character outside of links and others counts
@@ -124,6 +123,10 @@ class _Paragraph:
         self._bases = [max(lengths, key=lengths.__getitem__, default=None) for lengths in self._lengths]
         # The tags in `html`
         self._marks: dict[str, _Piece] = {}
+        # Where `write` is: the elements around runs, the run or element to which it has added, and whose copy that is
+        self._containers = [element]
+        self._written = element
+        self._source: _Element | None = None
         self.html = "".join(self._as_html())
 
     @property
@@ -135,35 +138,37 @@ class _Paragraph:
         tag = element.tag
         return tag[len(self._space) :] if isinstance(tag, str) and tag.startswith(self._space) else ""
 
-    def _read(self, container: "_Element") -> None:
-        """Add what is in the paragraph, or in an element around runs."""
+    def _read(self, parent: "_Element", run: "_Element | None" = None) -> None:
+        """Add what is in the paragraph, in an element around runs, or in a run."""
+        format = None
         starts: dict[tuple[str, str | None], int] = {}
-        for child in container:
+        for child in parent:
             name = self._name(child)
             if _FIXED.fullmatch(name):
                 continue
-            self._movable.append((container, child))
+            self._movable.append((parent, child))
             if name == "r":
-                self._read_run(child)
-            elif name == "t":
-                # of a field in PowerPoint, which has no runs
-                self._add_text(child.text or "", container, container)
-            elif name in _FIELDS:
-                self._add("break")
-                self._read_around(child)
-                self._add("break")
-            elif name and len(child) and name not in _NOT_TRANSLATED:
-                self._read_around(child)
+                self._read(child, child)
+            elif name in ("t", "noBreakHyphen"):
+                # A field in PowerPoint has no runs
+                format = format or (parent if run is None else _format_of(run))
+                # Word has an element for this character of a word
+                self._add_text(child.text or "" if name == "t" else "-", format, parent)
+            elif name == "ruby" or (name and len(child) and run is None and name not in _NOT_TRANSLATED):
+                self._read_around(child, name, run)
             elif name not in _DROPPED:
-                self._add("break" if name in _BREAKS else "other", child)
+                self._add("break" if name in _BREAKS else "other", child, run)
                 key = (name.removesuffix("Start").removesuffix("End"), child.get(f"{self._space}id"))
                 if name.endswith("Start"):
                     starts[key] = len(self._pieces) - 1
                 elif name.endswith("End") and key in starts:
                     self._pair(starts.pop(key))
 
-    def _read_around(self, element: "_Element", run: "_Element | None" = None) -> None:
-        """Add an element around runs, and what is in it."""
+    def _read_around(self, element: "_Element", name: str, run: "_Element | None") -> None:
+        """Add an element around runs, and what is in it; in a field, this is a sentence."""
+        is_field = name in ("fld", "fldSimple")
+        if is_field:
+            self._add("break")
         start = len(self._pieces)
         self._add("open", element, run)
         self._depth += 1
@@ -171,24 +176,8 @@ class _Paragraph:
         self._depth -= 1
         self._add("close")
         self._pair(start)
-
-    def _read_run(self, run: "_Element") -> None:
-        """Add what is in a run."""
-        format = None
-        for child in run:
-            name = self._name(child)
-            if _FIXED.fullmatch(name):
-                continue
-            self._movable.append((run, child))
-            # Word has an element for this character of a word
-            text = "-" if name == "noBreakHyphen" else child.text or ""
-            if name in ("t", "noBreakHyphen"):
-                format = format or _format_of(run)
-                self._add_text(text, format, run)
-            elif name == "ruby":
-                self._read_around(child, run)
-            elif name not in _DROPPED:
-                self._add("break" if name in _BREAKS else "other", child, run)
+        if is_field:
+            self._add("break")
 
     def _add(self, kind: str, element: "_Element | None" = None, run: "_Element | None" = None) -> None:
         self._pieces.append(_Piece(kind, element, run))
@@ -241,83 +230,61 @@ class _Paragraph:
         for parent, child in self._movable:
             parent.remove(child)
 
-        writer = _Writer(self._element, self._space)
         anywhere = next(iter(self._runs.values()))
         bases = iter([self._runs.get(base, anywhere) for base in self._bases])
         base = run = next(bases)
         for number, part in enumerate(parts):
-            if number % 2 == 0:
-                writer.add_text(html.unescape(part), run)
-                continue
-            piece = self._marks[part]
-            if piece.kind in ("text", "end"):
-                run = base if piece.kind == "end" else self._runs[piece.format]
+            piece = self._marks[part] if number % 2 else None
+            if piece is None:
+                self._write_text(html.unescape(part), run)
+            elif piece.kind == "text":
+                run = self._runs[piece.format]
+            elif piece.kind == "end":
+                run = base
             else:
-                writer.add(piece)
-            if piece.kind == "break":
-                base = run = next(bases)
+                self._write_piece(piece)
+                if piece.kind == "break":
+                    base = run = next(bases)
         # PowerPoint wants it at the end
         self._element.extend(list(self._element.iterchildren(f"{self._space}endParaRPr")))
 
-
-class _Writer:
-    """Write pieces into a paragraph, in runs of their formats."""
-
-    def __init__(self, paragraph: "_Element", space: str):
-        self._containers = [paragraph]
-        self._space = space
-        # The last run, and of which one it may be a copy
-        self._last: _Element | None = None
-        self._source: _Element | None = None
-        self._used: set[_Element] = set()
-
-    def add(self, piece: _Piece) -> None:
+    def _write_piece(self, piece: _Piece) -> None:
         """Write something that is no text."""
         if piece.kind == "close":
             self._containers.pop()
         elif piece.element is not None:
-            self._append(piece.element, piece.run)
+            self._write_element(piece.element, piece.run)
         if piece.kind == "open":
             self._containers.append(piece.element)
         if piece.kind in ("open", "close"):
-            self._last = self._source = None
+            self._written = self._containers[-1]
+            self._source = None
 
-    def add_text(self, text: str, run: "_Element") -> None:
+    def _write_text(self, text: str, run: "_Element") -> None:
         """Write a text in the format of a run; space in that of the text before it."""
-        if not text:
-            return
         name = f"{self._space}t"
-        follows_text = self._last is not None and self._last[-1].tag == name
-        if follows_text and (run is self._source or text.isspace()):
-            self._last[-1].text += text
-            return
-        slot = run.makeelement(name)
-        slot.text = text
-        if self._space in _WORD:
-            # Else Word would remove the space at its ends
-            slot.set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
-        self._append(slot, None if run is self._containers[-1] else run)
+        last = self._written[-1] if len(self._written) else None
+        if last is not None and last.tag == name and (run is self._source or text.isspace()):
+            last.text += text
+        elif text:
+            element = run.makeelement(name)
+            element.text = text
+            if self._space in _WORD:
+                # Else Word would remove the space at its ends
+                element.set("{http://www.w3.org/XML/1998/namespace}space", "preserve")
+            self._write_element(element, run)
 
-    def _append(self, element: "_Element", run: "_Element | None") -> None:
-        """Write an element, into a run if it is of one."""
-        if run is None:
-            self._last = None
-            self._containers[-1].append(element)
+    def _write_element(self, element: "_Element", run: "_Element | None") -> None:
+        """Write an element, into a run of the same format if it was in one."""
+        container = self._containers[-1]
+        if run is None or run is container:
+            self._written = container
         elif run is not self._source:
-            self._last = _copy_of(run) if run in self._used else run
-            self._used.add(run)
-            self._containers[-1].append(self._last)
+            self._written = run.makeelement(run.tag, run.attrib, run.nsmap)
+            self._written.extend(deepcopy(properties) for properties in run.iterchildren("{*}rPr"))
+            container.append(self._written)
         self._source = run
-        if self._last is not None:
-            self._last.append(element)
-
-
-def _copy_of(run: "_Element") -> "_Element":
-    """Return another run of the same format."""
-    copy = run.makeelement(run.tag, run.attrib, run.nsmap)
-    if (properties := run.find("{*}rPr")) is not None:
-        copy.append(deepcopy(properties))
-    return copy
+        self._written.append(element)
 
 
 def _format_of(run: "_Element") -> Hashable:

@@ -81,10 +81,10 @@ def run(args: TranslateDocumentsArguments) -> None:
             translations = translator.translate_documents(parts, format.document, **settings)
             with replacing(output) as unfinished:
                 unfinished.write_bytes(format.with_texts(content, name, [part.text for part in translations], target))
-            if not counts:
-                say(f"{name}: {_NO_TEXT}")
-            for problem in filter(None, (part.problem for part in translations)):
-                say(f"{name}: not translated: {problem}")
+            problems = [f"not translated: {part.problem}" for part in translations if part.problem]
+            for problem in problems if counts else [_NO_TEXT]:
+                # above the bar
+                bar.write(f"{name}: {problem}", file=sys.stderr)
             print(output)
 
 

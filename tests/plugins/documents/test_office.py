@@ -136,6 +136,10 @@ def simple_field(text: str) -> str:
             ["fldChar", "fldChar", "ONE", "fldChar", " ", "fldChar", "fldChar", "TWO", "fldChar"],
         ),
         (simple_field("one") + run(" ") + simple_field("two"), ["fldSimple", "ONE", " ", "fldSimple", "TWO"]),
+        (
+            run("a ") + f"<w:ins>{run('big ')}</w:ins>" + run("dog ") + f"<w:ins>{run('runs')}</w:ins>",
+            ["A ", "ins", "BIG", " DOG ", "ins", "RUNS"],
+        ),
         (run("page ") + simple_field("7") + run(" or so"), ["PAGE ", "fldSimple", "7", " OR SO"]),
         # Word's marks of spelling and layout
         (
@@ -152,7 +156,7 @@ def simple_field(text: str) -> str:
             ["DASS ICH ", "hyperlink", "*ES SEHE"],
         ),
     ],
-    ids=range(18),
+    ids=range(19),
 )
 def test_what_is_in_a_paragraph_goes_with_its_words(xml, expected):
     assert paragraph_of(xml) == expected
@@ -219,18 +223,21 @@ def test_paragraphs_of_drawings(name, part, space):
     properties = '<a:rPr lang="en-US" b="1" altLang="fr-FR"/>'
     xml = f"""<x xmlns:a="{space}"><a:p><a:pPr/><a:r><a:t>the </a:t></a:r><a:r>{properties}<a:t>red</a:t></a:r>
         <a:r><a:t> car</a:t></a:r><a:br/><a:fld type="date"><a:rPr/><a:pPr/><a:t>May 1</a:t></a:fld>
+        <a:r><a:t> </a:t></a:r><a:fld type="n"><a:t>7</a:t></a:fld>
         <a:r><a:t> by us</a:t></a:r><a:fld type="slidenum"/><a:endParaRPr lang="en-GB"/></a:p></x>"""
     with zipfile.ZipFile(io.BytesIO(translated(office_file(name, part, xml), name))) as archive:
         paragraph = etree.fromstring(archive.read(part))[0]
-    assert [(etree.QName(child).localname, "".join(child.itertext()).strip()) for child in paragraph] == [
-        ("pPr", ""),
-        ("r", "LA VOITURE"),
+    assert [(etree.QName(child).localname, child.findtext("{*}t")) for child in paragraph] == [
+        ("pPr", None),
+        ("r", "LA VOITURE "),
         ("r", "ROUGE"),
-        ("br", ""),
+        ("br", None),
         ("fld", "MAY 1"),
-        ("r", "BY US"),
-        ("fld", ""),
-        ("endParaRPr", ""),
+        ("r", " "),
+        ("fld", "7"),
+        ("r", " BY US"),
+        ("fld", None),
+        ("endParaRPr", None),
     ]
     assert [element.get("lang") for element in paragraph.iter("{*}rPr", "{*}endParaRPr") if element.keys()] == [
         "de",
