@@ -24,7 +24,7 @@ PLAIN = ".txt"  # each line is a paragraph; the texts of all other formats are H
 _PAGES = (".html", ".htm")
 _SUBTITLES = (".srt", WEB)
 _BOOK = ".epub"
-_PICTURES = r"(diagrams/(data|drawing)|charts/chart)\d*"  # SmartArt, which has its texts twice, and charts
+_PICTURES = r"(diagrams/(data|drawing)|charts/chart(Ex)?)\d*"  # SmartArt, which has its texts twice, and charts
 # their parts with text
 _ARCHIVES = {
     ".docx": rf"word/(document\d*|header\d*|footer\d*|footnotes|endnotes|{_PICTURES})\.xml",
@@ -33,7 +33,7 @@ _ARCHIVES = {
 }
 _STYLES = re.compile(r"word/(styles|settings)\.xml")
 _METADATA = re.compile(r"docProps/core\.xml|.+\.opf")
-_BOOK_PAGES = ("application/xhtml+xml", "application/x-dtbook+xml", "text/html", "text/x-oeb1-document")
+_BOOK_PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
 ENDINGS = (PLAIN, *_PAGES, *_SUBTITLES, *_ARCHIVES)
 MAX_BYTES = 1 << 26  # of an unpacked file
 MAX_MEMBERS = 10_000  # of an archive; each takes time, even if it is empty
@@ -95,7 +95,7 @@ def _rewrite(content: bytes, name: str, translate: _Translate, max_bytes: int, l
             return _rewrite_archive(content, ending, translate_cleanly, max_bytes, language)
         _check_size(len(content), max_bytes)
         if ending in _SUBTITLES:
-            return rewrite_subtitles(_decode(content, False), ending, translate_cleanly).encode()
+            return rewrite_subtitles(_decode(content, False), ending, translate_cleanly, language).encode()
         return translate(_decode(content, ending != PLAIN)).encode()
     except ImportError:
         raise

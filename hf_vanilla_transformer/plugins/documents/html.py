@@ -31,8 +31,8 @@ _READING = re.compile("rp|rt|rtc")
 _KEPT = re.compile(
     "code|iframe|kbd|listing|math|noembed|noframes|plaintext|pre|rp|rt|rtc|samp|script|style|textarea|tt|var|xmp"
 )
-# A control that follows another one directly is not in the same sentence
-_CONTROL = re.compile("button|input|label|select|textarea")
+# A control that follows another one, maybe after a space, or a custom element directly, is not in the same sentence
+_CONTROL = re.compile("button|input|label|select|textarea|[^-]+-.*")
 # Elements without content
 _VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")
 _MAX_LEVEL = 20  # of elements with texts of their own inside others
@@ -129,7 +129,7 @@ class HtmlDocument(Document):
     def _take(self, token: "_Token") -> None:
         """Add a token, and the rest of its element if that is not translated or has texts of its own."""
         is_control = token.kind in ("start", "end") and bool(_CONTROL.fullmatch(token.name))
-        if is_control and token.kind == "start" and self._block.follows_control:
+        if is_control and token.kind == "start" and self._block.last_control:
             self._end_block()
         block = self._block
         place = block.text.tell()
@@ -148,8 +148,10 @@ class HtmlDocument(Document):
             self._add(token.name, Tag(place, token.source, closes=token.name))
         else:
             self._add("", Mark(place, token.source))
-        if is_control or (token.kind == "text" and token.name.strip()):
-            self._block.follows_control = is_control and is_whole
+        if is_control:
+            self._block.last_control = token.name if is_whole else ""
+        elif token.kind == "text" and (token.name.strip() or "-" in self._block.last_control):
+            self._block.last_control = ""
 
     def _keep(self, start: "_Token") -> str:
         """Return the rest of an element as it is, but for elements in it with translate="yes"; or the whole text."""
@@ -253,7 +255,7 @@ class _Block:
         text: its text without tags.
         marks: what else is in it.
         nesting: the elements that are open, by the index of their tag in the marks.
-        follows_control: whether nothing has followed the last form control.
+        last_control: the name of the last form control or custom element, if it has ended and no text has followed.
     """
 
     def __init__(self) -> None:
@@ -261,7 +263,7 @@ class _Block:
         self.text = StringIO()
         self.marks: list[Mark] = []
         self.nesting = Nesting()
-        self.follows_control = False
+        self.last_control = ""
 
 
 @dataclass

@@ -49,7 +49,8 @@ def parse(part: bytes) -> "_Element":
     """
     etree = import_extra("lxml.etree", "documents")
     root = etree.fromstring(part, etree.XMLParser(resolve_entities=False, no_network=True))
-    if root.getroottree().docinfo.doctype:
+    declared = root.getroottree().docinfo.internalDTD
+    if declared is not None and list(declared.iterentities()):
         raise ExchangeError("declares XML entities, which are not read")
     return root
 
@@ -301,12 +302,11 @@ def _format_of(run: "_Element") -> Hashable:
     return tuple(item for item in properties.items() if item[0] not in _PROOFING), tuple(elements)
 
 
-def _is_superscript(run: "_Element | None") -> bool:
+def _is_superscript(run: "_Element") -> bool:
     """Return whether the text of a run stands above the line."""
-    properties = None if run is None else run.find("{*}rPr")
-    if properties is None:
-        return False
-    # an attribute in PowerPoint, in thousandths or per cent
-    baseline = properties.get("baseline") or "0"
-    align = properties.find("{*}vertAlign")
-    return baseline[0] not in "-0" or (align is not None and "superscript" in align.values())
+    # An attribute in PowerPoint, in thousandths or per cent
+    baselines = (properties.get("baseline", "0") for properties in run.iterchildren("{*}rPr"))
+    aligns = run.iterfind("{*}rPr/{*}vertAlign")
+    return any(re.match("[1-9]", value) for value in baselines) or any(
+        "superscript" in align.values() for align in aligns
+    )

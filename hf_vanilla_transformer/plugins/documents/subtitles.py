@@ -6,9 +6,12 @@ from collections.abc import Callable
 from itertools import groupby
 from unicodedata import east_asian_width
 
+from .html import follow_language
+
 WEB = ".vtt"
 # The time of a subtitle, with its number; there may be no blank line before them
 _TIMES = re.compile(r"^((?:\d+[ \t]*\n)?[ \t]*\d[\d:.,]*[ \t]*-->[^\n]*\n?)", re.MULTILINE)
+_LANGUAGE = re.compile(r"(?<=^Language: )\S+", re.MULTILINE)  # of WebVTT
 # No two parts of these match the same, so that their time is linear
 _TAG = re.compile(r"(</?[A-Za-z][^<>]*>)")
 _START = r"(?:<[^<>\n]*>|\{[^{}\n]*\}|[ \t])*(?:[-\u2010-\u2015]|>>|&gt;&gt;)"  # of the words of another speaker
@@ -28,11 +31,12 @@ _LINE_WIDTH = 42  # columns of a line, of which a Chinese character takes two
 _Translate = Callable[[str], str]
 
 
-def rewrite_subtitles(text: str, ending: str, translate: _Translate) -> str:
-    """Return subtitles of which only the lines below a time are translated."""
+def rewrite_subtitles(text: str, ending: str, translate: _Translate, language: str | None) -> str:
+    """Return subtitles of which only the lines below a time are translated, into a language that is declared."""
     newline = line_end[0] if (line_end := re.search("\r\n?|\n", text)) else "\n"
     # what is before the first time, then each time and what follows it
     parts = _TIMES.split(re.sub("\r\n?", "\n", text))
+    parts[0] = _LANGUAGE.sub(lambda match: follow_language(match[0], language), parts[0])
     for i in range(2, len(parts), 2):
         # WebVTT ignores what follows a blank line, such as notes; players show it in SubRip
         end = re.search("^$", parts[i], re.MULTILINE) if ending == WEB else None

@@ -155,7 +155,7 @@ def test_slides_and_books():
 
 def test_the_pages_of_a_book_are_those_of_its_manifest():
     page = '<?xml version="1.0" encoding="{}"?><html lang="en-US"><meta charset="{}"/><p>a dog M\xfc</p></html>'
-    package = """<package xmlns="http://www.idpf.org/2007/opf">
+    package = """<!DOCTYPE package PUBLIC "+//ISBN 0-9673008-1-9//DTD OEB 1.2 Package//EN" "x.dtd"><package xmlns="http://www.idpf.org/2007/opf">
         <metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:language>en-US</dc:language>
         <dc:language>fr</dc:language></metadata>
         <manifest><item href="../text/one%20two.xml" media-type="application/xhtml+xml"/>

@@ -207,6 +207,7 @@ def test_inline_elements_are_in_the_sentence_and_blocks_end_it():
         ("A <unknown>big dog", ["A big dog"]),
         # neighbours are different controls
         ("<button>Save</button> <button>Close</button>", ["Save", "Close"]),
+        ("<x-title>Home</x-title><x-text>A dog</x-text>", ["Home", "A dog"]),
         ("<label>First<input></label><label>Last<input></label>", ["First", "Last"]),
         ("<input type=radio><label>Yes</label><input type=radio><label>No</label>", ["Yes", "No"]),
     ],

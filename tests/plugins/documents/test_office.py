@@ -2,10 +2,14 @@
 
 import io
 import zipfile
+from collections import Counter
+from itertools import count
 
 import docx
 import pytest
 from docx.oxml.ns import qn
+from hypothesis import given
+from hypothesis import strategies as st
 from lxml import etree
 
 from hf_vanilla_transformer.plugins.documents.document_files import texts_of, with_texts
@@ -277,3 +281,58 @@ def test_word_files_declare_the_language_of_the_translation(target, values):
     # without a language, nothing is declared
     same = docx.Document(io.BytesIO(with_texts(output.getvalue(), "a.docx", ["x"])))
     assert same.core_properties.language == "en-US"
+
+
+TEXTS = st.sampled_from(["dog ", " a", "big", ". Two", " ", "12", "&amp; ", "men"])
+RUNS = st.tuples(TEXTS, st.sampled_from(["", BOLD, "<w:i/>", '<w:vertAlign w:val="superscript"/>'])).map(
+    lambda parts: run(*parts)
+)
+ALONE = st.sampled_from(
+    [
+        "<w:r><w:tab/></w:r>",
+        "<w:r><w:t>a</w:t><w:br/><w:t>dog</w:t><w:drawing/></w:r>",
+        "<m:oMath/>",
+        simple_field("May"),
+    ]
+)
+# with numbers, which pair them
+RANGES = st.sampled_from([f'<w:{name}{end} w:id="{i}"/>' for name in "ab" for end in ("Start", "End") for i in (1, 2)])
+PARAGRAPHS = st.recursive(
+    RUNS | ALONE | RANGES,
+    lambda inner: st.tuples(st.sampled_from(["ins", "hyperlink", "sdtContent"]), st.lists(inner, max_size=4)).map(
+        lambda parts: f"<w:{parts[0]}>{''.join(parts[1])}</w:{parts[0]}>"
+    ),
+    max_leaves=20,
+)
+
+
+def outline(root) -> list[tuple[str, ...]]:
+    """Return the names of all elements but runs and texts, each with those around it."""
+    return [
+        tuple(etree.QName(part).localname for part in (element, *element.iterancestors("{*}ins", "{*}hyperlink")))
+        for element in root.iter("{*}tab", "{*}br", "{*}drawing", "{*}oMath", "{*}fldSimple", "{*}hyperlink", "{*}ins")
+    ]
+
+
+@given(st.lists(PARAGRAPHS, max_size=6).map("".join), st.randoms(use_true_random=False))
+def test_each_word_and_each_element_is_there_once_whatever_the_translation_is(xml, random):
+    numbers = count()
+    content = office_file("a.docx", "word/document.xml", word_part(xml))
+    texts = []
+    words = []
+    for text in texts_of(content, "a.docx"):
+        document = HtmlDocument(text, "en")
+        translations = []
+        for sentence in document.sentences:
+            translations.append(" ".join(f"{word}x{next(numbers)}" for word in sentence.split()))
+            words += translations[-1].split()
+        links = {i: [[random.randrange(9)] for _ in range(99)] for i in range(len(translations))}
+        texts.append(document.join(translations, links))
+    before, after = docx_of(content), docx_of(with_texts(content, "a.docx", texts))
+    assert Counter(outline(after)) == Counter(outline(before))
+    written = "".join(after.itertext())
+    assert all(word in written for word in words)
+    order = [element.tag for element in before.iter("{*}tab", "{*}br", "{*}fldSimple")]
+    assert [element.tag for element in after.iter("{*}tab", "{*}br", "{*}fldSimple")] == order
+    ranges = [f"{{{WORD}}}{name}{end}" for name in "ab" for end in ("Start", "End")]
+    assert Counter(part.tag for part in after.iter(*ranges)) == Counter(part.tag for part in before.iter(*ranges))

@@ -50,10 +50,12 @@ def test_subtitles_of_subrip(cue, texts, expected):
 
 
 def test_web_subtitles_end_at_a_blank_line():
-    subtitles = "WEBVTT\n\n00:01 --> 00:02\n \none\n&gt;&gt; two\n\nNOTE a note\n\nid\n00:03 --> 00:04\n-three\n"
+    start = "WEBVTT\nLanguage: en-US\n\n"
+    subtitles = start + "00:01 --> 00:02\n \none\n&gt;&gt; two\n\nNOTE a note\n\nid\n00:03 --> 00:04\n-three\n"
     cut, output = spoken(subtitles, ".vtt")
     assert cut == ["one", "&gt;&gt; two", "three"]
     assert output == subtitles.replace("one", "ONE").replace("two", "TWO").replace("three", "THREE")
+    assert with_texts(subtitles.encode(), "a.vtt", cut, "de").decode() == subtitles.replace("en-US", "de")
 
 
 @pytest.mark.parametrize("newline", ["\r", "\r\n"])
