@@ -84,11 +84,14 @@ def _wrap(text: str) -> list[str]:
     lines = [""]
     width = 0
     for piece in _PIECE.findall(text):
-        size = sum(1 + (east_asian_width(character) in "WF") for character in piece if character != "\0")
-        if lines[-1] and width + size > _LINE_WIDTH:
+        if lines[-1] and width + _columns(piece) > _LINE_WIDTH:
             lines.append("")
             width = 0
             piece = piece.lstrip()
         lines[-1] += piece
-        width += size
+        width += _columns(piece)
     return lines
+
+
+def _columns(text: str) -> int:
+    return sum(1 + (east_asian_width(character) in "WF") for character in text if character != "\0")

@@ -245,7 +245,7 @@ class TranslationService:
             detected = self._detect_source(sample, target)
             source = detected.language
 
-        job = _Job(document(text, source, target), detected=detected)
+        job = _Job(document(text, source, target=target), detected=detected)
         if source == target and source in self._codes():
             return job
         model = self.directions.get((source, target))

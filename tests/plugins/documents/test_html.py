@@ -287,7 +287,7 @@ def test_what_is_no_part_of_a_sentence_keeps_its_place(text, expected, sentences
     ],
 )
 def test_declared_languages_follow_the_translation(text, expected):
-    document = HtmlDocument(text, "en", "pt_BR")
+    document = HtmlDocument(text, "en", target="pt_BR")
     assert document.join([sentence.upper() for sentence in document.sentences]) == expected
     # of a model that does not say what it translates, nothing is known
     assert HtmlDocument(text, None).join([None] * len(document.sentences)) == text

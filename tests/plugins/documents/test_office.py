@@ -43,7 +43,7 @@ def translated(content: bytes, name: str, sentences: list[str] | None = None) ->
     """Return a file with each sentence as in `KNOWN` or in upper case; the sentences are added to a list."""
     texts = []
     for text in texts_of(content, name):
-        document = HtmlDocument(text, "en", "de")
+        document = HtmlDocument(text, "en", target="de")
         links = {i: KNOWN[sentence][1] for i, sentence in enumerate(document.sentences) if sentence in KNOWN}
         texts.append(
             document.join([KNOWN.get(sentence, [sentence.upper()])[0] for sentence in document.sentences], links)

@@ -77,6 +77,8 @@ def test_old_line_ends_are_read_and_kept(ending, newline):
         ("\u4f60" * 20 + "\u300c\u597d\u300d", ["\u4f60" * 20, "\u300c\u597d\u300d"]),
         (f"<i>{WIDE * 4}</i>{WIDE}", [f"<i>{WIDE * 4}</i>{WIDE[0]}", WIDE[1:]]),
         ("\u3053\u308c " + "word " * 8, ["\u3053\u308c word word word word word word word", "word"]),
+        # 42 columns, twice
+        (f"{'word ' * 8}xx {'word ' * 8}xx y", [f"{'word ' * 8}xx", f"{'word ' * 8}xx", "y"]),
         # Korean ends its lines at spaces
         ("\uc548\ub155 " * 10, [("\uc548\ub155 " * 8).strip(), "\uc548\ub155 \uc548\ub155"]),
     ],
