@@ -9,6 +9,7 @@ from unicodedata import east_asian_width
 from .html import follow_language
 
 WEB = ".vtt"
+_LINE_END = re.compile("\r\r\n|\r\n?|\n")  # the first one as programs write it that end lines twice
 # The time of a subtitle, with its number; there may be no blank line before them
 _TIMES = re.compile(r"^((?:\d+[ \t]*\n)?[ \t]*\d[\d:.,]*[ \t]*-->[^\n]*\n?)", re.MULTILINE)
 _LANGUAGE = re.compile(r"(?<=^Language: )\S+", re.MULTILINE)  # of WebVTT
@@ -33,9 +34,9 @@ _Translate = Callable[[str], str]
 
 def rewrite_subtitles(text: str, ending: str, translate: _Translate, language: str | None) -> str:
     """Return subtitles of which only the lines below a time are translated, into a language that is declared."""
-    newline = line_end[0] if (line_end := re.search("\r\n?|\n", text)) else "\n"
+    newline = line_end[0] if (line_end := _LINE_END.search(text)) else "\n"
     # what is before the first time, then each time and what follows it
-    parts = _TIMES.split(re.sub("\r\n?", "\n", text))
+    parts = _TIMES.split(_LINE_END.sub("\n", text))
     parts[0] = _LANGUAGE.sub(lambda match: follow_language(match[0], language), parts[0])
     for i in range(2, len(parts), 2):
         # WebVTT ignores what follows a blank line, such as notes; players show it in SubRip

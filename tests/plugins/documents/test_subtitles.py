@@ -58,7 +58,7 @@ def test_web_subtitles_end_at_a_blank_line():
     assert with_texts(subtitles.encode(), "a.vtt", cut, "de").decode() == subtitles.replace("en-US", "de")
 
 
-@pytest.mark.parametrize("newline", ["\r", "\r\n"])
+@pytest.mark.parametrize("newline", ["\r", "\r\n", "\r\r\n"])
 @pytest.mark.parametrize("ending", [".srt", ".vtt"])
 def test_old_line_ends_are_read_and_kept(ending, newline):
     subtitles = f"WEBVTT\n\n1\n{TIMES.replace(',', '.')}\none\ntwo\n{LAST}".replace("\n", newline)
