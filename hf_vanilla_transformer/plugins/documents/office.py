@@ -252,7 +252,10 @@ class _Paragraph:
     def _write_piece(self, piece: _Piece) -> None:
         """Write something that is no text."""
         if piece.kind == "close":
-            self._containers.pop()
+            element = self._pieces[piece.partner].element
+            # tags of elements in many others are placed one by one
+            if element in self._containers:
+                del self._containers[self._containers.index(element) :]
         elif piece.element is not None:
             self._write_element(piece.element, piece.run)
         if piece.kind == "open":

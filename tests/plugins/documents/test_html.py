@@ -324,6 +324,12 @@ def test_elements_that_the_alignment_mixes_up_do_not_cross():
     assert translated("<b>one two</b> <i>three four</i>", ("1 3 2 4", [0, 2, 1, 3])) == "<b>1</b> <i>3</i> 2 4"
 
 
+def test_elements_of_two_sentences_that_share_a_word_do_not_cross():
+    assert translated("<b> a</b><i>dog </i>")[0] == "<b> ADOG</b><i> </i>"
+    # an element around the end of one sentence and the start of the next
+    assert translated("<b>One. Two th</b><i>ree. Four</i>")[0] == "<b>ONE. TWO THREE</b><i>. FOUR</i>"
+
+
 def test_without_an_alignment_words_are_in_the_same_order():
     assert translated("one <b>two</b> three", ("1 2 3", None)) == "1 <b>2</b> 3"
 

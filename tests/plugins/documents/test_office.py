@@ -8,7 +8,7 @@ from itertools import count
 import docx
 import pytest
 from docx.oxml.ns import qn
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
@@ -283,6 +283,11 @@ def test_word_files_declare_the_language_of_the_translation(target, values):
     assert same.core_properties.language == "en-US"
 
 
+def test_elements_in_many_others_lose_no_text():
+    xml = "<w:ins>" * 60 + run("see ") + "<w:ins>" + run("this page") + "</w:ins>" + "</w:ins>" * 60 + run(" now")
+    assert "".join(paragraph_of(xml)).replace("ins", "").split() == ["JETZT", "SEITE", "DIESE", "SIEHE"]
+
+
 TEXTS = st.sampled_from(["dog ", " a", "big", ". Two", " ", "12", "&amp; ", "men"])
 RUNS = st.tuples(TEXTS, st.sampled_from(["", BOLD, "<w:i/>", '<w:vertAlign w:val="superscript"/>'])).map(
     lambda parts: run(*parts)
@@ -314,6 +319,7 @@ def outline(root) -> list[tuple[str, ...]]:
     ]
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(PARAGRAPHS, max_size=6).map("".join), st.randoms(use_true_random=False))
 def test_each_word_and_each_element_is_there_once_whatever_the_translation_is(xml, random):
     numbers = count()
