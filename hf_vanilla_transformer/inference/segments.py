@@ -228,13 +228,14 @@ class Document:
     Args:
         text: the text.
         language: its language, an ISO 639-1 code; general rules apply to an unknown one.
+        target: that of its translation, for texts that declare theirs.
 
     Attributes:
         sentences: the sentences, without their placeholders.
         aligned: the indices of those whose `join` needs an alignment, because something stands between their words.
     """
 
-    def __init__(self, text: str, language: str | None):
+    def __init__(self, text: str, language: str | None, target: str | None = None):
         # sentencex alone would take a title and the sentence on the next line for one sentence
         self._set([Passage(line, [], language) for line in text.splitlines(keepends=True)])
 
@@ -293,12 +294,12 @@ class DocumentFormat(NamedTuple):
 
     Args:
         texts_of: returns the texts of a file, given its content and name, and the largest size of these in bytes.
-        with_texts: returns the file with other texts in place of those.
+        with_texts: returns the file with other texts in place of those, and their language, if it is given, declared.
         document: cuts each text into sentences, and joins their translations.
     """
 
     texts_of: Callable[..., list[str]]
-    with_texts: Callable[[bytes, str, Iterable[str]], bytes]
+    with_texts: Callable[..., bytes]
     document: type[Document]
 
 

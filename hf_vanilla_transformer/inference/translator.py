@@ -384,8 +384,8 @@ class Translator:
             source_lang, target_lang, tag, nbest, settings: as for `translate`.
         """
         direction: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
-        language, _ = self.directions.resolve(source_lang, target_lang)
-        documents = [document(text, language) for text in texts]
+        language, target = self.directions.resolve(source_lang, target_lang)
+        documents = [document(text, language, target=target) for text in texts]
         # The sentences of all documents at once, because those of one alone seldom fill a batch
         sentences = list(chain.from_iterable(text.sentences for text in documents))
         remaining = iter(self.translate(sentences, nbest=nbest, **direction, **settings))

@@ -6,27 +6,43 @@ written. The parsers that build a tree write tags, entities and missing elements
 
 import re
 import secrets
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape, parser, unescape
 from html.parser import HTMLParser
 from io import StringIO
 
+from ...data.languages import base_code, full_tag
 from ...inference.segments import PLACEHOLDER, Document, Mark, Passage, splice
 from .tagged_text import MAX_DEPTH, Nesting, Tag, TaggedPassage
 
-# Elements inside sentences, of which WebVTT has `c` and `lang`; every other tag ends a sentence
-_INLINE = re.compile(
-    "a|abbr|acronym|b|bdi|bdo|big|c|cite|code|data|del|dfn|em|font|i|img|ins|kbd|label|lang|mark|math|q|rp|rt|ruby|s|"
-    "samp|small|span|strike|strong|sub|sup|time|tt|u|var|wbr"
+# Elements that end a sentence. All others are inside it, as browsers show unknown ones; SVG has `text`, WebVTT `v`
+_BLOCK = re.compile(
+    "address|article|aside|blockquote|body|br|caption|center|col|colgroup|dd|desc|details|dialog|dir|div|dl|dt|"
+    "fieldset|figcaption|figure|footer|foreignobject|form|frame|frameset|h[1-6]|head|header|hgroup|hr|html|legend|li|"
+    "listing|main|marquee|menu|nav|noframes|ol|optgroup|option|p|plaintext|pre|search|section|summary|table|tbody|td|"
+    "text|tfoot|th|thead|title|tr|tspan|ul|v|xmp"
 )
-# Elements that are not translated
-_KEPT = re.compile("code|kbd|math|pre|samp|script|style|textarea|tt|var")
+# Elements inside a sentence with texts of their own
+_ISLAND = re.compile("audio|canvas|datalist|map|noscript|object|select|svg|template|video")
+# Elements that are not translated, such as the reading of ruby
+_READING = re.compile("rp|rt|rtc")
+_KEPT = re.compile(
+    "code|iframe|kbd|listing|math|noembed|noframes|plaintext|pre|rp|rt|rtc|samp|script|style|textarea|tt|var|xmp"
+)
+# A control that follows another one, maybe after a space, or a custom element directly, is not in the same sentence
+_CONTROL = re.compile("button|input|label|select|textarea|[^-]+-.*")
 # Elements without content
 _VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")
+_MAX_LEVEL = 20  # of elements with texts of their own inside others
+# In a link and in a superscript
+_HASHTAG = re.compile(r"[#\uff03]\w+")
+_NOTE = re.compile(r"[\W\d_]+|\[\w{1,3}\]")
 # Attributes with a value: those that are translated, and others, whose values may look like one
 _ATTRIBUTE = re.compile(r"""(?<![^\s/>"'=])([^\s/>"'=]+)(\s*=\s*)("[^"]*"|'[^']*'|[^\s>"']+)""")
-_TRANSLATED = re.compile("alt|title", re.IGNORECASE)
+_TRANSLATED = ("alt", "title")
+_LANGUAGE = ("lang", "xml:lang")
 _TAG_START = re.compile("<[A-Za-z/!?]")
 _WHOLE_TAG = re.compile(r"""[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>""")
 # The end of a comment to Python's parser, whose releases differ in it
@@ -50,36 +66,32 @@ def escape_text(text: str) -> str:
     return escape(text, quote=False).replace("\xa0", "&nbsp;")
 
 
+def follow_language(declared: str, target: str | None) -> str:
+    """Return what a document declares as its language after its translation: the target, or as before in a country."""
+    if target is None or base_code(declared) == base_code(target):
+        return declared
+    return full_tag(target) or base_code(target) or target
+
+
 class HtmlDocument(Document):
     """HTML, cut into sentences and what is not translated: tags, comments, code, and elements with translate="no".
 
     Args:
         text: a page or a part of one, well-formed or not.
-        language: as for `Document`.
+        language, target: as for `Document`; the attribute lang follows the translation.
     """
 
-    def __init__(self, text: str, language: str | None):
+    def __init__(self, text: str, language: str | None, target: str | None = None):
         self._language = language
+        self._target = target
         self._passages: list[Passage] = []
-        # The HTML with references to passages: numbers between signs that are random, so that no text contains them
-        self._template: list[str] = []
+        # References to passages are numbers between signs that are random, so that no text contains them
         self._sign = f"\ue000{secrets.token_hex(8)}"
-        self._start_block()
-        tokens = iter(_Tokenizer(text))
-        for token in tokens:
-            place = self._text.tell()
-            if token.kind == "text":
-                self._raw.append(token.source)
-                self._text.write(token.name.translate(_PLAIN))
-            elif token.kind == "start" and token.is_kept:
-                self._add(token.name, Mark(place, token.source + _rest(token, tokens)))
-            elif token.kind == "start":
-                self._add(token.name, Tag(place, self._with_references(token), opens=token.opens))
-            elif token.kind == "end":
-                self._add(token.name, Tag(place, token.source, closes=token.name))
-            else:
-                self._add("", Mark(place, token.source))
-        self._end_block()
+        self._tokens = deque(_Tokenizer(text))
+        self._level = 0
+        self._template: list[str] = []
+        self._block = _Block()
+        self._whole = self._read()
         self._set(self._passages)
 
     def _assemble(self, passages: list[str]) -> str:
@@ -89,20 +101,77 @@ class HtmlDocument(Document):
             # A passage may contain tags, and these attributes
             return reference.sub(write, passages[int(match[1])])
 
-        return reference.sub(write, "".join(self._template))
+        return reference.sub(write, self._whole)
 
-    def _start_block(self) -> None:
-        self._raw: list[str] = []
-        self._text = StringIO()
-        self._marks: list[Mark] = []
-        # Numbers an opening tag by its index in the marks
-        self._nesting = Nesting()
+    def _read(self, start: "_Token | None" = None) -> str:
+        """Return the rest of an element, or of the whole text, with references to its passages."""
+        outer = self._template, self._block
+        self._template = []
+        self._block = _Block()
+        self._level += 1
+        depth = 1
+        end = ""
+        while self._tokens:
+            token = self._tokens.popleft()
+            # What is kept is taken with its end
+            if start and not token.is_kept:
+                depth += token.nests(start)
+            if not depth:
+                end = token.source
+                break
+            self._take(token)
+        self._end_block()
+        template = "".join([*self._template, end])
+        self._level -= 1
+        self._template, self._block = outer
+        return template
+
+    def _take(self, token: "_Token") -> None:
+        """Add a token, and the rest of its element if that is not translated or has texts of its own."""
+        is_control = token.kind in ("start", "end") and bool(_CONTROL.fullmatch(token.name))
+        if is_control and token.kind == "start" and self._block.last_control:
+            self._end_block()
+        block = self._block
+        place = block.text.tell()
+        is_whole = True
+        if token.kind == "text":
+            block.raw.append(token.source)
+            block.text.write(token.name.translate(_PLAIN))
+        elif token.is_kept:
+            self._add(token.name, Mark(place, token.source + self._keep(token)))
+        elif self._level == 1 and _ISLAND.fullmatch(token.opens):
+            self._add(token.name, Mark(place, self._with_references(token) + self._read(token)))
+        elif token.kind == "start":
+            is_whole = not token.opens
+            self._add(token.name, Tag(place, self._with_references(token), opens=token.opens))
+        elif token.kind == "end":
+            self._add(token.name, Tag(place, token.source, closes=token.name))
+        else:
+            self._add("", Mark(place, token.source))
+        if is_control:
+            self._block.last_control = token.name if is_whole else ""
+        elif token.kind == "text" and (token.name.strip() or "-" in self._block.last_control):
+            self._block.last_control = ""
+
+    def _keep(self, start: "_Token") -> str:
+        """Return the rest of an element as it is, but for elements in it with translate="yes"; or the whole text."""
+        depth = 1
+        source = []
+        while depth and self._tokens and not (_READING.fullmatch(start.name) and self._tokens[0].ends_reading(start)):
+            token = self._tokens.popleft()
+            if token.opens and token.translates and self._level < _MAX_LEVEL:
+                source.append(self._with_references(token) + self._read(token))
+            else:
+                source.append(token.source)
+                depth += token.nests(start)
+        return "".join(source)
 
     def _end_block(self) -> None:
         """Write the text since the last block, as it is if it has no sentence."""
-        passage = TaggedPassage(self._text.getvalue(), self._marks, self._language, escape_text)
-        self._template += [self._refer(passage)] if passage.has_sentences else self._raw
-        self._start_block()
+        block = self._block
+        passage = TaggedPassage(block.text.getvalue(), block.marks, self._language, escape_text)
+        self._template += [self._refer(passage)] if passage.has_sentences else block.raw
+        self._block = _Block()
 
     def _refer(self, passage: Passage) -> str:
         self._passages.append(passage)
@@ -110,32 +179,43 @@ class HtmlDocument(Document):
 
     def _add(self, name: str, mark: Mark) -> None:
         """Add a tag or an element that is not translated, or without a name, a comment or the like."""
-        if name and not _INLINE.fullmatch(name):
+        if _BLOCK.fullmatch(name):
             self._end_block()
             self._template.append(mark.source)
             return
-        self._raw.append(mark.source)
+        block = self._block
+        block.raw.append(mark.source)
         first = None
         if isinstance(mark, Tag) and mark.opens:
-            self._nesting.open(mark.opens, len(self._marks))
+            block.nesting.open(mark.opens, len(block.marks))
         elif isinstance(mark, Tag):
-            first = self._nesting.close(mark.closes)
-        if first is not None and self._nesting.depth < MAX_DEPTH:
-            start = self._marks[first].place
-            self._text.seek(start)
-            inside = self._text.read()
-            if not inside or PLACEHOLDER.fullmatch(inside):
-                # An empty element, or one around a placeholder alone, is itself a placeholder
-                marks = [replace(inner, place=inner.place - start) for inner in [*self._marks[first:], mark]]
+            first = block.nesting.close(mark.closes)
+        if first is not None and block.nesting.depth < MAX_DEPTH:
+            start = block.marks[first].place
+            block.text.seek(start)
+            inside = block.text.read()
+            if not inside or self._is_placeholder(name, inside, block.marks[first:]):
+                # It is a placeholder together with its tags
+                marks = [replace(inner, place=inner.place - start) for inner in [*block.marks[first:], mark]]
                 mark = Mark(start, splice(inside, marks, escape_text))
-                del self._marks[first:]
-                self._text.seek(start)
-                self._text.truncate()
-        self._marks.append(mark)
+                del block.marks[first:]
+                block.text.seek(start)
+                block.text.truncate()
+        block.marks.append(mark)
+
+    def _is_placeholder(self, name: str, inside: str, marks: Sequence[Mark]) -> bool:
+        """Return whether an element stays as it is: around an address, a hashtag, or the number of a note."""
+        if PLACEHOLDER.fullmatch(inside) or (name == "a" and _HASHTAG.fullmatch(inside)):
+            return True
+        if name != "sup" or (self._tokens and self._tokens[0].kind == "text" and self._tokens[0].name[:1].isalnum()):
+            # As in "10<sup>3</sup>m": behind the next word it would mean something else
+            return False
+        is_link = any(isinstance(mark, Tag) and mark.opens == "a" for mark in marks)
+        return is_link or bool(_NOTE.fullmatch(inside))
 
     def _with_references(self, token: "_Token") -> str:
-        """Return a start tag with references in place of what is translated in it."""
-        if token.is_untranslated:
+        """Return a start tag with references in place of what is translated in it, and the language of these."""
+        if not token.attributes or token.translates is False:
             return token.source
 
         attributes = set(token.attributes)
@@ -143,13 +223,47 @@ class HtmlDocument(Document):
         def write(match: re.Match[str]) -> str:
             name, equals, value = match.groups()
             text = _unescape(value.strip("\"'"))
-            if not _TRANSLATED.fullmatch(name) or (name.lower(), text) not in attributes:
+            if (name.lower(), text) not in attributes:
+                return match[0]
+            quote = value[0] if value[0] in "\"'" else '"'
+            if self._declares_language(token, name.lower(), text):
+                return f"{name}{equals}{quote}{follow_language(text, self._target)}{quote}"
+            if name.lower() not in _TRANSLATED:
                 return match[0]
             passage = Passage(text, [], self._language, escape)
-            quote = value[0] if value[0] in "\"'" else '"'
             return f"{name}{equals}{quote}{self._refer(passage)}{quote}" if passage.has_sentences else match[0]
 
         return _ATTRIBUTE.sub(write, token.source)
+
+    def _declares_language(self, token: "_Token", name: str, value: str) -> bool:
+        """Return whether an attribute names the language of the page, or of a part in the same language."""
+        if self._target is None or name not in (*_LANGUAGE, "content"):
+            return False
+        if name == "content":
+            return ("http-equiv", "content-language") in [
+                (key, (value or "").lower()) for key, value in token.attributes
+            ]
+        is_source = self._language is not None and base_code(value) == base_code(self._language)
+        return token.name == "html" or is_source
+
+
+class _Block:
+    """The text since the last element that ends a sentence.
+
+    Attributes:
+        raw: its source.
+        text: its text without tags.
+        marks: what else is in it.
+        nesting: the elements that are open, by the index of their tag in the marks.
+        last_control: the name of the last form control or custom element, if it has ended and no text has followed.
+    """
+
+    def __init__(self) -> None:
+        self.raw: list[str] = []
+        self.text = StringIO()
+        self.marks: list[Mark] = []
+        self.nesting = Nesting()
+        self.last_control = ""
 
 
 @dataclass
@@ -173,16 +287,37 @@ class _Token:
     @property
     def opens(self) -> str:
         """Return the name of the element that this starts, or "" if it has no content."""
-        return "" if _VOID.fullmatch(self.name) or self.source.endswith("/>") else self.name
+        return "" if self.kind != "start" or _VOID.fullmatch(self.name) or self.source.endswith("/>") else self.name
 
     @property
     def is_kept(self) -> bool:
         """Return whether this starts an element that is not translated."""
-        return bool(self.opens) and bool(_KEPT.fullmatch(self.name) or self.is_untranslated)
+        if not self.opens:
+            return False
+        translates = None if self.name in ("script", "style") else self.translates
+        return bool(_KEPT.fullmatch(self.name)) if translates is None else not translates
 
     @property
-    def is_untranslated(self) -> bool:
-        return any(name == "translate" and (value or "").lower() == "no" for name, value in self.attributes)
+    def translates(self) -> bool | None:
+        """Return whether its attributes say that the element is translated; None if they do not say it."""
+        for name, value in self.attributes:
+            if name == "translate" and (value or "").lower() in ("", "yes", "no"):
+                return (value or "").lower() != "no"
+        is_marked = any(name == "class" and "notranslate" in (value or "").split() for name, value in self.attributes)
+        return False if is_marked else None
+
+    def nests(self, start: "_Token") -> int:
+        """Return 1 if this starts an element of the same name inside another one, and -1 if it ends one, else 0."""
+        if self.name != start.name or self.kind == "text":
+            return 0
+        return -1 if self.kind == "end" else int(bool(self.opens))
+
+    def ends_reading(self, start: "_Token") -> bool:
+        """Return whether the reading of ruby, whose end tag may be missing, ends before this."""
+        if self.kind not in ("start", "end") or (self.kind == "end" and self.name == start.name):
+            return False
+        ends = self.name == "rb" or _READING.fullmatch(self.name) if start.name != "rtc" else None
+        return bool(ends or self.name == "ruby" or _BLOCK.fullmatch(self.name))
 
 
 class _Tokenizer(HTMLParser):
@@ -258,14 +393,3 @@ class _Tokenizer(HTMLParser):
     def parse_marked_section(self, i: int, report: int = 1) -> int:
         # As HTML defines it; the parser would raise an AssertionError for some
         return self.parse_bogus_comment(i)
-
-
-def _rest(start: _Token, tokens: Iterator[_Token]) -> str:
-    """Return the source of the rest of an element; without an end, that of the whole text."""
-    depth = 1
-    source = ""
-    while depth and (token := next(tokens, None)):
-        source += token.source
-        if token.name == start.name and token.kind in ("start", "end"):
-            depth += 1 if token.kind == "start" else -1
-    return source

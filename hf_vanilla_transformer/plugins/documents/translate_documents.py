@@ -14,6 +14,7 @@ from ...flags import option
 from .. import DOCUMENTS, find, load
 
 ENDINGS = tuple(f".{name}" for name in find(DOCUMENTS))  # of the files of which a plugin knows the texts
+_NO_TEXT = "no text to translate was found; text in pictures is not read"
 
 
 @dataclass(kw_only=True)
@@ -74,16 +75,21 @@ def run(args: TranslateDocumentsArguments) -> None:
     documents = list(zip(args.documents, formats, outputs, contents, strict=True))
     texts = [format.texts_of(content, name) for name, format, _, content in documents]
     translator = args.load(args.model, args.dtype)
-    resolve_languages(translator, args)
+    _, target = resolve_languages(translator, args)
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    # of sentences in each batch
+    counts: list[int] = []
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr) as bar:
-        settings |= {"progress": bar.update}
+        settings |= {"progress": lambda count: (counts.append(count), bar.update(count))}
         for (name, format, output, content), parts in zip(documents, texts, strict=True):
+            counts.clear()
             translations = translator.translate_documents(parts, format.document, **settings)
             with replacing(output) as unfinished:
-                unfinished.write_bytes(format.with_texts(content, name, [part.text for part in translations]))
-            for problem in filter(None, (part.problem for part in translations)):
-                say(f"{name}: not translated: {problem}")
+                unfinished.write_bytes(format.with_texts(content, name, [part.text for part in translations], target))
+            problems = [f"not translated: {part.problem}" for part in translations if part.problem]
+            for problem in problems if counts else [_NO_TEXT]:
+                # above the bar
+                bar.write(f"{name}: {problem}", file=sys.stderr)
             print(output)
 
 
@@ -96,6 +102,9 @@ def _translate_page(args: TranslateDocumentsArguments) -> None:
     resolve_languages(translator, args)
     print_in_utf8()
     texts = load(DOCUMENTS, "html").texts_of(page.read(), "standard input")
-    (translation,) = translator.translate_html(texts, **settings)
+    counts: list[int] = []
+    (translation,) = translator.translate_html(texts, progress=counts.append, **settings)
     print(translation.text, end="")
+    if not counts:
+        say(f"standard input: {_NO_TEXT}")
     report_problems([translation], "standard input")

@@ -36,9 +36,9 @@ class FileProcesses:
         texts, _ = await self._run(content, name=name, max_bytes=max_bytes)
         return texts
 
-    async def with_texts(self, content: bytes, name: str, texts: Sequence[str]) -> bytes:
+    async def with_texts(self, content: bytes, name: str, texts: Sequence[str], language: str | None = None) -> bytes:
         """Return a file with other texts, as `DocumentFormat.with_texts`."""
-        _, translated = await self._run(content, name=name, texts=texts)
+        _, translated = await self._run(content, name=name, texts=texts, language=language)
         return translated
 
     async def _run(self, content: bytes, **asked: object) -> tuple[list[str], bytes]:
@@ -87,7 +87,7 @@ def _answer(asked: dict[str, Any], content: bytes) -> tuple[dict[str, Any], byte
     format = load(DOCUMENTS, os.path.splitext(name)[1].lower().removeprefix("."))
     try:
         if "texts" in asked:
-            return {"texts": []}, format.with_texts(content, name, asked["texts"])
+            return {"texts": []}, format.with_texts(content, name, asked["texts"], asked["language"])
         return {"texts": format.texts_of(content, name, asked["max_bytes"])}, b""
     except ExchangeError as error:
         return {"problem": str(error), "too_large": isinstance(error, TooLargeError)}, b""

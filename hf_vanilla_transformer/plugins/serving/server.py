@@ -249,8 +249,11 @@ class Server:
         texts = await self._files.texts_of(content, name, MARKUP_PER_CHARACTER * self.max_characters + 10_000)
         self._check_size(texts)
         translations = await self.service.translate_parts(texts, wanted.source, wanted.target, format.document)
-        translated = await self._files.with_texts(content, name, [translation.text for translation in translations])
-        return translated, [warning for translation in translations for warning in translation.warnings]
+        texts = [translation.text for translation in translations]
+        warnings = [warning for translation in translations for warning in translation.warnings]
+        if not any(translation.sentences for translation in translations):
+            warnings.append(f"{name}: no text to translate was found; text in pictures is not read.")
+        return await self._files.with_texts(content, name, texts, wanted.target), warnings
 
     async def download_file(self, name: str) -> Response:
         """Return a translated file."""

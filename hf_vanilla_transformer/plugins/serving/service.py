@@ -46,12 +46,13 @@ class Language:
 
 @dataclass(frozen=True)
 class Answer:
-    """The translation of a text, other translations of it, and what could not be translated."""
+    """The translation of a text and of how many sentences, others of it, and what could not be translated."""
 
     text: str
     alternatives: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     detected: Detection | None = None
+    sentences: int = 0
 
 
 class ServedModel:
@@ -134,7 +135,7 @@ class _Job:
         count = max(map(len, hypotheses), default=1)
         # Without duplicates, which arise where hypotheses differ only in special tokens or white space.
         best, *others = dict.fromkeys(self.document.join_hypotheses(of_sentences, iter(links), count))
-        return Answer(best, others, self.warnings, self.detected)
+        return Answer(best, others, self.warnings, self.detected, len(of_sentences))
 
 
 class TranslationService:
@@ -261,7 +262,7 @@ class TranslationService:
             detected = self._detect_source(sample, target)
             source = detected.language
 
-        job = _Job(document(text, source), detected=detected)
+        job = _Job(document(text, source, target=target), detected=detected)
         if source == target and source in self._codes():
             return job
         model = self.directions.get((source, target))

@@ -8,9 +8,10 @@ import zipfile
 import docx
 import pysubs2
 import pytest
-from docx.oxml.ns import qn
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree
+from lxml import html as lxml_html
 
 from hf_vanilla_transformer.data.foreign_files import ExchangeError
 from hf_vanilla_transformer.plugins.documents import document_files
@@ -127,98 +128,12 @@ def test_a_word_file_is_translated_everywhere():
     assert document.paragraphs[0].style.name == "Heading 1"
 
 
-def runs(document, number: int = 0) -> list[tuple[str, bool | None]]:
-    return [(run.text, run.bold) for run in document.paragraphs[number].runs if run.text]
-
-
-def test_runs_keep_their_format_and_move_with_their_words():
-    def fill(document):
-        paragraph = document.add_paragraph("the ")
-        paragraph.add_run("r").bold = True
-        paragraph.add_run("ed").bold = True
-        paragraph.add_run(" car\tis old")
-
-    content = word_file(fill)
-    assert texts_of(content, "a.docx") == [
-        '<span id="0">the </span><span id="1">red</span><span id="2"> car</span>',
-        "is old",
-    ]
-    moved = 'x<span id="1">rouge</span>, <span id="2">voiture</span> <span id="0">la &amp; </span>.'
-    document = read_word(with_texts(content, "a.docx", [moved, "est vieille"]))
-    assert runs(document) == [("xrouge, ", True), ("voiture \test vieille", None), ("la & .", None)]
-
-
-def test_a_translation_without_the_spans_loses_formats_but_no_words():
-    content = word_file(lambda document: document.add_paragraph("a ").add_run("b").__setattr__("bold", True))
-    document = read_word(with_texts(content, "a.docx", ['<span id="1">x</span> y']))
-    assert document.paragraphs[0].text == "x y"
-
-
-def test_two_runs_of_one_link_stay_in_it():
-    def fill(document):
-        paragraph = document.add_paragraph("see ")
-        link = paragraph._p.makeelement(qn("w:hyperlink"), {})
-        for text in ("this ", "page"):
-            link.append(paragraph.add_run(text)._r)
-        paragraph._p.append(link)
-        paragraph.runs[0].bold = True
-        link[1].get_or_add_rPr().append(link.makeelement(qn("w:b"), {}))
-
-    translation = '<span id="2">Seite</span> <span id="0">siehe</span> <span id="1">diese</span>'
-    document = read_word(with_texts(word_file(fill), "a.docx", [translation]))
-    assert document.paragraphs[0].text == "Seite siehe diese"
-    assert document.paragraphs[0].hyperlinks[0].text == "siehe diese"
-
-
-def test_the_text_of_a_field_stays_in_it():
-    def fill(document):
-        paragraph = document.add_paragraph("on page ")
-        for kind, text in (("begin", ""), ("separate", "five"), ("end", " or so")):
-            mark = paragraph._p.makeelement(qn("w:fldChar"), {qn("w:fldCharType"): kind})
-            paragraph.add_run()._r.append(mark)
-            paragraph.add_run(text)
-
-    content = word_file(fill)
-    assert texts_of(content, "a.docx") == ["on page ", "five", " or so"]
-    document = read_word(rewritten(content, "a.docx"))
-    assert [run.text for run in document.paragraphs[0].runs] == ["ON PAGE ", "", "", "", "FIVE", "", " OR SO"]
-
-
-def test_a_hyphen_that_never_ends_a_line_is_part_of_its_word():
-    def fill(document):
-        run = document.add_paragraph("a well").runs[0]
-        run._r.append(run._r.makeelement(qn("w:noBreakHyphen"), {}))
-        run._r.add_t("known dog")
-
-    content = word_file(fill)
-    assert texts_of(content, "a.docx") == ["a well-known dog"]
-    assert read_word(rewritten(content, "a.docx")).paragraphs[0].text == "A WELL-KNOWN DOG"
-
-
 def archive(members: dict[str, str]) -> bytes:
     output = io.BytesIO()
     with zipfile.ZipFile(output, "w", zipfile.ZIP_DEFLATED) as file:
         for name, text in members.items():
             file.writestr(name, text)
     return output.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("name", "part", "kind", "field"),
-    [
-        # Word numbers this part, too, if a server has written it
-        ("a.docx", "word/document2.xml", "wordprocessingml", "<x:fldSimple><x:r><x:t>May 1</x:t></x:r></x:fldSimple>"),
-        ("a.pptx", "ppt/slides/slide1.xml", "drawingml", '<x:fld type="datetime"><x:t>May 1</x:t></x:fld>'),
-    ],
-)
-def test_a_field_is_not_part_of_the_sentence_around_it(name, part, kind, field):
-    # its text would be there twice when a program updates the field
-    space = f"http://schemas.openxmlformats.org/{kind}/2006/main"
-    before, after = (f"<x:r><x:t>{text}</x:t></x:r>" for text in ("made on ", " by us"))
-    content = archive({part: f'<x:p xmlns:x="{space}">{before}{field}{after}</x:p>'})
-    assert texts_of(content, name) == ["made on ", "May 1", " by us"]
-    with zipfile.ZipFile(io.BytesIO(rewritten(content, name))) as file:
-        assert re.findall("<x:t[^>]*>(.*?)<", file.read(part).decode()) == ["MADE ON ", "MAY 1", " BY US"]
 
 
 def test_slides_and_books():
@@ -238,6 +153,66 @@ def test_slides_and_books():
         assert file.read("OEBPS/one.XHTML").decode() == loud(page)
 
 
+def test_the_pages_of_a_book_are_those_of_its_manifest():
+    page = '<?xml version="1.0" encoding="{}"?><html lang="en-US"><meta charset="{}"/><p>a dog M\xfc</p></html>'
+    package = """<!DOCTYPE package PUBLIC "+//ISBN 0-9673008-1-9//DTD OEB 1.2 Package//EN" "x.dtd"><package xmlns="http://www.idpf.org/2007/opf">
+        <metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:language>en-US</dc:language>
+        <dc:language>fr</dc:language></metadata>
+        <manifest><item href="../text/one%20two.xml" media-type="application/xhtml+xml"/>
+        <item href="data.xml" media-type="application/xml"/></manifest></package>"""
+    container = """<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container"><rootfiles>
+        <rootfile full-path="OEBPS/content.opf"/></rootfiles></container>"""
+    members = {
+        "META-INF/container.xml": container,
+        "OEBPS/content.opf": package,
+        "OEBPS/data.xml": "<p>data</p>",
+        "text/one two.xml": page.format("iso-8859-1", "latin1").encode("latin-1"),
+        "other.html": "<p>other</p>",
+    }
+    texts = texts_of(archive(members), "a.epub")
+    # in another encoding than it was
+    assert texts == [page.format("utf-8", "utf-8"), "<p>other</p>"]
+    with zipfile.ZipFile(io.BytesIO(with_texts(archive(members), "a.epub", map(loud, texts), "de"))) as file:
+        assert file.read("text/one two.xml").decode() == loud(page.format("utf-8", "utf-8"))
+        assert file.read("OEBPS/data.xml") == b"<p>data</p>"
+        languages = etree.fromstring(file.read("OEBPS/content.opf")).iter("{*}language")
+        assert [element.text for element in languages] == ["de", "fr"]
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (b'<META charset="ISO-8859-1"><p>a', '<META charset="utf-8"><p>a'),
+        # which browsers take for Windows-1252
+        (
+            b"<meta http-equiv=Content-Type content='text/html; charset=latin1'>\x93M\xfc\x94",
+            "<meta http-equiv=Content-Type content='text/html; charset=utf-8'>\u201cM\xfc\u201d",
+        ),
+        ("<meta charset=koi8-r>\u043c\u0438\u0440".encode("koi8-r"), "<meta charset=utf-8>\u043c\u0438\u0440"),
+        ("<meta charset=iso-2022-jp>\u65e5".encode("iso-2022-jp"), "<meta charset=utf-8>\u65e5"),
+        ("<meta charset=utf-16>\u65e5".encode("utf-16"), "<meta charset=utf-8>\u65e5"),
+        # a page that is UTF-8 all the same
+        ("<meta charset=windows-1252>\u65e5".encode(), "<meta charset=utf-8>\u65e5"),
+        ("<meta charset=unknown>\u65e5".encode(), "<meta charset=utf-8>\u65e5"),
+        ("<meta charset=UTF-8>\ufeff\u65e5".encode(), "<meta charset=UTF-8>\ufeff\u65e5"),
+        (b"<p>charset=latin1", "<p>charset=latin1"),
+    ],
+)
+def test_pages_become_utf_8_and_say_so(page, text):
+    assert texts_of(page, "a.html") == [text]
+    output = with_texts(page, "a.html", [text + "\xe4"])
+    assert output == (text + "\xe4").encode()
+    # as a browser reads it
+    if "charset" in text and "<p>" not in text:
+        assert "\xe4" in lxml_html.document_fromstring(output).text_content()
+
+
+@pytest.mark.parametrize("ending", [".txt", ".srt", ".vtt"])
+def test_text_with_a_byte_order_mark_of_utf_16_becomes_utf_8(ending):
+    text = "1\n00:00 --> 00:01\n\u65e5\n"
+    assert rewritten(text.encode("utf-16"), f"a{ending}") == text.encode()
+
+
 XML_BOMB = """<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;">]><d>&b;</d>"""
 
 
@@ -252,6 +227,9 @@ XML_BOMB = """<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a
         (".epub", archive({"one": "0" * 3000, "two.html": "0" * 3000}), "larger than 5,000 bytes"),
         (".epub", archive({"one.html": "0" * 3000}), "larger than 2,000 bytes"),
         (".html", b"0" * 3000, "larger than 2,000 bytes"),
+        (".html", b"<meta charset=koi8-r>" + b"0" * 3000, "larger than 2,000 bytes"),
+        (".html", b"<meta charset=cp1252>\x81", "not UTF-8"),
+        (".html", "\u65e5".encode("utf-16")[:3], "not UTF-8"),
     ],
 )
 def test_files_that_cannot_be_used_are_explained(ending, content, problem, monkeypatch):

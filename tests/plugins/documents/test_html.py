@@ -192,6 +192,107 @@ def test_inline_elements_are_in_the_sentence_and_blocks_end_it():
     assert translated(text)[1] == ["A big dog runs.", "It sits.", "A cat", "A man", "x", "y"]
 
 
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("A <svg viewBox='0'><path d=M/></svg> dog <nobr>runs</nobr> on", ["A dog runs on"]),
+        ("the <x-word>big</x-word> <my-icon name=x></my-icon> dog", ["the big dog"]),
+        ('<g id="1">A big</g> dog<x id="2"/> runs<o:p></o:p>', ["A big dog runs"]),
+        ("A <script>if (a<b) f()</script> dog <style>p {}</style> runs", ["A dog runs"]),
+        ("Type <input value=x> and click <button>Save</button> now", ["Type and click Save now"]),
+        # what has texts of its own
+        ("A <svg><title>Gear</title><text>one</text><text>two</text></svg> dog", ["Gear", "one", "two", "A dog"]),
+        ("Take <select><option>one<option>two</select> now", ["one", "two", "Take now"]),
+        ("A <noscript><p>no script</p></noscript> dog", ["no script", "A dog"]),
+        ("A <unknown>big dog", ["A big dog"]),
+        # neighbours are different controls
+        ("<button>Save</button> <button>Close</button>", ["Save", "Close"]),
+        ("<x-title>Home</x-title><x-text>A dog</x-text>", ["Home", "A dog"]),
+        ("<label>First<input></label><label>Last<input></label>", ["First", "Last"]),
+        ("<input type=radio><label>Yes</label><input type=radio><label>No</label>", ["Yes", "No"]),
+    ],
+)
+def test_only_blocks_end_a_sentence(text, sentences):
+    joined, cut = translated(text)
+    assert cut == sentences
+    assert Counter(tags(joined)) == Counter(tags(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "sentences"),
+    [
+        # notes, as in Wikipedia, too
+        ("The man<sup>1</sup> runs.", "THE MAN<sup>1</sup> RUNS.", ["The man runs."]),
+        (
+            "A man<sup id=r><a href=#n><span>[</span>1<span>]</span></a></sup>, old",
+            "A MAN<sup id=r><a href=#n><span>[</span>1<span>]</span></a></sup>, OLD",
+            ["A man, old"],
+        ),
+        ("A man<sup><a href=#n>b</a></sup> runs", "A MAN<sup><a href=#n>b</a></sup> RUNS", ["A man runs"]),
+        ("10<sup>3</sup> men", "10<sup>3</sup> MEN", ["10 men"]),
+        # others are part of their words
+        ("the 1<sup>st</sup> man", "THE 1<sup>ST</sup> MAN", ["the 1st man"]),
+        ("H<sub>2</sub>O is old", "H<sub>2</sub>O IS OLD", ["H2O is old"]),
+        ("a dog<sup>2</sup>s", "A DOG<sup>2</sup>S", ["a dog2s"]),
+        # readings
+        (
+            "<ruby>old<rp>(</rp><rt>X</rt><rp>)</rp></ruby> dog",
+            "<ruby>OLD<rp>(</rp><rt>X</rt><rp>)</rp></ruby> DOG",
+            ["old dog"],
+        ),
+        ("<ruby>old<rt>X<rt>Y</ruby> dog", "<ruby>OLD<rt>X<rt>Y</ruby> DOG", ["old dog"]),
+        ("<ruby>old<rt>X<p>dog", "<ruby>OLD<rt>X<p>DOG", ["old", "dog"]),
+        # what is not to be translated
+        ('<p class="a notranslate">keep</p> dog', '<p class="a notranslate">keep</p> DOG', ["dog"]),
+        ("A <b class=notranslate>keep</b> dog", "A <b class=notranslate>keep</b> DOG", ["A dog"]),
+        (
+            "<div translate=no>keep <p translate=yes>a <b>dog</b></p> it</div>",
+            "<div translate=no>keep <p translate=yes>A <b>DOG</b></p> it</div>",
+            ["a dog"],
+        ),
+        ("<pre>x <i translate=yes>dog</i></pre>", "<pre>x <i translate=yes>DOG</i></pre>", ["dog"]),
+        ("<b class=notranslate translate=yes>dog</b>", "<b class=notranslate translate=yes>DOG</b>", ["dog"]),
+        (
+            "<p translate=no>a<p translate=yes>dog<p translate=no>b</p></p></p>c",
+            "<p translate=no>a<p translate=yes>DOG<p translate=no>b</p></p></p>C",
+            ["dog", "c"],
+        ),
+        # a hashtag, as Mastodon writes it
+        (
+            'See <a href="u" class="mention hashtag">#<span>dogs</span></a> now',
+            'SEE <a href="u" class="mention hashtag">#<span>dogs</span></a> NOW',
+            ["See now"],
+        ),
+    ],
+)
+def test_what_is_no_part_of_a_sentence_keeps_its_place(text, expected, sentences):
+    assert translated(text) == (expected, sentences)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('<html lang="en-US" xml:lang=en>', '<html lang="pt-BR" xml:lang="pt-BR">'),
+        # a page may be wrong about its language, but not about that of a quotation
+        (
+            "<html LANG=fr><p lang=fr>a</p><p lang='en'>b</p>",
+            "<html LANG=\"pt-BR\"><p lang=fr>A</p><p lang='pt-BR'>B</p>",
+        ),
+        ('<html lang="pt">', '<html lang="pt">'),
+        ("<p lang=en translate=no>a</p><a hreflang=en>b</a>", "<p lang=en translate=no>a</p><a hreflang=en>B</a>"),
+        (
+            '<meta http-equiv="Content-Language" content="en"><meta name=x content="en">',
+            '<meta http-equiv="Content-Language" content="pt-BR"><meta name=x content="en">',
+        ),
+    ],
+)
+def test_declared_languages_follow_the_translation(text, expected):
+    document = HtmlDocument(text, "en", target="pt_BR")
+    assert document.join([sentence.upper() for sentence in document.sentences]) == expected
+    # of a model that does not say what it translates, nothing is known
+    assert HtmlDocument(text, None).join([None] * len(document.sentences)) == text
+
+
 def test_speakers_and_classes_of_web_subtitles_are_tags():
     text = "<v.loud Anna>A <c.red.big>dog</c> <i.far>runs</i>.</v> No."
     assert translated(text) == (
@@ -221,6 +322,12 @@ def test_a_stray_link_does_not_widen_an_element():
 
 def test_elements_that_the_alignment_mixes_up_do_not_cross():
     assert translated("<b>one two</b> <i>three four</i>", ("1 3 2 4", [0, 2, 1, 3])) == "<b>1</b> <i>3</i> 2 4"
+
+
+def test_elements_of_two_sentences_that_share_a_word_do_not_cross():
+    assert translated("<b> a</b><i>dog </i>")[0] == "<b> ADOG</b><i> </i>"
+    # an element around the end of one sentence and the start of the next
+    assert translated("<b>One. Two th</b><i>ree. Four</i>")[0] == "<b>ONE. TWO THREE</b><i>. FOUR</i>"
 
 
 def test_without_an_alignment_words_are_in_the_same_order():
@@ -269,8 +376,12 @@ def test_a_link_around_an_address_is_a_placeholder():
         "a dog" + "-a" * 100_000,
         "it's</>" + "<b>x</b>" * 5000,
         "a dog" + "<!-- a -->" * 30_000,
+        "<p translate=no>a<p translate=yes>b" * 3000,
+        "<svg>a" * 3000,
+        "<ruby>a<rt>b" * 3000,
+        "<button>a</button>" * 3000,
     ],
-    ids=range(8),
+    ids=range(12),
 )
 def test_html_made_to_be_deep_or_slow_is_translated(text):
     assert Counter(tags(translated(text)[0])) == Counter(tags(text))

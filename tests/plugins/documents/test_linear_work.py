@@ -28,6 +28,10 @@ REPEATED = {
     "fields": ("", RUN + f"<x:fldSimple>{RUN}</x:fldSimple>", ""),
     "formats": ("", FORMATTED, ""),
     "formats in one link": ("<x:h>", FORMATTED, "</x:h>"),
+    "links": ("", RUN + f"<x:h>{RUN}</x:h>", ""),
+    "bookmarks": ("", '<x:bStart x:id="{0}"/>' + RUN + '<x:bEnd x:id="{0}"/>', ""),
+    "bookmarks around all": ("", '<x:bStart x:id="{0}"/>' + RUN, '<x:bEnd x:id="1"/>'),
+    "notes": ("", RUN + '<x:r><x:note x:id="{}"/></x:r>', ""),
 }
 
 
@@ -92,6 +96,14 @@ def test_the_format_of_a_run_is_read_once_however_many_texts_it_has(properties):
     ]
     rewrite(files[0], "a.docx")
     once, twice = (count_instructions(lambda file=file: rewrite(file, "a.docx")) for file in files)
+    assert twice < 2.2 * once
+
+
+@pytest.mark.parametrize("cue", ["- a\\N", "<i>a\n\n", ">>{", "\u4f60\n", "{-", "00:01 --> ", "\u300c", "a <b> "])
+def test_twice_as_much_in_a_subtitle_is_twice_the_work(cue):
+    contents = [f"1\n00:01 --> 00:02\n{cue * n}\n".encode() for n in (200, 400)]
+    rewrite(contents[0], "a.srt")
+    once, twice = (count_instructions(lambda content=content: rewrite(content, "a.srt")) for content in contents)
     assert twice < 2.2 * once
 
 

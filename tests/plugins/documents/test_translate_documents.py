@@ -60,7 +60,9 @@ def test_each_document_becomes_one_of_its_name(saved, run):
     translated = docx.Document(saved.folder / "out" / "report.docx")
     assert translated.paragraphs[0].text == second
     assert translated.paragraphs[0].style.name == "Heading 1"
-    assert {run.bold for run in translated.paragraphs[1].runs} == {None, True}
+    assert all(run.text for run in translated.paragraphs[1].runs)
+    (expected,) = translator.translate(["a dog"], **SETTINGS)
+    assert translated.paragraphs[1].text == expected.text
 
 
 @pytest.mark.parametrize(
@@ -113,3 +115,38 @@ def test_html_is_translated_with_its_tags_and_reports_sentences_that_are_too_lon
     assert page.problem is None
     assert long.text == f"<i>cats {'and dogs ' * 50}</i>&amp;"
     assert "sentence 1: " in long.problem
+
+
+def test_a_document_without_text_is_reported_and_others_are_not(saved, run, capsys):
+    (saved.folder / "script.html").write_text("<html lang=en><script>show('a dog')</script>12:30</html>")
+    (saved.folder / "notes.txt").write_text("a dog")
+    docx.Document().save(saved.folder / "picture.docx")
+    assert (
+        main(
+            [
+                "translate",
+                saved.path,
+                *(str(saved.folder / name) for name in ("script.html", "notes.txt")),
+                str(saved.folder / "picture.docx"),
+                "--output_dir",
+                str(saved.folder / "out"),
+            ]
+        )
+        == 0
+    )
+    lines = [line for line in capsys.readouterr().err.splitlines() if "no text" in line]
+    assert [line.partition(": ")[2] for line in lines] == [
+        "no text to translate was found; text in pictures is not read"
+    ] * 2
+    assert [line.partition(": ")[0].rpartition("/")[2] for line in lines] == ["script.html", "picture.docx"]
+
+
+def test_documents_declare_the_language_of_their_translation(saved, run):
+    (saved.folder / "page.html").write_text('<html lang="en"><meta charset="ascii"><p>a dog</p></html>')
+    document = docx.Document()
+    document.add_paragraph("a dog")
+    document.core_properties.language = "en-US"
+    document.save(saved.folder / "report.docx")
+    assert run("page.html", "report.docx", flags=("--source_lang", "en", "--target_lang", "de"))[0] == 0
+    assert (saved.folder / "out" / "page.html").read_text().startswith('<html lang="de"><meta charset="utf-8"><p>')
+    assert docx.Document(saved.folder / "out" / "report.docx").core_properties.language == "de"

@@ -436,9 +436,7 @@ def test_a_long_batch_gives_way_to_small_ones_again_and_again(batcher, recorder,
     assert order == [0, [25], 1, [1], 2, [25], [26, 26, 1]]
 
 
-def test_all_that_is_small_goes_before_a_large_batch_for_a_while(
-    batcher, recorder, monkeypatch
-):
+def test_all_that_is_small_goes_before_a_large_batch_for_a_while(batcher, recorder, monkeypatch):
     monkeypatch.setattr(module, "_SLICE", 0.1)
     queue = batcher()
     answers = []

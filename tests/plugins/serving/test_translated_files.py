@@ -143,6 +143,23 @@ def test_a_word_file_comes_back_as_one(serve, alone):
     assert path.endswith(".report.docx")
 
 
+def test_a_file_without_text_gets_a_warning(serve):
+    answer = send_file(serve(), "scan.html", b"<img src=page.png>")
+    assert answer.body["warnings"] == ["scan.html: no text to translate was found; text in pictures is not read."]
+    assert "warnings" not in send_file(serve(), "a.html", b"<p>a dog").body
+
+
+def test_a_file_declares_the_language_of_its_translation(serve):
+    document = docx.Document()
+    document.add_paragraph(PHRASES[0])
+    document.core_properties.language = "en"
+    content = io.BytesIO()
+    document.save(content)
+    send = serve()
+    page = send("GET", path_of(send_file(send, "a.html", b"<html lang=en><p>a dog"))).body
+    assert page.startswith('<html lang="de"><p>')
+
+
 def test_suggestions_are_refused_as_libretranslate_does(serve):
     answer = serve()("POST", "/suggest", {"q": "Hi", "s": "Hallo", "source": "en", "target": "de"})
     assert answer[:2] == (403, {"error": "Suggestions are disabled on this server."})
