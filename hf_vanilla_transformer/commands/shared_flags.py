@@ -1,5 +1,6 @@
 """Flags that several verbs share; the dataclass of a verb inherits those that it has."""
 
+import argparse
 from dataclasses import dataclass
 
 from ..errors import UserError
@@ -79,6 +80,30 @@ class DecodingFlags(BatchFlags, SearchFlags, DirectionFlags):
         f"maximum tokens per batch (default: {_MAX_TOKENS:,}, or twice as many with one beam and without scores)",
         None,
         parse=positive,
+    )
+
+
+def _placeholders(text: str) -> str:
+    """Return an expression for placeholders if it is valid."""
+    from ..inference.placeholders import placeholder_pattern
+
+    try:
+        placeholder_pattern(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+@dataclass(kw_only=True)
+class PlaceholderFlags:
+    """What is not translated."""
+
+    placeholders: str | None = option(
+        "regular expression for placeholders besides the usual ones ({0}, addresses, code, ...), which are kept in "
+        "texts that are cut into sentences",
+        None,
+        metavar="REGEX",
+        parse=_placeholders,
     )
 
 

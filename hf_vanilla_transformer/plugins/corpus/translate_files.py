@@ -69,7 +69,7 @@ def _translation(args: TranslateFilesArguments) -> "CorpusTranslation":
     from ...inference.hardware import use_threads
     from .corpus_translation import CorpusTranslation, recorded_dtype
 
-    settings = args.settings()
+    settings = args.line_settings()
     models = [str(Path(name).resolve()) if Path(name).is_dir() else name for name in args.model]
     # a job that resumes keeps its choice
     dtype = recorded_dtype(args.output_dir) if args.dtype == "auto" else None
@@ -97,10 +97,5 @@ def _translation(args: TranslateFilesArguments) -> "CorpusTranslation":
         nbest=args.nbest,
         scores=args.scores,
         seed=args.seed if args.do_sample else None,
-        options={
-            **settings,
-            "source_lang": source_lang,
-            "target_lang": target_lang,
-            **({"split_sentences": True} if args.split_sentences else {}),
-        },
+        options={**settings, "source_lang": source_lang, "target_lang": target_lang},
     )

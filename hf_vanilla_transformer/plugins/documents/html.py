@@ -12,7 +12,8 @@ from html import escape, parser, unescape
 from html.parser import HTMLParser
 from io import StringIO
 
-from ...inference.segments import PLACEHOLDER, Document, Mark, Passage, splice
+from ...inference.placeholders import placeholder_pattern
+from ...inference.segments import Document, Mark, Passage, splice
 from .tagged_text import MAX_DEPTH, Nesting, Tag, TaggedPassage
 
 # Elements inside sentences, of which WebVTT has `c` and `lang`; every other tag ends a sentence
@@ -55,11 +56,12 @@ class HtmlDocument(Document):
 
     Args:
         text: a page or a part of one, well-formed or not.
-        language: as for `Document`.
+        language, placeholders: as for `Document`.
     """
 
-    def __init__(self, text: str, language: str | None):
+    def __init__(self, text: str, language: str | None, placeholders: str | None = None):
         self._language = language
+        self._placeholders = placeholders
         self._passages: list[Passage] = []
         # The HTML with references to passages: numbers between signs that are random, so that no text contains them
         self._template: list[str] = []
@@ -100,7 +102,7 @@ class HtmlDocument(Document):
 
     def _end_block(self) -> None:
         """Write the text since the last block, as it is if it has no sentence."""
-        passage = TaggedPassage(self._text.getvalue(), self._marks, self._language, escape_text)
+        passage = TaggedPassage(self._text.getvalue(), self._marks, self._language, escape_text, self._placeholders)
         self._template += [self._refer(passage)] if passage.has_sentences else self._raw
         self._start_block()
 
@@ -124,7 +126,7 @@ class HtmlDocument(Document):
             start = self._marks[first].place
             self._text.seek(start)
             inside = self._text.read()
-            if not inside or PLACEHOLDER.fullmatch(inside):
+            if not inside or placeholder_pattern(self._placeholders).fullmatch(inside):
                 # An empty element, or one around a placeholder alone, is itself a placeholder
                 marks = [replace(inner, place=inner.place - start) for inner in [*self._marks[first:], mark]]
                 mark = Mark(start, splice(inside, marks, escape_text))
@@ -145,7 +147,7 @@ class HtmlDocument(Document):
             text = _unescape(value.strip("\"'"))
             if not _TRANSLATED.fullmatch(name) or (name.lower(), text) not in attributes:
                 return match[0]
-            passage = Passage(text, [], self._language, escape)
+            passage = Passage(text, [], self._language, escape, self._placeholders)
             quote = value[0] if value[0] in "\"'" else '"'
             return f"{name}{equals}{quote}{self._refer(passage)}{quote}" if passage.has_sentences else match[0]
 

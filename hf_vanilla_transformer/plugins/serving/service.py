@@ -140,13 +140,15 @@ class TranslationService:
     Args:
         models: the models.
         batcher: runs them.
+        placeholders: as for `Document`.
 
     Raises:
         ValueError: if two models translate in the same direction.
     """
 
-    def __init__(self, models: Sequence[ServedModel], batcher: Batcher):
+    def __init__(self, models: Sequence[ServedModel], batcher: Batcher, placeholders: str | None = None):
         self.batcher = batcher
+        self._placeholders = placeholders
         # One thread: a request whose client has left while it waits for it costs nothing.
         self._cutting = ThreadPoolExecutor(1)
         self.directions: dict[tuple[str, str], ServedModel] = {}
@@ -244,7 +246,7 @@ class TranslationService:
             detected = self._detect_source(sample, target)
             source = detected.language
 
-        job = _Job(document(text, source), detected=detected)
+        job = _Job(document(text, source, self._placeholders), detected=detected)
         if source == target and source in self._codes():
             return job
         model = self.directions.get((source, target))
