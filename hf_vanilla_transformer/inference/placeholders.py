@@ -1,20 +1,21 @@
 """Find what stays as it is inside a sentence: addresses, code, formats of programs and catalogues, tags, emoji."""
 
+from collections.abc import Iterator
 from functools import cache
 from html.entities import html5
+from operator import itemgetter
 
 import regex
 
 from ..errors import UserError
 
 _NAME = r"[A-Za-z_]\w{0,63}"
-_PRINTF = (
-    rf"%(?:\({_NAME}\)|<{_NAME}>|\d{{1,2}}\$)?[-+0#,(']{{0,5}}(?:\d{{1,4}}|\*)?(?:\.(?:\d{{1,3}}|\*))?"
-    r"(?:hh?|ll?|[Lqjzt]|I64)?[A-Za-z@](?!\w)"
-)
-_ARGUMENT = r"\{[^{}\n]*+\}"
+_CONVERSION = r"[-+0#,(']{0,5}(?:\d{1,4}|\*)?(?:\.(?:\d{1,3}|\*))?(?:hh?|ll?|[Lqjzt]|I64)?[A-Za-z@]"
+# A suffix may follow: that of a language such as Japanese, or with a name in the format, any
+_PRINTF = rf"%(?:(?:\({_NAME}\)|<{_NAME}>|\d{{1,2}}\$){_CONVERSION}|{_CONVERSION}(?![A-Za-z0-9_]))"
+_ARGUMENT = r"\{[^{}]*+\}"
 for _ in range(5):
-    _ARGUMENT = rf"\{{(?:[^{{}}\n]++|{_ARGUMENT})*+\}}"
+    _ARGUMENT = rf"\{{(?:[^{{}}]++|{_ARGUMENT})*+\}}"
 _TAG_END = r"\s{0,3}/?>"
 _ATTRIBUTE = r"""\s{1,3}[^\s<>="'/]{1,60}(?:\s?=\s?(?:"[^"\n]*"|'[^'\n]*'|[^\s<>"'=`]{1,500}))?"""
 _IN_ADDRESS = r"\([^\s<>\"`()]*\)|\{[^\s<>\"`{}]*\}"
@@ -28,8 +29,9 @@ KINDS = {
     "code": r"(?<!`)``[^\n]+?``|`[^`\n]+`",
     "Markdown link": r'!?\[[^\[\]\n]{0,300}\]\((?:[^()\s]|\([^()\s]{0,100}\)){1,500}(?:\s"[^"\n]{0,200}")?\)',
     "Markdown autolink": r"<(?:[A-Za-z][A-Za-z0-9+.-]{1,20}:[^\s<>]+|[\w.+-]+@[\w.-]+)>",
-    # ICU MessageFormat and FormatJS. All of a plural or a choice, as languages differ in the forms that they need
-    "ICU choice": rf"(?=\{{\s?[\w.-]{{1,64}}\s?,\s?(?:plural|select|selectordinal|choice)\s?,){_ARGUMENT}",
+    # ICU MessageFormat and FormatJS. All of a plural or a choice, as languages differ in the forms that they need; it
+    # may have several lines
+    "ICU choice": rf"(?=\{{\s*+[\w.-]{{1,64}}\s*+,\s*+(?:plural|select|selectordinal|choice)\s*+,){_ARGUMENT}",
     "ICU format": r"\{\s?[\w.-]{1,64}\s?,\s?(?:number|date|time|duration|ordinal|spellout|list)\b[^{}\n]{0,100}\}",
     # Jinja, Django, Twig and Liquid; ERB and PHP
     "block of a template": r"\{%[^{}\n]{0,300}%\}|\{#[^{}\n]{0,300}#\}|<%[^<\n]{0,300}?%>|<\?[^<\n]{0,300}?\?>",
@@ -46,8 +48,8 @@ KINDS = {
     "name after %": rf"(?<![\w%]|\d\s(?=%ig))(?:%{_NAME}(?:[.-]\w{{1,64}})*%?|%L?[1-9](?![\w%]|[.,]\d))",
     # Slack, Discord and GitHub; a time has no letter
     "emoji shortcode": r"(?<![A-Za-z0-9])(?::(?=\d*[A-Za-z_+-]|100:|1234:)[\w+-]{1,64}:)+(?!\w)",
-    # Laravel, Rails and SQL
-    "name after :": rf"(?<![^\s(\[{{'\"<>=,])::?{_NAME}(?![\w:])",
+    # Laravel, Rails and SQL; `"x":n` is Finnish
+    "name after :": rf"(?:(?<![^\s(>=,])|(?<=(?:^|[\s(>])['\"\u201c\u201e\xab]))::?{_NAME}(?![\w:])",
     # Shells, PHP, Xcode and browser extensions
     "variable": rf"(?<![\w$])\$(?:{_NAME}\$?|\({_NAME}\))",
     # What Weblate puts in place of placeholders; and other programs
@@ -58,7 +60,9 @@ KINDS = {
     "tag": rf"</?(?:[A-Za-z][\w:.-]{{0,60}}|\d{{1,4}}){_TAG_END}|<!--[^<\n]{{0,300}}?-->"
     rf"|<[A-Za-z][\w:.-]{{0,60}}(?=[^<>]{{0,300}}=)(?:{_ATTRIBUTE}){{1,50}}{_TAG_END}"
     r"|<\w{1,30}=[^\s<>]{1,100}>|<[@#!:/][^\s<>]{1,100}>|<[at]:[^\s<>]{1,100}>",
-    "character reference": r"&(?:(?=\w{2,32};)\L<entities>|#\d{1,7};|#[xX][0-9A-Fa-f]{1,6};)",
+    # HTML, but not what Moses writes for some characters of a text
+    "character reference": r"&(?!(?:amp|lt|gt|quot|apos|#124|#91|#93);)"
+    r"(?:(?=\w{2,32};)\L<entities>|#\d{1,7};|#[xX][0-9A-Fa-f]{1,6};)",
     # phpBB, Kodi
     "BBCode": r"\[/?(?i:b|i|u|s|url|img|color|size|quote|code|list|cr|center)(?:[=\s][^\[\]\n]{1,200})?\]",
     # Escapes in catalogues; "\new" may be anything
@@ -68,7 +72,7 @@ KINDS = {
     rf"(?:[^\s<>\"`(){{}}.,;:!?\]'\xbb\u2019\u201d]|{_IN_ADDRESS})",
     "e-mail address": r"(?<![\w.+-])[\w.+-]*@\w+(?:[.-]\w+)*(?:@\w+(?:[.-]\w+)*)?",
     # POSIX, also routes such as /users/:id; Windows
-    "path": r"(?<![\w/.~\\<])(?:~|\.{1,2})?/(?:\w|[./:@+-]{1,8}(?=[\w{])|\{\w{1,64}\})++/?"
+    "path": r"(?<![\w/.~\\<)\]@+-])(?:~|\.{1,2})?/(?:\w|[./:@+-]{1,8}(?=[\w{])|\{\w{1,64}\})++/?"
     r"|(?<![\w/\\-])(?:[\w-]+/)+[\w-]+\.\w+|(?:\b[A-Za-z]:|(?<![\w\\])\\\\[\w.-]{1,64})\\[^\s\"<>|]*\w",
     # Unicode Technical Standard 51; a digit is a word unless it is a keycap
     "emoji": rf"(?:[{_PICTURE}--[\u203c\u2049]][\ufe0e\ufe0f\u20e3\u200d\p{{Emoji_Modifier}}\U000e0020-\U000e007f]*"
@@ -76,6 +80,23 @@ KINDS = {
     # A zero-width space separates words in Khmer, Lao, Thai and Burmese
     "invisible": rf"[\u2060\ufeff\ufe0f]|(?<!{_SOUTHEAST_ASIAN})\u200b(?!{_SOUTHEAST_ASIAN})",
 }
+
+# Each of them has one of these, and most texts have none
+_SIGN = regex.compile(
+    rf"[`\[<{{$%:&\\/@_\u20e3\p{{Regional_Indicator}}{_PICTURE}\u200b\u2060\ufeff\ufe0f]|www\.", regex.VERSION1
+)
+
+
+def find_placeholders(text: str, own: str | None = None) -> Iterator[regex.Match[str]]:
+    """Yield the placeholders of a text, of the kinds above and those that match an expression of the user."""
+    if own is not None or _SIGN.search(text):
+        # the own one may match an empty text
+        yield from filter(itemgetter(0), placeholder_pattern(own).finditer(text))
+
+
+def is_placeholder(text: str, own: str | None = None) -> bool:
+    """Return whether a text is a single placeholder."""
+    return bool((own is not None or _SIGN.search(text)) and placeholder_pattern(own).fullmatch(text))
 
 
 @cache

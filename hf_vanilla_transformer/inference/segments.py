@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import regex
 import sentencex
 
 from .abbreviations import continues
-from .placeholders import placeholder_pattern
+from .placeholders import KINDS, find_placeholders
 
 # A number, a word, a punctuation mark, or a character of a script without spaces
 _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
@@ -33,8 +33,12 @@ _MARKER = re.compile(
     r"\s*(?:(?:[^\w\s\"'(\[{`\xa1\xab\xbb\xbf\u2018-\u201f\u2039\u203a]+|\d+[.)]|[A-Za-z]\))(?:\s+|$))*"
 )
 
-# Behind a line break that is written as in HTML or as in catalogues, but not in a path of Windows
-_WRITTEN_BREAK = regex.compile(r"(?<=<br\s?/?>|(?<!\\|\b[A-Za-z]:\S{0,99})\\n(?![a-z]))", regex.VERSION1)
+# A line break as `str.splitlines` knows it, as HTML writes it, or as catalogues do, but not in a path of Windows; or a
+# placeholder with line breaks
+_LINE_BREAK = regex.compile(
+    r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]|<br\s?/?>|\\n(?<!\\\\n|\b[A-Za-z]:\S{0,99}\\n)(?![a-z])"
+    rf"|(?P<placeholder>{KINDS['ICU choice']})"
+)
 
 # sentencex does not know the full stops of Khmer; the first alternative is its "etc."
 _KHMER_SENTENCE = regex.compile(r"(?:\u17d4\u179b\u17d4|[^\u17d4\u17d5]++)*+[\u17d4\u17d5]*[\s\u200b\p{Pe}\p{Pf}\"']*")
@@ -236,7 +240,9 @@ class Document:
 
     def __init__(self, text: str, language: str | None, placeholders: str | None = None):
         # sentencex alone would take a title and the sentence on the next line for one sentence
-        lines = [line for part in text.splitlines(keepends=True) for line in _WRITTEN_BREAK.split(part)]
+        breaks = (match.end() for match in _LINE_BREAK.finditer(text) if not match["placeholder"])
+        places = [0, *breaks, len(text)]
+        lines = [text[start:end] for start, end in pairwise(places)]
         self._set([Passage(line, [], language, placeholders=placeholders) for line in lines])
 
     def _set(self, passages: list[Passage]) -> None:
@@ -370,10 +376,10 @@ def _take_out_placeholders(
     mark_places = [mark.place for mark in marks]
     tag_places = {mark.place for mark in marks if mark.is_tag}
     items = [(mark.place, mark.place, mark) for mark in marks]
-    for match in placeholder_pattern(own).finditer(text):
+    for match in find_placeholders(text, own):
         start, end = match.span()
-        # no mark stands inside; an expression of the user may match nothing
-        if start < end and bisect_right(mark_places, start) == bisect_left(mark_places, end):
+        # no mark stands inside
+        if bisect_right(mark_places, start) == bisect_left(mark_places, end):
             items.append((start, end, Mark(start, escape(match[0]))))
 
     plain = ""

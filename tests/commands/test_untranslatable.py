@@ -66,8 +66,10 @@ def test_lines_and_files_keep_the_placeholders_of_users(saved, on_stdin, capsys)
         (["--placeholders", "(", "--split_sentences"], "Not a regular expression for placeholders: '('"),
     ],
 )
-def test_wrong_placeholders_are_reported_before_the_model_is_loaded(flags, problem, capsys):
-    for files in ([], ["--input_files", "in.txt", "--output_dir", "out"]):
+def test_wrong_placeholders_are_reported_before_the_model_is_loaded(flags, problem, tmp_path, capsys):
+    file = tmp_path / "in.txt"
+    file.write_text("a dog\n")
+    for files in ([], ["--input_files", str(file), "--output_dir", str(tmp_path / "out")]):
         with pytest.raises(SystemExit, match="2"):
             sys.exit(main(["translate", "nowhere", *files, *flags]))
         assert problem in capsys.readouterr().err

@@ -24,6 +24,7 @@ EXAMPLES = {
         "{n, plural, =0 {no {x} files} one {# file by {who, select, male {him} other {them}}} other {# files}}",
         "{gender, select, male {his} female {her} other {their}}",
         "{n,selectordinal,one{#st}other{#th}}",
+        "{n, plural,\n  one {# file}\n  other {# files}\n}",
     ],
     "ICU format": ["{0, number}", "{0, date, long}", "{price, number, ::currency/EUR}"],
     "block of a template": ["{% if x %}", "{%- endif -%}", "{# a comment #}", "<%= user.name %>", "<?php echo $x; ?>"],
@@ -100,7 +101,7 @@ EXAMPLES = {
         "<:smile:12345>",
         "<!here>",
     ],
-    "character reference": ["&nbsp;", "&#160;", "&#x1F600;", "&amp;"],
+    "character reference": ["&nbsp;", "&#160;", "&#x1F600;"],
     "BBCode": ["[b]", "[/url]", "[url=https://e/x]", "[COLOR red]"],
     "escape": [r"\n", r"\t", r"\u00e9"],
     "address": [
@@ -231,6 +232,11 @@ def test_texts_keep_each_placeholder_exactly_once(parts):
         "{see the list}",
         "{a, b, c}",
         "R&D; and more",
+        "it &apos;s &quot;a&quot; &amp; b",
+        "Groß-/Kleinschreibung",
+        '"Kissa":n',
+        "HH:MM[:ss]",
+        "@/./+/-/_",
         "AT&T;",
         "Q&A",
         "ab:cd:ef",
@@ -266,6 +272,18 @@ def test_texts_keep_each_placeholder_exactly_once(parts):
 def test_other_text_is_no_placeholder(text):
     assert not placeholder_pattern().findall(f"A dog {text} runs.")
     assert not placeholder_pattern().findall(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "placeholders"),
+    [
+        ("%sを表示", ["%s"]),
+        ("%(name)ss Hund, %1$ss", ["%(name)s", "%1$s"]),
+        ('The ":attribute" of (:name), <b>:x</b>', [":attribute", ":name", "<b>", ":x", "</b>"]),
+    ],
+)
+def test_what_touches_a_placeholder_is_text(text, placeholders):
+    assert [match[0] for match in placeholder_pattern().finditer(text)] == placeholders
 
 
 def test_a_number_is_a_placeholder_only_as_a_keycap():

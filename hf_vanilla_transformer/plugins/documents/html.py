@@ -12,7 +12,7 @@ from html import escape, parser, unescape
 from html.parser import HTMLParser
 from io import StringIO
 
-from ...inference.placeholders import placeholder_pattern
+from ...inference.placeholders import is_placeholder
 from ...inference.segments import Document, Mark, Passage, splice
 from .tagged_text import MAX_DEPTH, Nesting, Tag, TaggedPassage
 
@@ -126,7 +126,7 @@ class HtmlDocument(Document):
             start = self._marks[first].place
             self._text.seek(start)
             inside = self._text.read()
-            if not inside or placeholder_pattern(self._placeholders).fullmatch(inside):
+            if not inside or is_placeholder(inside, self._placeholders):
                 # An empty element, or one around a placeholder alone, is itself a placeholder
                 marks = [replace(inner, place=inner.place - start) for inner in [*self._marks[first:], mark]]
                 mark = Mark(start, splice(inside, marks, escape_text))
