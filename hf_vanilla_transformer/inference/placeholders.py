@@ -54,17 +54,19 @@ KINDS = {
     "variable": rf"(?<![\w$])\$(?:{_NAME}\$?|\({_NAME}\))",
     # What Weblate puts in place of placeholders; and other programs
     "mask": r"\[X\d{1,6}X\]|(?<!\w)__[A-Z0-9_]{1,64}__(?!\w)",
-    # HTML, XML, Qt and Android in plain text; React's `<0>` and Unity's `<color=red>`; Slack's and Discord's mentions
+    # HTML, XML, Qt and Android in plain text, but not "<<this>>"; React's `<0>` and Unity's `<color=red>`; mentions of
+    # Slack and Discord
     "untranslated element": r"""<[A-Za-z]\w{0,60}(?=[^<>]{0,300}(?:\bnotranslate\b|\btranslate\s?=\s?["']?no\b))"""
     r"[^<>]{0,600}>[^<>\n]{0,600}</\w{1,60}>",
-    "tag": rf"</?(?:[A-Za-z][\w:.-]{{0,60}}|\d{{1,4}}){_TAG_END}|<!--[^<\n]{{0,300}}?-->"
+    "tag": rf"(?<!<)</?(?:[A-Za-z][\w:.-]{{0,60}}|\d{{1,4}}){_TAG_END}(?!>)|<!--[^<\n]{{0,300}}?-->"
     rf"|<[A-Za-z][\w:.-]{{0,60}}(?=[^<>]{{0,300}}=)(?:{_ATTRIBUTE}){{1,50}}{_TAG_END}"
     r"|<\w{1,30}=[^\s<>]{1,100}>|<[@#!:/][^\s<>]{1,100}>|<[at]:[^\s<>]{1,100}>",
     # HTML, but not what Moses writes for some characters of a text
     "character reference": r"&(?!(?:amp|lt|gt|quot|apos|#124|#91|#93);)"
     r"(?:(?=\w{2,32};)\L<entities>|#\d{1,7};|#[xX][0-9A-Fa-f]{1,6};)",
     # phpBB, Kodi
-    "BBCode": r"\[/?(?i:b|i|u|s|url|img|color|size|quote|code|list|cr|center)(?:[=\s][^\[\]\n]{1,200})?\]",
+    "BBCode": r"\[/?(?i:b|i|u|s|url|img|color|size|quote|code|list|cr|center)(?:=[^\[\]\n]{1,200})?\]"
+    r"|\[COLOR\s\w{1,30}\]",
     # Escapes in catalogues; "\new" may be anything
     "escape": r"\\[nrt](?![a-z])|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}",
     # RFC 3986, RFC 5322, and names in social networks; with templates and parentheses in them

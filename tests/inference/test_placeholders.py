@@ -222,6 +222,8 @@ def test_texts_keep_each_placeholder_exactly_once(parts):
         "20%iger",
         "a ratio of 1:2:3",
         "I <3 you",
+        "<<Bonjour>> dit-il",
+        "[list of things]",
         "a < b and c > d",
         "a <b and c> d",
         "$5",
