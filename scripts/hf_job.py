@@ -13,6 +13,7 @@
 #   "pyyaml>=6.0",
 #   "sacrebleu>=2.5",
 #   "safetensors>=0.5",
+#   "regex>=2025.10.22",
 #   "sentencex>=1.0",
 #   "tokenizers>=0.22",
 #   "torch>=2.11",

@@ -1,5 +1,6 @@
 """Flags that several verbs share; the dataclass of a verb inherits those that it has."""
 
+import argparse
 from dataclasses import dataclass
 
 from ..errors import UserError
@@ -103,6 +104,29 @@ class DecodingFlags(BatchFlags, SearchFlags, DirectionFlags):
     """
 
     max_tokens: int | None = option(None, parse=positive)  # type: ignore[assignment]
+
+
+def _placeholders(text: str) -> str:
+    """Return an expression for placeholders if it is valid."""
+    from ..inference.placeholders import placeholder_pattern
+
+    try:
+        placeholder_pattern(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+@dataclass(kw_only=True)
+class PlaceholderFlags(Flags):
+    """What is not translated.
+
+    Args:
+        placeholders: regular expression for placeholders besides the usual ones ({0}, addresses, code, ...), which are
+            kept in texts that are cut into sentences
+    """
+
+    placeholders: str | None = option(None, metavar="REGEX", parse=_placeholders)
 
 
 @dataclass(kw_only=True)

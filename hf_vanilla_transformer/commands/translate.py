@@ -10,10 +10,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import UserError
-from ..flags import Settings, numpy_seed, option, positive
+from ..flags import Settings, numpy_seed, option, positive, values_of
 from .console import UsageError, print_in_utf8, say
 from .models import load_translator, report_problems, resolve_languages, translate_settings
-from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags
+from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags, PlaceholderFlags
 
 if TYPE_CHECKING:
     from ..inference.translator import Translator
@@ -22,7 +22,7 @@ MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 
 @dataclass(kw_only=True)
-class TranslateFlags(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags):
+class TranslateFlags(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, PlaceholderFlags):
     """The flags of `translate`, which plugins inherit that translate more than lines on stdin.
 
     Args:
@@ -53,16 +53,29 @@ class TranslateFlags(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags):
         Raises:
             UsageError: if they contradict each other.
         """
+        settings = {**translate_settings(self), **values_of(self, PlaceholderFlags)}
         if not self.do_sample:
             if self.top_k is not None:
                 raise UsageError("--top_k has no effect without --do_sample.")
-            return translate_settings(self)
+            return settings
         if self.backend != "torch":
             raise UsageError("--do_sample requires --backend torch.")
         # One beam and all tokens, to sample from the model's own distribution; `generate` would take the model's beams
         # and only the 50 best tokens
         sampling = {"do_sample": True, "num_beams": self.search_beams, "top_k": self.top_k or 0}
-        return {**translate_settings(self), **sampling}
+        return {**settings, **sampling}
+
+    def line_settings(self) -> Settings:
+        """Return `settings` for lines, each of which is a sentence, or cut into sentences.
+
+        Raises:
+            UsageError: as `settings`.
+        """
+        if not self.split_sentences:
+            if self.placeholders is not None:
+                raise UsageError("--placeholders requires --split_sentences.")
+            return self.settings()
+        return {**self.settings(), "split_sentences": True}
 
     def load(self, models: Sequence[str], dtype: str | None) -> "Translator":
         """Load the translator, for the search that the flags ask for, and seed what is sampled."""
@@ -79,7 +92,7 @@ def run(args: TranslateFlags) -> None:
 
     from ..data.formats import decode_lines
 
-    settings = {**args.settings(), "split_sentences": args.split_sentences}
+    settings = args.line_settings()
     text = open_standard_input()
     translator = args.load(args.model, args.dtype)
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there

@@ -5,17 +5,20 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
+import regex
 import sentencex
 
 from ..model.text_rules_vanilla_transformer import INVISIBLE, MEANINGLESS, normalise
+from .abbreviations import continues
+from .placeholders import KINDS, find_placeholders
 
 # A number, a word, a punctuation mark, or a character of a script without spaces
 _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
-_WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d{_PUNCTUATION}]+|\S")
+_WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d\u200b{_PUNCTUATION}]+|[^\s\u200b]")
 
 Links = Sequence[Sequence[int]]  # for each word of a translation, the indices of the source words that it translates
 Range = tuple[int, int]  # start and end
@@ -31,21 +34,15 @@ _MARKER = re.compile(
     r"\s*(?:(?:[^\w\s\"'(\[{`\xa1\xab\xbb\xbf\u2018-\u201f\u2039\u203a]+|\d+[.)]|[A-Za-z]\))(?:\s+|$))*"
 )
 
-_EMOJI = r"\u2190-\u21ff\u2600-\u27bf\U0001f000-\U0001faff"
-# What stays as it is inside a sentence. Lookbehinds and limits keep the time linear in the length of a text.
-PLACEHOLDER = re.compile(
-    rf"""
-    (?<!`)``[^\n]+?`` | `[^`\n]+`  # inline code
-    | \{{\{{[^{{}}\n]*\}}\}} | \$?\{{[^\s{{}}]*\}}  # templates, and formats of Python and JavaScript
-    | (?<![\w%])%(?:\(\w+\)|\d+\$)?[-+0\#]?\d*(?:\.\d+)?[sdiufgx](?!\w)  # formats of C
-    | \b(?:[A-Za-z][A-Za-z0-9+.-]{{0,20}}://|www\.|mailto:)[^\s<>"`]*[^\s<>"`.,;:!?)\]}}'\xbb\u2019\u201d]  # addresses
-    | (?<![\w.+-])[\w.+-]*@\w+(?:[.-]\w+)*(?:@\w+(?:[.-]\w+)*)?  # e-mail, and names in social networks
-    | (?<![\w/.~\\])(?:~|\.{{1,2}})?/\w(?:[\w./@+-]*\w)? | (?<![\w/\\-])(?:[\w-]+/)+[\w-]+\.\w+  # files
-    | \b[A-Za-z]:\\[^\s"<>|]*\w
-    | [\u200b\u2060\ufeff] | [{_EMOJI}][\ufe0f\u200d{_EMOJI}]*
-    """,
-    re.VERBOSE,
+# A line break as `str.splitlines` knows it, as HTML writes it, or as catalogues do, but not in a path of Windows; or a
+# placeholder with line breaks
+_LINE_BREAK = regex.compile(
+    r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]|<br\s?/?>|\\n(?<!\\\\n|\b[A-Za-z]:\S{0,99}\\n)(?![a-z])"
+    rf"|(?P<placeholder>{KINDS['ICU choice']})"
 )
+
+# sentencex does not know the full stops of Khmer; the first alternative is its "etc."
+_KHMER_SENTENCE = regex.compile(r"(?:\u17d4\u179b\u17d4|[^\u17d4\u17d5]++)*+[\u17d4\u17d5]*[\s\u200b\p{Pe}\p{Pf}\"']*")
 
 
 def words(text: str) -> list[Range]:
@@ -175,14 +172,22 @@ class Passage:
         marks: what else is in it, such as tags.
         language: its language, as for `Document`.
         escape: applied to all text in the result.
+        placeholders: as for `Document`.
 
     Attributes:
         segments: the sentences, and what lies between them.
     """
 
-    def __init__(self, text: str, marks: Sequence[Mark], language: str | None, escape: Callable[[str], str] = str):
+    def __init__(
+        self,
+        text: str,
+        marks: Sequence[Mark],
+        language: str | None,
+        escape: Callable[[str], str] = str,
+        placeholders: str | None = None,
+    ):
         self._escape = escape
-        text, marks = _take_out_placeholders(text, marks, escape)
+        text, marks = _take_out_placeholders(text, marks, escape, placeholders)
         # sentencex uses general rules, those of English, for languages that it does not know
         parts = list(_cut(text, language or "en"))
         self.segments = []
@@ -229,15 +234,19 @@ class Document:
         text: the text.
         language: its language, an ISO 639-1 code; general rules apply to an unknown one.
         target: that of its translation, for texts that declare theirs.
+        placeholders: a regular expression for more placeholders, as for `placeholder_pattern`.
 
     Attributes:
         sentences: the sentences, without their placeholders.
         aligned: the indices of those whose `join` needs an alignment, because something stands between their words.
     """
 
-    def __init__(self, text: str, language: str | None, target: str | None = None):
+    def __init__(self, text: str, language: str | None, target: str | None = None, placeholders: str | None = None):
         # sentencex alone would take a title and the sentence on the next line for one sentence
-        self._set([Passage(line, [], language) for line in text.splitlines(keepends=True)])
+        breaks = (match.end() for match in _LINE_BREAK.finditer(text) if not match["placeholder"])
+        places = [0, *breaks, len(text)]
+        lines = [text[start:end] for start, end in pairwise(places)]
+        self._set([Passage(line, [], language, placeholders=placeholders) for line in lines])
 
     def _set(self, passages: list[Passage]) -> None:
         self._passages = passages
@@ -316,8 +325,21 @@ def _cut(line: str, language: str) -> Iterator[tuple[str, bool]]:
     start = marker.end() if marker else 0
     yield line[:start], False
     rest = line[start:]
-    for sentence in _sentences(rest, language):
-        yield from ((part, any(map(str.isalpha, part))) for part in _PARTS.findall(sentence))
+    # sentencex knows no "pt_BR"
+    for sentence in _whole_sentences(rest, re.split("[-_]", language)[0]):
+        for part in _KHMER_SENTENCE.findall(sentence):
+            yield from ((piece, any(map(str.isalpha, piece))) for piece in _PARTS.findall(part))
+
+
+def _whole_sentences(text: str, language: str) -> Iterator[str]:
+    """Yield the sentences of a text, also those that sentencex ends behind an abbreviation."""
+    parts: list[str] = []
+    for part in _sentences(text, language):
+        if parts and not continues(parts[0], parts[-1], part, language):
+            yield "".join(parts)
+            parts = []
+        parts.append(part)
+    yield "".join(parts)
 
 
 def _window_end(text: str, start: int) -> int:
@@ -357,12 +379,14 @@ def _sentences(text: str, language: str) -> Iterator[str]:
         beginning = ""
 
 
-def _take_out_placeholders(text: str, marks: Sequence[Mark], escape: Callable[[str], str]) -> tuple[str, list[Mark]]:
+def _take_out_placeholders(
+    text: str, marks: Sequence[Mark], escape: Callable[[str], str], own: str | None
+) -> tuple[str, list[Mark]]:
     """Return a text without its placeholders, which become marks with one of the spaces around them."""
     mark_places = [mark.place for mark in marks]
     tag_places = {mark.place for mark in marks if mark.is_tag}
     items = [(mark.place, mark.place, mark) for mark in marks]
-    for match in PLACEHOLDER.finditer(text):
+    for match in find_placeholders(text, own):
         start, end = match.span()
         # no mark stands inside
         if bisect_right(mark_places, start) == bisect_left(mark_places, end):

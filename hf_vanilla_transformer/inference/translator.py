@@ -320,6 +320,7 @@ class Translator:
         target_lang: str | None = None,
         tag: str | None = None,
         split_sentences: bool = False,
+        placeholders: str | None = None,
         nbest: int = 1,
         progress: Progress | None = None,
         **search: Any,
@@ -332,6 +333,7 @@ class Translator:
             tag: a tag with which some of the training sources started, such as "<bt>".
             split_sentences: whether to cut each text into sentences and to join their translations; its score is the
                 sum of theirs.
+            placeholders: with `split_sentences`, a regular expression for placeholders besides the usual ones.
             nbest, progress, search: as the arguments of `translate_ids`, where scores are 0 unless requested.
 
         Raises:
@@ -339,7 +341,10 @@ class Translator:
         """
         if split_sentences:
             direction = (source_lang, target_lang, tag)
-            return self.translate_documents(sentences, Document, *direction, nbest, progress=progress, **search)
+            search |= {"placeholders": placeholders, "progress": progress}
+            return self.translate_documents(sentences, Document, *direction, nbest, **search)
+        if placeholders is not None:
+            raise UserError("placeholders requires split_sentences=True.")
 
         encoded = self.encode(sentences, source_lang, target_lang, tag)
         # A blank text has no tokens, not the `</s>` that a tokenizer makes of it: the model would invent a translation
@@ -374,6 +379,7 @@ class Translator:
         target_lang: str | None = None,
         tag: str | None = None,
         nbest: int = 1,
+        placeholders: str | None = None,
         **settings: Any,
     ) -> list[Translation]:
         """Return the translation of each text, sentence by sentence; the score of a text is the sum of theirs.
@@ -381,11 +387,11 @@ class Translator:
         Args:
             texts: the texts.
             document: cuts each of them into sentences, and joins their translations.
-            source_lang, target_lang, tag, nbest, settings: as for `translate`.
+            source_lang, target_lang, tag, nbest, placeholders, settings: as for `translate`.
         """
         direction: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
         language, target = self.directions.resolve(source_lang, target_lang)
-        documents = [document(text, language, target=target) for text in texts]
+        documents = [document(text, language, target, placeholders) for text in texts]
         # The sentences of all documents at once, because those of one alone seldom fill a batch
         sentences = list(chain.from_iterable(text.sentences for text in documents))
         remaining = iter(self.translate(sentences, nbest=nbest, **direction, **settings))

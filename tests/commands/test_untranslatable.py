@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 
 import pytest
 from small import write_moses
@@ -45,6 +46,33 @@ def test_stdin_splits_lines_into_sentences_on_request(saved, on_stdin):
     expected = one_line(translate(saved.model, saved.tokenizer, sentence, num_beams=1))
     assert lines == [" ".join([expected] * 30) + " ", expected]
     assert "not translated" not in errors
+
+
+def test_lines_and_files_keep_the_placeholders_of_users(saved, on_stdin, capsys):
+    flags = ["--split_sentences", "--placeholders", r"ACME-\d+"]
+    (line,), _ = on_stdin(["A dog ACME-12 runs."], *flags)
+    assert line.count("ACME-12") == 1
+    (saved.folder / "in.txt").write_text("A dog ACME-12 runs.\n")
+    where = ["--input_files", str(saved.folder / "in.txt"), "--output_dir", str(saved.folder / "out")]
+    files = ["--num_beams", "1", "--workers", "1", "--output_format", "txt"]
+    assert main(["translate", saved.path, *where, *files, *flags]) == 0
+    assert (saved.folder / "out" / "part-00000.txt").read_text() == f"{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--placeholders", "x"], "--placeholders requires --split_sentences."),
+        (["--placeholders", "(", "--split_sentences"], "Not a regular expression for placeholders: '('"),
+    ],
+)
+def test_wrong_placeholders_are_reported_before_the_model_is_loaded(flags, problem, tmp_path, capsys):
+    file = tmp_path / "in.txt"
+    file.write_text("a dog\n")
+    for files in ([], ["--input_files", str(file), "--output_dir", str(tmp_path / "out")]):
+        with pytest.raises(SystemExit, match="2"):
+            sys.exit(main(["translate", "nowhere", *files, *flags]))
+        assert problem in capsys.readouterr().err
 
 
 def test_files_split_lines_into_sentences_on_request(saved, capsys):

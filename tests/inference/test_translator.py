@@ -21,6 +21,7 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.data.tokenizer import add_tags
+from hf_vanilla_transformer.errors import UserError
 from hf_vanilla_transformer.inference.comparison import score_translations
 from hf_vanilla_transformer.inference.segments import words
 
@@ -309,6 +310,15 @@ def test_a_long_sentence_inside_a_text_is_named_and_stays_as_it_is(model, tokeni
         found = translate(model, tokenizer, f"A dog runs. C{long.strip()}. Cats.", split_sentences=True)
     one, other = translate(model, tokenizer, ["A dog runs.", "Cats."])
     assert found == f"{one} C{long.strip()}. {other}"
+
+
+def test_placeholders_of_users_stay_in_texts_that_are_split(model, tokenizer):
+    text = "A dog ACME-12 runs."
+    settings = {"split_sentences": True, "max_new_tokens": 8}
+    assert translate(model, tokenizer, text, placeholders=r"ACME-\d+", **settings).count("ACME-12") == 1
+    assert "ACME-12" not in translate(model, tokenizer, text, **settings)
+    with pytest.raises(UserError, match="placeholders requires split_sentences=True"):
+        translate(model, tokenizer, text, placeholders="x")
 
 
 def test_n_best_lists_of_a_split_text_join_the_hypotheses_of_equal_rank(model, tokenizer):

@@ -77,7 +77,7 @@ def _translation(args: TranslateFilesArguments) -> "CorpusTranslation":
     from ...inference.hardware import use_threads
     from .corpus_translation import CorpusTranslation, recorded_dtype
 
-    settings = args.settings()
+    settings = args.line_settings()
     models = [str(Path(name).resolve()) if Path(name).is_dir() else name for name in args.model]
     # a job that resumes keeps its choice
     dtype = recorded_dtype(args.output_dir) if args.dtype == "auto" else None
@@ -88,8 +88,6 @@ def _translation(args: TranslateFilesArguments) -> "CorpusTranslation":
     if not (source_lang and target_lang):
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
     options = {**settings, "source_lang": source_lang, "target_lang": target_lang}
-    if args.split_sentences:
-        options["split_sentences"] = True
     # one word, to know that the model has the tag, and as many hypotheses and scores
     translator.translate(["a"], nbest=args.nbest, scores=args.scores, **options)
     return CorpusTranslation(

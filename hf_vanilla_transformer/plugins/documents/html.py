@@ -14,7 +14,8 @@ from html.parser import HTMLParser
 from io import StringIO
 
 from ...data.languages import base_code, full_tag
-from ...inference.segments import PLACEHOLDER, Document, Mark, Passage, splice
+from ...inference.placeholders import is_placeholder
+from ...inference.segments import Document, Mark, Passage, splice
 from .tagged_text import MAX_DEPTH, Nesting, Tag, TaggedPassage
 
 # Elements that end a sentence. All others are inside it, as browsers show unknown ones; SVG has `text`, WebVTT `v`
@@ -78,12 +79,13 @@ class HtmlDocument(Document):
 
     Args:
         text: a page or a part of one, well-formed or not.
-        language, target: as for `Document`; the attribute lang follows the translation.
+        language, target, placeholders: as for `Document`; the attribute lang follows the translation.
     """
 
-    def __init__(self, text: str, language: str | None, target: str | None = None):
+    def __init__(self, text: str, language: str | None, target: str | None = None, placeholders: str | None = None):
         self._language = language
         self._target = target
+        self._placeholders = placeholders
         self._passages: list[Passage] = []
         # References to passages are numbers between signs that are random, so that no text contains them
         self._sign = f"\ue000{secrets.token_hex(8)}"
@@ -169,7 +171,7 @@ class HtmlDocument(Document):
     def _end_block(self) -> None:
         """Write the text since the last block, as it is if it has no sentence."""
         block = self._block
-        passage = TaggedPassage(block.text.getvalue(), block.marks, self._language, escape_text)
+        passage = TaggedPassage(block.text.getvalue(), block.marks, self._language, escape_text, self._placeholders)
         self._template += [self._refer(passage)] if passage.has_sentences else block.raw
         self._block = _Block()
 
@@ -205,7 +207,7 @@ class HtmlDocument(Document):
 
     def _is_placeholder(self, name: str, inside: str, marks: Sequence[Mark]) -> bool:
         """Return whether an element stays as it is: around an address, a hashtag, or the number of a note."""
-        if PLACEHOLDER.fullmatch(inside) or (name == "a" and _HASHTAG.fullmatch(inside)):
+        if is_placeholder(inside, self._placeholders) or (name == "a" and _HASHTAG.fullmatch(inside)):
             return True
         if name != "sup" or (self._tokens and self._tokens[0].kind == "text" and self._tokens[0].name[:1].isalnum()):
             # As in "10<sup>3</sup>m": behind the next word it would mean something else
@@ -230,7 +232,7 @@ class HtmlDocument(Document):
                 return f"{name}{equals}{quote}{follow_language(text, self._target)}{quote}"
             if name.lower() not in _TRANSLATED:
                 return match[0]
-            passage = Passage(text, [], self._language, escape)
+            passage = Passage(text, [], self._language, escape, self._placeholders)
             return f"{name}{equals}{quote}{self._refer(passage)}{quote}" if passage.has_sentences else match[0]
 
         return _ATTRIBUTE.sub(write, token.source)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from ...commands.console import say
 from ...commands.models import decoding_settings, labels, load_translator
-from ...commands.shared_flags import BackendFlags, BatchFlags, DtypeFlags, SearchFlags
+from ...commands.shared_flags import BackendFlags, BatchFlags, DtypeFlags, PlaceholderFlags, SearchFlags
 from ...errors import UserError
 from ...files import import_extra
 from ...flags import number, option, positive, positive_number
 
 
 @dataclass(kw_only=True)
-class ServeArguments(BackendFlags, DtypeFlags, BatchFlags, SearchFlags):
+class ServeArguments(BackendFlags, DtypeFlags, BatchFlags, SearchFlags, PlaceholderFlags):
     """The flags of `serve`.
 
     Args:
@@ -90,7 +90,7 @@ def run(args: ServeArguments) -> None:
             model = ServedModel(translator, decoding_settings(args), metrics)
             batcher.run(model.check)
             models.append(model)
-        service = TranslationService(models, batcher)
+        service = TranslationService(models, batcher, args.placeholders)
 
         # From the socket, because the flag may be a name
         host, port = sock.getsockname()[:2]

@@ -144,13 +144,15 @@ class TranslationService:
     Args:
         models: the models.
         batcher: runs them.
+        placeholders: as for `Document`.
 
     Raises:
         ValueError: if two models translate in the same direction.
     """
 
-    def __init__(self, models: Sequence[ServedModel], batcher: Batcher):
+    def __init__(self, models: Sequence[ServedModel], batcher: Batcher, placeholders: str | None = None):
         self.batcher = batcher
+        self._placeholders = placeholders
         self.directions: dict[tuple[str, str], ServedModel] = {}
         for model in models:
             # exports run a search as a whole
@@ -262,7 +264,7 @@ class TranslationService:
             detected = self._detect_source(sample, target)
             source = detected.language
 
-        job = _Job(document(text, source, target=target), detected=detected)
+        job = _Job(document(text, source, target, self._placeholders), detected=detected)
         if source == target and source in self._codes():
             return job
         model = self.directions.get((source, target))

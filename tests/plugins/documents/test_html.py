@@ -152,7 +152,7 @@ NINES = "9" * 5000
         ("<P CLASS=x>a dog</P >", "<P CLASS=x>A DOG</P >"),
         ("a<br/>b<BR>c<br />d", "A<br/>B<BR>C<br />D"),
         ('<a href=\'x?a=1&amp;b="2"\' data-title="a">dog</a>', '<a href=\'x?a=1&amp;b="2"\' data-title="a">DOG</a>'),
-        ("&nbsp;a &amp; b &lt;c&gt; &copy;", "&nbsp;A &amp; B &lt;C&gt; ©"),
+        ("&nbsp;a &amp; b &lt; c&gt; &copy;", "&nbsp;A &amp; B &lt; C&gt; ©"),
         ("<p>12 &copy; &#8212; 3</p>", "<p>12 &copy; &#8212; 3</p>"),
         ("<p>one\n two.\nThree</p>\n\n<p>\n</p>", "<p>ONE  TWO. THREE</p>\n\n<p>\n</p>".replace("  ", " ")),
         (
@@ -362,6 +362,16 @@ def test_a_link_around_an_address_is_a_placeholder():
     # as Mastodon writes it
     link = '<a href="u"><span class="invisible">https://</span><span>x.org/y</span><span class="invisible"></span></a>'
     assert translated(f"<p>See {link} now</p>") == (f"<p>SEE {link} NOW</p>", ["See now"])
+
+
+def test_pages_keep_the_placeholders_of_plain_text_and_those_of_users():
+    page = "<p>A <b>dog</b> &lt;br /&gt; ACME-12 has :name and <i>ACME-3</i> runs</p><img alt='a cat ACME-4'>"
+    document = HtmlDocument(page, "en", r"ACME-\d+")
+    assert document.sentences == ["A dog has and runs", "a cat"]
+    joined = document.join([sentence.upper() for sentence in document.sentences])
+    for placeholder in ("&lt;br /&gt;", "ACME-12", ":name", "<i>ACME-3</i>", "ACME-4"):
+        assert joined.count(placeholder) == 1
+    assert HtmlDocument(page, "en").sentences == ["A dog ACME-12 has and ACME-3 runs", "a cat ACME-4"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,13 @@ def serve(model, phrase_tokenizer, decoding):
     with contextlib.ExitStack() as stack:
 
         def start(
-            models=None, batcher=None, tokenizer=phrase_tokenizer, max_connections=100, root_path="", **settings
+            models=None,
+            batcher=None,
+            tokenizer=phrase_tokenizer,
+            max_connections=100,
+            root_path="",
+            placeholders=None,
+            **settings,
         ):
             names = ("cors_origins", "page", "allowed_hosts")
             shown = {name: settings.pop(name) for name in names if name in settings}
@@ -43,7 +49,7 @@ def serve(model, phrase_tokenizer, decoding):
             served = [
                 ServedModel(Translator(each, tokenizer, name), decoding, metrics) for name, each in models.items()
             ]
-            server = Server(TranslationService(served, batcher), metrics, **settings)
+            server = Server(TranslationService(served, batcher, placeholders), metrics, **settings)
             connections = {"max_connections": max_connections, "root_path": root_path}
             port = stack.enter_context(live(server.app(**shown), server.timeout, **connections))
             send = partial(request, port)

@@ -27,3 +27,11 @@ def test_what_is_no_sentence_is_not_translated_and_placeholders_appear_once(serv
     translation = send("POST", "/translate", text("- See `ls` in {0} now")).body["translatedText"]
     assert translation.startswith("- ")
     assert translation.count("`ls`") == translation.count("{0}") == 1
+
+
+@pytest.mark.parametrize("format", ["text", "html"])
+def test_placeholders_of_whoever_serves_are_kept(serve, format):
+    send = serve(placeholders=r"ACME-\d+")
+    translation = send("POST", "/translate", text("A dog ACME-12 runs", format=format)).body["translatedText"]
+    assert translation.count("ACME-12") == 1
+    assert "ACME" not in serve()("POST", "/translate", text("A dog ACME-12 runs")).body["translatedText"]

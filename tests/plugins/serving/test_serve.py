@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.plugins.serving.service import TranslationService
 
 
 @pytest.fixture
@@ -30,6 +31,18 @@ def test_the_number_format_is_measured_with_the_beams_that_serve(save_model, fre
     assert main(["serve", str(folder), *flags]) == 0
     # one sentence at a time, with one beam
     assert searches == [(1, 1)]
+
+
+def test_the_service_gets_the_placeholders(save_model, free_port, monkeypatch):
+    _, folder = save_model(source_lang="en", target_lang="de")
+    services = []
+    plugin = "hf_vanilla_transformer.plugins.serving"
+    monkeypatch.setattr(f"{plugin}.process.start_log", lambda: None)
+    monkeypatch.setattr(f"{plugin}.process.serve_until_stopped", lambda app, sock, *settings: sock.close())
+    make = TranslationService
+    monkeypatch.setattr(f"{plugin}.service.TranslationService", lambda *args: services.append(args) or make(*args))
+    assert main(["serve", str(folder), "--port", str(free_port), "--placeholders", r"ACME-\d+"]) == 0
+    assert services[0][2] == r"ACME-\d+"
 
 
 @pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid"])
