@@ -48,7 +48,9 @@ def test_scores_on_a_dataset_of_the_hub_name_it_apart_from_its_split(saved, caps
     split = datasets.Dataset.from_dict({"translation": rows})
     config = SimpleNamespace(data_files=None)
     prepared = {"download_and_prepare": lambda: None, "as_dataset": lambda: datasets.DatasetDict(dev=split)}
-    monkeypatch.setattr(source, "load_dataset_builder", lambda *_, **__: SimpleNamespace(config=config, **prepared))
+    monkeypatch.setattr(
+        source, "load_dataset_builder", lambda *_, **__: SimpleNamespace(name="parquet", config=config, **prepared)
+    )
     flags = ["--dataset_name", "someone/text", "--dataset_config_name", "de-en", "--split", "dev"]
     assert main(["evaluate", saved.path, *flags]) == 0
     scores = json.loads(capsys.readouterr().out)
