@@ -387,7 +387,7 @@ class Translator:
         """
         direction: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
         language, _ = self.directions.resolve(source_lang, target_lang)
-        documents = [document(text, language, placeholders) for text in texts]
+        documents = [document(text, language, placeholders=placeholders) for text in texts]
         # The sentences of all documents at once, because those of one alone seldom fill a batch
         sentences = list(chain.from_iterable(text.sentences for text in documents))
         remaining = iter(self.translate(sentences, nbest=nbest, **direction, **settings))

@@ -309,7 +309,7 @@ def test_a_written_line_break_ends_a_sentence_and_glues_no_words():
 @pytest.mark.parametrize("own", [r"ACME-\d+", r"(ACM)E-(?:\d)\d*", "(?i)acme-[0-9]+", r"\d*|ACME-\d+"])
 def test_users_add_placeholders_of_their_own(own):
     text = "Call ACME-12 about {0} now"
-    document = Document(text, "en", own)
+    document = Document(text, "en", placeholders=own)
     assert document.sentences == ["Call about now"]
     assert document.join(["RUF NUN AN"]).count("ACME-12") == 1
     assert Document(text, "en").sentences == ["Call ACME-12 about now"]

@@ -246,7 +246,7 @@ class TranslationService:
             detected = self._detect_source(sample, target)
             source = detected.language
 
-        job = _Job(document(text, source, self._placeholders), detected=detected)
+        job = _Job(document(text, source, placeholders=self._placeholders), detected=detected)
         if source == target and source in self._codes():
             return job
         model = self.directions.get((source, target))

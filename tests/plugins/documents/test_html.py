@@ -259,7 +259,7 @@ def test_a_link_around_an_address_is_a_placeholder():
 
 def test_pages_keep_the_placeholders_of_plain_text_and_those_of_users():
     page = "<p>A <b>dog</b> &lt;br /&gt; ACME-12 has :name and <i>ACME-3</i> runs</p><img alt='a cat ACME-4'>"
-    document = HtmlDocument(page, "en", r"ACME-\d+")
+    document = HtmlDocument(page, "en", placeholders=r"ACME-\d+")
     assert document.sentences == ["A dog has and runs", "a cat"]
     joined = document.join([sentence.upper() for sentence in document.sentences])
     for placeholder in ("&lt;br /&gt;", "ACME-12", ":name", "<i>ACME-3</i>", "ACME-4"):
