@@ -31,8 +31,7 @@ _ARCHIVES = {
     ".pptx": rf"ppt/((slides|notesSlides)/[^/]+|{_PICTURES})\.xml",
     _BOOK: r".+\.(?i:x?html?)",
 }
-_STYLES = re.compile(r"word/(styles|settings)\.xml")
-_METADATA = re.compile(r"docProps/core\.xml|.+\.opf")
+_DECLARING = re.compile(r"word/(styles|settings)\.xml|docProps/core\.xml|.+\.opf")  # others that name the language
 _BOOK_PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
 ENDINGS = (PLAIN, *_PAGES, *_SUBTITLES, *_ARCHIVES)
 MAX_BYTES = 1 << 26  # of an unpacked file
@@ -158,7 +157,7 @@ def _rewrite_archive(
                 text_size += len(data)
                 _check_size(text_size, max_bytes)
                 data = _rewrite_part(data, ending, translate, language)
-            elif language and (_STYLES.fullmatch(member.filename) or _METADATA.fullmatch(member.filename)):
+            elif language and _DECLARING.fullmatch(member.filename):
                 data = _with_language(data, language)
             rewritten.writestr(member, data)
     return output.getvalue()

@@ -181,7 +181,7 @@ class _Paragraph:
         self._depth += 1
         self._read(element)
         self._depth -= 1
-        self._add("close")
+        self._add("close", element)
         self._pair(start)
         if is_field:
             self._add("break")
@@ -258,10 +258,9 @@ class _Paragraph:
     def _write_piece(self, piece: _Piece) -> None:
         """Write something that is no text."""
         if piece.kind == "close":
-            element = self._pieces[piece.partner].element
             # tags of elements in many others are placed one by one
-            if element in self._containers:
-                del self._containers[self._containers.index(element) :]
+            if piece.element in self._containers:
+                del self._containers[self._containers.index(piece.element) :]
         elif piece.element is not None:
             self._write_element(piece.element, piece.run)
         if piece.kind == "open":

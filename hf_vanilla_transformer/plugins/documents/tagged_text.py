@@ -97,15 +97,13 @@ class _Elements:
         """
         elements = []
         first = numbers.start
-        # Elements that end here have started in an earlier sentence; those that only start here must not do so in them
-        end_of_others = 0
+        floor = among[0]
         while first < numbers.stop:
             last = self._closing.get(first, first)
             start, end = self._words_of(first, last, around, among)
-            mark = self._marks[first]
-            if first == last and isinstance(mark, Tag):
-                end_of_others = max(end_of_others, start) if mark.closes else end_of_others
-                start = end = max(start, end_of_others) if mark.opens else start
+            if first == last and self._marks[first].is_tag:
+                # Tags whose others are in other sentences keep their order, so that these elements do not cross
+                start = end = floor = max(start, floor)
             elements.append((start, end, first, last))
             first = last + 1
 

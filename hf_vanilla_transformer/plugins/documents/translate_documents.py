@@ -80,7 +80,12 @@ def run(args: TranslateDocumentsArguments) -> None:
     # of sentences in each batch
     counts: list[int] = []
     with tqdm(desc="Translating", unit=" sentences", file=sys.stderr) as bar:
-        settings |= {"progress": lambda count: (counts.append(count), bar.update(count))}
+
+        def advance(count: int) -> None:
+            counts.append(count)
+            bar.update(count)
+
+        settings |= {"progress": advance}
         for (name, format, output, content), parts in zip(documents, texts, strict=True):
             counts.clear()
             translations = translator.translate_documents(parts, format.document, **settings)

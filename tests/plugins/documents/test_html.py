@@ -330,6 +330,12 @@ def test_elements_of_two_sentences_that_share_a_word_do_not_cross():
     assert translated("<b>One. Two th</b><i>ree. Four</i>")[0] == "<b>ONE. TWO THREE</b><i>. FOUR</i>"
 
 
+def test_elements_that_go_on_in_the_next_sentence_stay_nested():
+    # "two" and "three" change places
+    document = HtmlDocument("One <b>two <i>three. Four</i></b>", "en")
+    assert document.join(["ONE THREE TWO.", "FOUR"], {0: [[0], [2], [1], [3]]}) == "ONE THREE <b><i>TWO. FOUR</i></b>"
+
+
 def test_without_an_alignment_words_are_in_the_same_order():
     assert translated("one <b>two</b> three", ("1 2 3", None)) == "1 <b>2</b> 3"
 
