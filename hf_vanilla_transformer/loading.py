@@ -188,17 +188,22 @@ def _find_file(name: str, file: str) -> Path | None:
 
 
 def _check_settings(name: str, file: str) -> None:
-    """Check the size of a JSON file of settings, if the model has it.
+    """Check the size and the characters of a JSON file of settings, if the model has it.
 
     Raises:
-        OSError: If the model cannot be found, or the file is too large or has too many settings; one that is damaged
-            is left to its reader.
+        OSError: If the model cannot be found, or the file is too large, has too many settings, or text that cannot be
+            saved; one that is damaged is left to its reader.
     """
     with loading_errors(name, file):
         path = _find_file(name, file)
         text = read_document(path, MAX_SETTINGS_BYTES) if path else "{}"
         try:
             settings = json.loads(text)
+            json.dumps(settings, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            # JSON can escape it, but it could not be saved with another model
+            half = ascii(error.object[error.start])
+            raise UserError(f"it has half of a character, {half}; remove it") from None
         except (ValueError, RecursionError):
             return
         if isinstance(settings, dict) and len(settings) > MAX_SETTINGS:

@@ -289,6 +289,13 @@ def test_thousands_of_unknown_settings_are_refused_before_transformers_compares_
         (load_tokenizer if file.startswith("tokenizer") else load_model)(str(folder))
 
 
+@pytest.mark.parametrize("file", BOMBS)
+def test_half_of_a_character_in_settings_is_refused_before_they_are_saved_again(file, folder):
+    change_json(file, unknown=["\ud800"])(folder)
+    with pytest.raises(OSError, match=rf"in its {file}, it has half of a character, '\\ud800'; remove it"):
+        (load_tokenizer if file.startswith("tokenizer") else load_model)(str(folder))
+
+
 def test_settings_are_not_read_beyond_their_limit(folder):
     change_config(unknown="x" * loading.MAX_SETTINGS_BYTES)(folder)
     with pytest.raises(OSError, match=r"in its config\.json, larger than 4,194,304 bytes"):

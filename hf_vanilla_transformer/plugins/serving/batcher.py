@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
 _SHORT = 100  # tokens up to which sentences may share a batch, whatever their lengths
 _SLICE = 0.25  # seconds of a batch, after which small ones go first, for as long
-_SMALL = 8  # how many times fewer tokens than the batch under way a small one has
+_SMALL = 4  # how many times fewer tokens than the batch under way a small one has
+_MAX_SMALL = 100  # tokens of a small batch; more would keep short requests waiting, with sentences of long ones
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
 _TURN = attrgetter("turn")
@@ -207,7 +208,7 @@ class Batcher:
     def _work(self) -> None:
         while batch := self._next_batch():
             start = self._slice_began = time.monotonic()
-            self._small = sum(len(item.ids) for item in batch) // _SMALL
+            self._small = min(_MAX_SMALL, sum(len(item.ids) for item in batch) // _SMALL)
             self._answer(batch)
             # A function has no ids, and its time says nothing about sentences.
             if tokens := sum(len(item.ids) for item in batch):

@@ -420,7 +420,7 @@ def test_a_long_batch_gives_way_to_small_ones_again_and_again(batcher, recorder,
             order.append(step)
             if step < 2:
                 # the first is not small, and two of the others are not together
-                answers.extend(queue.submit([[step] * 26, [step] * 25, [step] * 1], translate=short))
+                answers.extend(queue.submit([[step] * 51, [step] * 50, [step] * 1], translate=short))
             queue.batcher.give_way()
         return [["long"]]
 
@@ -433,7 +433,7 @@ def test_a_long_batch_gives_way_to_small_ones_again_and_again(batcher, recorder,
     (long,) = queue.submit([[0] * 200], translate=search)
     assert long.result(SECONDS) == ["long"]
     assert [answer.result(SECONDS) for answer in answers] == [["short"]] * 6
-    assert order == [0, [25], 1, [1], 2, [25], [26, 26, 1]]
+    assert order == [0, [50], 1, [1], 2, [50], [51, 51, 1]]
 
 
 def test_all_that_is_small_goes_before_a_large_batch_for_a_while(batcher, recorder, monkeypatch):
@@ -475,6 +475,23 @@ def test_small_batches_give_way_to_none(batcher, recorder, monkeypatch):
         assert not answers[0].done()
         return [["first"]]
 
-    (first,) = queue.submit([[0] * 7], translate=search)
+    (first,) = queue.submit([[0] * 3], translate=search)
     assert first.result(SECONDS) == ["first"]
     assert answers[0].result(SECONDS)
+
+
+def test_a_small_batch_has_few_tokens_beside_the_largest_as_well(batcher, recorder, monkeypatch):
+    monkeypatch.setattr(module, "_SLICE", 0.0)
+    queue = batcher(max_tokens=2048)
+    answers = []
+
+    def search(sources, nbest):
+        answers.extend(queue.submit([[1] * 10, *([[2] * 50] * 20)]))
+        queue.batcher.give_way()
+        return [["long"]]
+
+    (long,) = queue.submit([[0] * 2000], translate=search)
+    assert long.result(SECONDS) == ["long"]
+    for answer in answers:
+        answer.result(SECONDS)
+    assert [len(source) for source in recorder.batches[0]] == [10, 50]
