@@ -49,7 +49,7 @@ def _explain(error: Exception) -> tuple[int, str] | None:
     """Return the exit status and the line for an error that is meant for users, or None for a bug."""
     if isinstance(error, UsageError):
         return 2, str(error)
-    # no memory left, or a lost process; the last two if it dies while it sends data
+    # such as no memory left, or a lost process
     if isinstance(error, (RuntimeError, MemoryError, ConnectionResetError, EOFError)):
         from .training.failures import reason_for
 

@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 from typing import NamedTuple
@@ -188,10 +189,11 @@ def reason_for(error: BaseException) -> str | None:
         # Accumulation alone saves nothing, and neither may change in the folder of a run
         training = "--gradient_accumulation_steps N with an N-th of --max_tokens, in another --output_dir"
         return f"Out of memory {place}: use smaller batches (--max_tokens; in training, {training})."
-    # The last two are raised if a worker dies while it sends data
-    is_lost_worker = isinstance(error, (BrokenExecutor, ConnectionResetError, EOFError))
-    if is_lost_worker or any(words in text for words in _LOST_WORKER):
+    # A pipe between processes breaks if a worker dies while it sends data; other connections may be of the network
+    origin = traceback.extract_tb(error.__traceback__)[-1:]
+    is_broken_pipe = isinstance(error, (ConnectionResetError, EOFError)) and "multiprocess" in str(origin)
+    if is_broken_pipe or isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
         return "A data-loading process died, possibly out of memory; run the same command again to resume."
-    if any(words in text for words in _LOST_PEER):
+    if isinstance(error, RuntimeError) and any(words in text for words in _LOST_PEER):
         return "Another process of this run was lost; run the same command again to resume from the newest checkpoint."
     return None

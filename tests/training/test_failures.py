@@ -1,7 +1,9 @@
 """Test the safeguards of long runs one by one; tests/system/ kills real processes."""
 
+import errno
 import re
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import Pipe
 
 import pytest
 import torch
@@ -127,6 +129,22 @@ def test_a_folder_is_locked_for_one_run_and_unlocked_without_traces(tmp_path):
     assert not (tmp_path / "empty").exists()
 
 
+@pytest.fixture
+def fail(monkeypatch, capsys):
+    """A function that returns the line which the command line prints about an error."""
+
+    def run(error: Exception) -> str:
+        def raise_error(argv):
+            raise error
+
+        monkeypatch.setattr("hf_vanilla_transformer.commands.train.run", raise_error)
+        assert main(["train"]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -139,7 +157,6 @@ def test_a_folder_is_locked_for_one_run_and_unlocked_without_traces(tmp_path):
             RuntimeError("ncclRemoteError: A call failed possibly due to a network"),
             "Another process of this run",
         ),
-        (EOFError(), "data-loading process died"),
         (
             BrokenProcessPool("A process in the process pool was terminated abruptly"),
             "data-loading process died",
@@ -153,14 +170,18 @@ def test_a_folder_is_locked_for_one_run_and_unlocked_without_traces(tmp_path):
         (MemoryError(), "Out of memory on this machine"),
     ],
 )
-def test_lost_processes_and_exhausted_memory_are_explained(error, message, monkeypatch, capsys):
-    def fail(argv):
-        raise error
+def test_lost_processes_and_exhausted_memory_are_explained(error, message, fail):
+    assert re.search(message, fail(error))
 
-    monkeypatch.setattr("hf_vanilla_transformer.commands.train.run", fail)
-    assert main(["train"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.search(message, line)
+
+def test_a_broken_pipe_between_processes_is_told_from_a_lost_connection(fail):
+    receiver, sender = Pipe(duplex=False)
+    sender.close()
+    with pytest.raises(EOFError) as error:
+        receiver.recv()
+    assert "A data-loading process died" in fail(error.value)
+    line = fail(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+    assert line == "vanilla-transformer: Connection reset by peer"
 
 
 @pytest.mark.parametrize(
