@@ -194,6 +194,6 @@ def reason_for(error: BaseException) -> str | None:
     is_broken_pipe = isinstance(error, (ConnectionResetError, EOFError)) and "multiprocess" in str(origin)
     if is_broken_pipe or isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
         return "A data-loading process died, possibly out of memory; run the same command again to resume."
-    if any(words in text for words in _LOST_PEER):
+    if isinstance(error, RuntimeError) and any(words in text for words in _LOST_PEER):
         return "Another process of this run was lost; run the same command again to resume from the newest checkpoint."
     return None
