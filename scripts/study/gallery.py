@@ -32,7 +32,6 @@ _PLOTS = "hf_vanilla_transformer/plugins/study/plots.py"
 _HEADS = "hf_vanilla_transformer/inference/attention.py"
 _FORMULAS = "scripts/study/plot.py"
 _RECIPE = "scripts/recipes/phrases.yaml"
-_SEARCH = "hf_vanilla_transformer/plugins/study/hyperparameter_search.py"
 _ABLATION = ".github/gallery/ablation.json"
 # A small model that learns within seconds
 _REDUCED = "--preset tiny --vocab_size 2500 --d_model 64 --d_ff 128 --num_encoder_layers 2 --num_decoder_layers 2"
@@ -117,7 +116,7 @@ def take_search(output: Path) -> None:
 
 
 class Picture(NamedTuple):
-    """How to make a picture, and the files that decide how it looks."""
+    """How to make a picture, and the files that draw it and choose what is drawn."""
 
     make: Callable[[Path], None]
     made_of: list[str]
@@ -128,10 +127,7 @@ PICTURES = {
     "attention": Picture(
         lambda output: plot("attention", MODEL, "--sentence", SENTENCE, "--output", output), [_PLOTS, _HEADS, _RECIPE]
     ),
-    "training": Picture(
-        lambda output: plot("training", RUN, "--output", output),
-        [_PLOTS, "hf_vanilla_transformer/training/progress.py", _RECIPE],
-    ),
+    "training": Picture(lambda output: plot("training", RUN, "--output", output), [_PLOTS, _RECIPE]),
     "positions": Picture(
         lambda output: run(_FORMULAS, "positions", "--d_model", "128", "--output", output), [_FORMULAS, _PLOTS]
     ),
@@ -142,7 +138,7 @@ PICTURES = {
         [_FORMULAS, _PLOTS, _ABLATION, "scripts/study/published.py"],
     ),
     "range": Picture(take_range, ["scripts/study/range_test.py", _PLOTS]),
-    "search": Picture(take_search, [_FORMULAS, _PLOTS, _SEARCH]),
+    "search": Picture(take_search, [_FORMULAS, _PLOTS]),
 }
 
 
