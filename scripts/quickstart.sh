@@ -9,9 +9,7 @@ out=out/quickstart
 rm -rf "$out" # always start from scratch
 
 echo "== Train the tiny preset on the built-in English-German phrases"
-# The generated sentences are regular: without dropout, a short warm-up and small batches suffice, in about two minutes
-.venv/bin/vanilla-transformer train --preset tiny --vocab_size 2500 --dropout 0 --max_tokens 512 --bf16 auto \
-  --learning_rate 0.5 --warmup_steps 250 --max_steps 1400 --logging_steps 200 --save_steps 50 --eval_steps 700 \
+.venv/bin/vanilla-transformer train scripts/recipes/phrases.yaml --bf16 auto --logging_steps 200 --eval_steps 700 \
   --output_dir "$out/run"
 .venv/bin/vanilla-transformer average "$out/run" --last 5 --output_dir "$out"
 

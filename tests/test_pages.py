@@ -55,9 +55,39 @@ def test_links_and_anchors_are_found(tmp_path):
 
 
 def test_pages_are_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 210
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 160
     for page in GUIDE.glob("*.md"):
         assert len(page.read_text(encoding="utf-8").splitlines()) < 150, page.name
+
+
+def test_contributing_names_only_files_that_exist():
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"(?<![\w./-])(?:[\w.*-]+/)+[\w.*-]*|[\w-]+\.(?:py|yaml)", text)) - {".venv/bin/activate"}
+    folders = [ROOT, ROOT / ".github", ROOT / "hf_vanilla_transformer"]
+    assert {"tests/support/", "data/formats.py", "training/presets.yaml"} <= names
+    assert [name for name in names if not any(list(folder.glob(name)) for folder in folders)] == []
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of each line of the tables in a page."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:2] == "| "]
+
+
+def numbers(text: str) -> list[float]:
+    return [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\.?\d*", text)]
+
+
+def test_the_first_score_of_the_readme_is_that_of_the_papers_recipe_and_all_are_measured():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    recipes = {re.search(r"\[`?([^]`]+)", cells[0])[1]: cells[1:] for cells in rows(text) if "recipes/" in cells[0]}
+    what, bleu = next(iter(recipes.values()))
+    assert "**the paper's recipe**" in what
+    measured = rows((ROOT / "model_cards" / "README.md").read_text(encoding="utf-8"))
+    for recipe, (_, scores) in recipes.items():
+        exact = [score for cells in measured if recipe in cells[0] for score in numbers(cells[-1])]
+        for score in numbers(scores):
+            assert any(score == pytest.approx(other, abs=0.051) for other in exact), recipe
+    assert numbers(bleu) == [38.8]
 
 
 def test_the_index_of_the_guide_names_every_page():

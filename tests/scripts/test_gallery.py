@@ -1,12 +1,72 @@
-"""The pictures of formulas and of Table 3, which scripts/study/plot.py draws."""
+"""The pictures of the pages: which code they are of, and those that scripts/study/plot.py draws."""
 
 import math
+import re
 from types import ModuleType
 
 import pytest
 from corpora import ROOT
 from PIL import Image
 from script_runs import import_script
+
+GALLERY = ROOT / ".github" / "gallery"
+PAGES = [page for folder in (".github", "model_cards", "scripts") for page in (ROOT / folder).rglob("*.md")]
+
+
+@pytest.fixture(scope="module")
+def gallery() -> ModuleType:
+    """The module scripts/study/gallery.py."""
+    return import_script("study/gallery.py")
+
+
+def test_every_picture_is_of_the_present_code(gallery):
+    assert gallery.outdated() == {}, "run python scripts/study/gallery.py"
+
+
+def test_every_picture_of_a_page_is_made_by_one_command_and_every_one_made_is_shown(gallery):
+    text = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *PAGES])
+    shown = set(re.findall(r"\]\([./]*\.github/gallery/(\w+)\.png\)", text))
+    assert shown == gallery.PICTURES.keys() == {file.stem for file in GALLERY.glob("*.png")}
+    assert all(file.stat().st_size < 150_000 for file in GALLERY.iterdir())
+
+
+def test_a_picture_is_outdated_when_its_code_or_its_settings_change_but_not_when_words_do(gallery, tmp_path):
+    code = tmp_path / "code.py"
+    code.write_text('"""Draw."""\n\n# as in the paper\ndef draw(n):\n    """Draw n lines."""\n    return n\n')
+    before = gallery.digest(code)
+    code.write_text('"""Draw\nlines."""\n# differently\ndef draw(n):\n    """Return n."""\n\n    return n\n')
+    assert gallery.digest(code) == before
+    code.write_text('"""Draw."""\ndef draw(n):\n    """Draw n lines."""\n    return n + 1\n')
+    assert gallery.digest(code) != before
+    recipe = tmp_path / "recipe.yaml"
+    digests = set()
+    for updates in (3, 4):
+        recipe.write_text(f"max_steps: {updates}\n")
+        digests.add(gallery.digest(recipe))
+    assert len(digests) == 2
+
+
+def test_outdated_pictures_are_named_with_what_has_changed(gallery, tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "RECORD", tmp_path / "made_of.json")
+    assert gallery.outdated() == {name: picture.made_of for name, picture in gallery.PICTURES.items()}
+    monkeypatch.setattr(gallery, "GALLERY", tmp_path)
+    monkeypatch.setattr(
+        gallery, "PICTURES", {"noam": gallery.Picture(lambda output: output.touch(), ["scripts/study/plot.py"])}
+    )
+    gallery.main([])
+    assert gallery.outdated() == {}
+    # deleted by hand
+    (tmp_path / "noam.png").unlink()
+    assert gallery.outdated() == {"noam": []}
+    with pytest.raises(SystemExit, match="no picture is called moon; there are noam"):
+        gallery.main(["moon"])
+
+
+def test_the_picture_of_the_readme_fits_the_first_screen():
+    """GitHub shows pages up to 1,000 pixels wide, 936 of them for text and pictures."""
+    with Image.open(GALLERY / "demo.png") as picture:
+        width, height = picture.size
+    assert height * min(1, 936 / width) <= 350
 
 
 @pytest.fixture(scope="module")

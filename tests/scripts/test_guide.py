@@ -39,6 +39,7 @@ ALL_COMMANDS = [command for page in PAGES for command in commands(page)]
 
 # How a command starts, and why it is not run here
 NOT_RUN = {
+    "git clone": "needs the network",
     "pip install": "needs a package index",
     "pip wheel": "tests/system/test_wheel.py builds it",
     "hf jobs": "needs the Hub; tests/system/test_wheel.py runs the script",
@@ -46,6 +47,7 @@ NOT_RUN = {
     "docker": "needs Docker",
     "bash scripts/get_multi30k.sh": "downloads; test_download_text.py runs it with a server of its own",
     "bash scripts/quickstart.sh": "takes minutes; CI runs it",
+    "python scripts/build_model.py": "takes minutes; tests/scripts/test_build_model.py",
     "python scripts/study/range_test.py": "is a script; tests/plugins/study/test_range_test.py",
     "python scripts/benchmarks/serving.py": "takes minutes, and needs LibreTranslate",
     "bash scripts/test.sh": "is what runs this test",

@@ -2,11 +2,13 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from corpora import ROOT
+from script_runs import import_script
 
 FILES = {file.name: file for file in (ROOT / ".github" / "workflows").iterdir()}
 DOCKERFILES = [file for file in (ROOT / "scripts").rglob("Dockerfile*")]
@@ -60,21 +62,33 @@ def test_jobs_may_only_read_and_keep_no_credentials(name):
     workflow = yaml.safe_load(FILES[name].read_text(encoding="utf-8"))
     assert workflow["permissions"] == {"contents": "read"}
     more = {job: settings["permissions"] for job, settings in workflow["jobs"].items() if "permissions" in settings}
-    assert more == ({"publish": {"id-token": "write"}} if name == "release.yml" else {})
+    uploads = {"publish": {"id-token": "write"}, "attach": {"contents": "write"}}
+    assert more == (uploads if name == "release.yml" else {})
     for job in workflow["jobs"].values():
         for step in job.get("steps", []):
             if step.get("uses", "").startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False
 
 
-def test_the_job_that_uploads_a_release_runs_nothing_of_the_repository():
-    test, build, publish = jobs("release.yml").values()
+def test_the_jobs_that_upload_a_release_run_nothing_of_the_repository():
+    test, build, publish, model, attach = jobs("release.yml").values()
     assert test == {"uses": "./.github/workflows/ci.yml"}
     assert (build["needs"], publish["needs"]) == ("test", "build")
     assert [step["uses"].partition("@")[0] for step in publish["steps"]] == [
         "actions/download-artifact",
         "pypa/gh-action-pypi-publish",
     ]
+    assert (model["needs"], attach["needs"]) == ("test", ["publish", "model"])
+    download, release = attach["steps"]
+    assert download["uses"].startswith("actions/download-artifact@")
+    assert release["run"].startswith('gh release create "$GITHUB_REF_NAME" ')
+    # what the script packs is what is attached
+    (packed,) = [
+        step["with"] for step in model["steps"] if step.get("with", {}).get("name") == download["with"]["name"]
+    ]
+    assert packed["path"] == f"out/{import_script('build_model.py').NAME}.zip"
+    assert release["run"].endswith(Path(packed["path"]).name)
+    assert ".venv/bin/python scripts/build_model.py out" in [step.get("run") for step in model["steps"]]
     # the builder and all that it needs, by their hashes, and nothing of a cache that other jobs may write to
     (install,) = [step["run"] for step in build["steps"] if "pip install" in step.get("run", "")]
     assert "--require-hashes" in install

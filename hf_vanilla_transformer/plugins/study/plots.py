@@ -24,7 +24,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 _MARKERS = ".xsv"  # of the curves of one run in one panel
 _PERPLEXITY = "perplexity in validation and training"
-_TRAINING = ", training"
+_TRAINING, _VALIDATION = "training", "validation"
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -124,7 +124,7 @@ def read_log(run: str) -> list[dict[str, float]]:
 
 
 def _curves(log: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Return the points (update, value) in the log of a run, by panel and by the suffix of the run's name."""
+    """Return the points (update, value) in the log of a run, by panel and by what tells its curves there apart."""
 
     def logged(key: str) -> list[tuple[float, float]]:
         return [(entry["step"], entry[key]) for entry in log if key in entry]
@@ -132,10 +132,9 @@ def _curves(log: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[tupl
     perplexities = {_TRAINING: logged("perplexity")}
     bleus: dict[str, list[tuple[float, float]]] = {}
     for updates, text, perplexity, bleu in validations(log):
-        suffix = f", {text}" if text else ""
-        perplexities.setdefault(suffix, []).append((updates, perplexity))
+        perplexities.setdefault(text or _VALIDATION, []).append((updates, perplexity))
         if bleu is not None:
-            bleus.setdefault(suffix, []).append((updates, bleu))
+            bleus.setdefault(text, []).append((updates, bleu))
     panels = {
         "training loss, with label smoothing": {"": logged("loss")},
         _PERPLEXITY: perplexities,
@@ -147,7 +146,7 @@ def _curves(log: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[tupl
 def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figure":
     """Plot loss, perplexity in training and validation, and BLEU by update, from the logs of one or more runs.
 
-    A vertical line marks the best validation of a run that overfits.
+    A vertical line marks the best validation of a run that overfits. A run that is alone needs no name.
 
     Raises:
         ValueError: if none of these has been logged.
@@ -159,19 +158,20 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
     figure = new_figure(4.5 * len(present), 4)
     for axes, title in zip(figure.subplots(1, len(present), squeeze=False)[0], present, strict=True):
         for i, (name, log) in enumerate(runs.items()):
-            for marker, (suffix, points) in zip(cycle(_MARKERS), curves[name][title].items(), strict=False):
+            run = name if len(runs) > 1 else ""
+            for marker, (part, points) in zip(cycle(_MARKERS), curves[name][title].items(), strict=False):
                 # Curves of a run share their colour and style; that of training is thin
-                width = 0.7 if suffix == _TRAINING else 1.5
+                width = 0.7 if part == _TRAINING else 1.5
                 axes.plot(
                     *zip(*points, strict=True),
-                    label=name + suffix,
+                    label=", ".join(filter(None, (run, part))),
                     linewidth=width,
                     marker=marker,
                     markersize=3 * width,
                     **line_style(i),
                 )
             if title == _PERPLEXITY and (overfit := overfitting(log)):
-                label = f"{name} overfits after update {overfit[0].updates:,}"
+                label = f"{run} overfits after update {overfit[0].updates:,}".strip()
                 axes.axvline(overfit[0].updates, label=label, linewidth=0.7, **line_style(i))
         axes.set(xlabel="update", title=title)
         if title == _PERPLEXITY:
@@ -182,5 +182,6 @@ def training_curves(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> "Figur
             axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(3, 0.4)))
         axes.grid(alpha=0.3)
-        axes.legend()
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend()
     return figure

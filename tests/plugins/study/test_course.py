@@ -1,8 +1,10 @@
 """The course in scripts/study/course/: its notebooks, their exercises, solutions and wrong answers."""
 
 import ast
+import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,9 +41,17 @@ def exercises(lesson: Path) -> list[str]:
 
 
 @pytest.fixture
-def course(monkeypatch):
-    """Import the checks as a notebook in this folder does, and draw without a screen."""
-    monkeypatch.syspath_prepend(COURSE)
+def course(monkeypatch, tmp_path):
+    """Be in the course of a clone as it lies on Colab, import as a notebook there does, and draw without a screen.
+
+    There is nothing beside the clone but Colab's own folder, and the clone's name cannot be imported.
+    """
+    folder = tmp_path / "hf-vanilla-transformer" / COURSE.relative_to(ROOT)
+    shutil.copytree(COURSE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "sample_data").mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend("")  # the current folder, wherever a cell goes
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
     backend = matplotlib.get_backend()
     matplotlib.use("agg")
     # a lesson may switch gradients off
@@ -54,12 +64,22 @@ def course(monkeypatch):
         del sys.modules[name]
 
 
-def run(lesson: Path, solved: bool) -> list[str]:
+def run(lesson: Path, solved: bool, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Run a lesson with its exercises solved or as they are, and return the messages of its failed checks."""
     namespace: dict = {}
     failures = []
     solutions = answers(lesson) if solved else {}
+    course = Path.cwd()
+    content = course.parents[3]
+    os.chdir(content)
+    installed = []
     for kind, code in cells(lesson):
+        if kind == "install":
+            with monkeypatch.context() as patch:
+                patch.setattr(subprocess, "run", lambda command, check: installed.append(command))
+                exec(compile(code.replace('"/content"', repr(str(content))), lesson.name, "exec"), namespace)
+            assert (Path.cwd(), len(installed)) == (course, 1)
+            continue
         try:
             exec(compile(code, lesson.name, "exec"), namespace)
         except AssertionError as error:
@@ -82,14 +102,14 @@ def test_the_notebooks_agree_with_their_sources(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
-def test_every_check_accepts_the_solution(course, lesson):
-    assert run(lesson, solved=True) == []
+def test_every_check_accepts_the_solution(course, lesson, monkeypatch):
+    assert run(lesson, solved=True, monkeypatch=monkeypatch) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
-def test_every_check_of_an_unsolved_exercise_fails_with_its_own_message(course, lesson):
-    failures = run(lesson, solved=False)
+def test_every_check_of_an_unsolved_exercise_fails_with_its_own_message(course, lesson, monkeypatch):
+    failures = run(lesson, solved=False, monkeypatch=monkeypatch)
     names = exercises(lesson)
     assert [message.split()[0] for message in failures] == names
     assert len([kind for kind, _ in cells(lesson) if kind == "check"]) == len(names)

@@ -69,7 +69,7 @@ def test_training_curves_show_the_logs_of_finished_and_interrupted_runs(tmp_path
     runs = {"finished": plots.read_log(str(tmp_path)), "interrupted": plots.read_log(str(tmp_path / "interrupted"))}
     loss, perplexity, bleu = plots.training_curves(runs).axes
     assert lines(loss) == {"finished": [[5, 10], [3, 2]], "interrupted": [[5], [3]]}
-    assert lines(perplexity) == {"finished": [[10], [2.7]]}
+    assert lines(perplexity) == {"finished, validation": [[10], [2.7]]}
     assert lines(bleu) == {"finished": [[10], [9]]}
     with pytest.raises(FileNotFoundError, match="is not the folder of a training run"):
         plots.read_log(str(tmp_path / "nowhere"))
@@ -94,7 +94,7 @@ def plotted(log: list[dict[str, float]], name: str = "run"):
 def test_training_and_validation_perplexity_share_one_scale():
     log = [{"step": 5, "loss": 3.0, "perplexity": 12.0}, {"step": 10, "loss": 2.0, "perplexity": 5.0}, LOG[2]]
     axes = plotted(log)
-    assert lines(axes) == {"run, training": [[5, 10], [12, 5]], "run": [[10], [2.7]]}
+    assert lines(axes) == {"training": [[5, 10], [12, 5]], "validation": [[10], [2.7]]}
     training, validation = axes.lines
     # Told apart without colours, too
     assert training.get_linewidth() < validation.get_linewidth()
@@ -105,14 +105,25 @@ def test_each_of_several_validation_texts_has_its_curves():
     log = [{"step": 10, f"eval_{name}_perplexity": value} for name, value in (("news", 9.0), ("talks", 7.0))]
     log = [{**entry, f"eval_{name}_bleu": 1.0} for entry, name in zip(log, ("news", "talks"), strict=True)]
     perplexity, bleu = plots.training_curves({"run": log}).axes
-    assert lines(perplexity) == {"run, news": [[10], [9]], "run, talks": [[10], [7]]}
-    assert [*lines(bleu)] == ["run, news", "run, talks"]
+    assert lines(perplexity) == {"news": [[10], [9]], "talks": [[10], [7]]}
+    assert [*lines(bleu)] == ["news", "talks"]
+    perplexity, bleu = plots.training_curves({"run": log, "other": log[:1]}).axes
+    assert [*lines(bleu)] == ["run, news", "run, talks", "other, news"]
+
+
+def test_a_legend_of_one_run_has_no_name_that_tells_nothing_apart():
+    log = [{"step": 5, "loss": 3.0, "perplexity": 12.0}, *LOG[1:]]
+    loss, perplexity, bleu = plots.training_curves({"run": log}).axes
+    assert loss.get_legend() is bleu.get_legend() is None
+    assert [text.get_text() for text in perplexity.get_legend().get_texts()] == ["training", "validation"]
 
 
 def test_the_plot_names_overfitting_and_the_best_update():
     values = ((100, 20.0), (1200, 10.0), (1300, 15.0))
     log = [{"step": step, "eval_perplexity": value} for step, value in values]
     legend = [text.get_text() for text in plotted(log).get_legend().get_texts()]
-    assert legend == ["run", "run overfits after update 1,200"]
-    assert lines(plotted(log))["run overfits after update 1,200"][0] == [1200, 1200]
-    assert [*lines(plotted(log[:2]))] == ["run"]
+    assert legend == ["validation", "overfits after update 1,200"]
+    assert lines(plotted(log))["overfits after update 1,200"][0] == [1200, 1200]
+    assert [*lines(plotted(log[:2]))] == ["validation"]
+    several = plots.training_curves({"one": log, "two": log[:2]}).axes[0]
+    assert "one overfits after update 1,200" in lines(several)
