@@ -118,6 +118,18 @@ def write_text_and_model(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_attack_checks_short_requests_beside_clients_of_every_kind(tmp_path):
+    write_text_and_model(tmp_path)
+    clients = [f"--{name}=1" for name in ("slow", "vanishing", "large", "tokens", "quotes", "documents", "uploads")]
+    flags = ("--model", str(tmp_path / "model"), "--text", str(tmp_path / "text"), "--seconds", "4")
+    output = run_script("benchmarks/attack.py", *flags, "--half_open=20", *clients)
+    assert output.returncode == 0, output.stderr[-2000:]
+    answers = json.loads(output.stdout)["answers"]
+    assert answers["answered"] > 0
+    assert "wrong" not in answers
+
+
+@pytest.mark.slow
 def test_documents_measures_placeholders_and_html(tmp_path):
     write_text_and_model(tmp_path)
     flags = ("--sentences", "40", "--html_sentences", "10", "--repeats", "1")

@@ -49,6 +49,7 @@ NOT_RUN = {
     "bash scripts/quickstart.sh": "takes minutes; CI runs it",
     "python scripts/build_model.py": "takes minutes; tests/scripts/test_build_model.py",
     "python scripts/study/range_test.py": "is a script; tests/plugins/study/test_range_test.py",
+    "python scripts/benchmarks/attack.py": "takes a minute; tests/scripts/test_benchmarks.py",
     "python scripts/benchmarks/serving.py": "takes minutes, and needs LibreTranslate",
     "bash scripts/test.sh": "is what runs this test",
     "vanilla-transformer demo": "runs until Ctrl-C; tests/plugins/serving and tests/system open its page",
