@@ -46,6 +46,21 @@ class DtypeFlags:
 
 
 @dataclass(kw_only=True)
+class GlossaryFlags(BackendFlags):
+    """A glossary, and the runtime, which must tell from which words a translation comes."""
+
+    glossary: str | None = option(
+        "terms and the translations that they get: a TBX file, or one with a term, a tab and its translation per line",
+        None,
+        metavar="FILE",
+    )
+
+    def __post_init__(self):
+        if self.glossary and self.backend != "torch":
+            raise UserError("--glossary requires --backend torch.")
+
+
+@dataclass(kw_only=True)
 class BatchFlags:
     """The batch size."""
 

@@ -99,6 +99,7 @@ def _translation(args: TranslateFilesArguments) -> "CorpusTranslation":
         seed=args.seed if args.do_sample else None,
         options={
             **settings,
+            **args.glossary_settings(translator),
             "source_lang": source_lang,
             "target_lang": target_lang,
             **({"split_sentences": True} if args.split_sentences else {}),

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from ...commands.console import say
 from ...commands.models import decoding_settings, labels, load_translator
-from ...commands.shared_flags import BackendFlags, BatchFlags, DtypeFlags, SearchFlags
+from ...commands.shared_flags import BatchFlags, DtypeFlags, GlossaryFlags, SearchFlags
 from ...errors import UserError
 from ...files import import_extra
 from ...flags import number, option, positive, positive_number
 
 
 @dataclass(kw_only=True)
-class ServeArguments(BackendFlags, DtypeFlags, BatchFlags, SearchFlags):
+class ServeArguments(GlossaryFlags, DtypeFlags, BatchFlags, SearchFlags):
     """The flags of `serve`."""
 
     model: list[str] = option(
@@ -46,6 +46,7 @@ class ServeArguments(BackendFlags, DtypeFlags, BatchFlags, SearchFlags):
     page: bool = option("show the page", True)
 
     def __post_init__(self):
+        super().__post_init__()
         for name in self.allowed_hosts:
             if not re.fullmatch(r"[\w.-]+", name):
                 raise UserError(
@@ -57,6 +58,7 @@ def run(args: ServeArguments) -> None:
     """Serve until SIGTERM, after which requests that were accepted are still answered, or Ctrl-C."""
     import_extra("fastapi", "serve")
     from ...data.formats import read_lines
+    from ...inference.glossary import read_glossary
     from .batcher import Batcher
     from .monitoring import Metrics
     from .process import interruptible, serve_until_stopped, start_log
@@ -87,6 +89,8 @@ def run(args: ServeArguments) -> None:
             batcher.run(model.check)
             models.append(model)
         service = TranslationService(models, batcher)
+        if args.glossary:
+            service.glossaries = read_glossary(args.glossary, list(service.directions))
 
         # From the socket, because the flag may be a name
         host, port = sock.getsockname()[:2]

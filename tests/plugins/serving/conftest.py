@@ -31,7 +31,13 @@ def serve(model, phrase_tokenizer, decoding):
     with contextlib.ExitStack() as stack:
 
         def start(
-            models=None, batcher=None, tokenizer=phrase_tokenizer, max_connections=100, root_path="", **settings
+            models=None,
+            batcher=None,
+            tokenizer=phrase_tokenizer,
+            max_connections=100,
+            root_path="",
+            glossaries=None,
+            **settings,
         ):
             names = ("cors_origins", "page", "allowed_hosts")
             shown = {name: settings.pop(name) for name in names if name in settings}
@@ -43,7 +49,9 @@ def serve(model, phrase_tokenizer, decoding):
             served = [
                 ServedModel(Translator(each, tokenizer, name), decoding, metrics) for name, each in models.items()
             ]
-            server = Server(TranslationService(served, batcher), metrics, **settings)
+            service = TranslationService(served, batcher)
+            service.glossaries = glossaries or {}
+            server = Server(service, metrics, **settings)
             connections = {"max_connections": max_connections, "root_path": root_path}
             port = stack.enter_context(live(server.app(**shown), server.timeout, **connections))
             send = partial(request, port)
