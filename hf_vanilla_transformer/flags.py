@@ -9,8 +9,9 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
 from enum import Enum, auto
 from functools import partial
 from pathlib import Path
@@ -215,7 +216,10 @@ class FlagParser(argparse.ArgumentParser):
 
     def given(self, words: Sequence[str]) -> Settings:
         """Return the values of the flags that the words name; those of all others are the defaults of their fields."""
-        return vars(self.parse_args([re.sub(r"^--[\w-]+", _with_underscores, word) for word in words]))
+        values, unknown = self.parse_known_args([re.sub(r"^--[\w-]+", _with_underscores, word) for word in words])
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown[0], self.flags, '--')}")
+        return vars(values)
 
     def instances(self, values: Mapping[str, Any]) -> list[Any]:
         """Return an instance of each dataclass, with the defaults of its fields where there is no value.
@@ -328,6 +332,13 @@ def check_values(flags: Flags) -> None:
                 raise UserError(f"{flag.name} {error}.") from None
 
 
+def _suggestion(word: str, names: Iterable[str], start: str = "") -> str:
+    """Return the question whether a similar name was meant, or "" if there is none."""
+    given = word.partition("=")[0].removeprefix(start).replace("-", "_")
+    similar = get_close_matches(given, names, 1) if word.startswith(start) else []
+    return f"; did you mean {start}{similar[0]}?" if similar else ""
+
+
 def choose(
     names: Mapping[str, str], words: Sequence[str], *, prog: str, description: str, metavar: str, version: str = ""
 ) -> str:
@@ -342,6 +353,9 @@ def choose(
     choices = parser.add_subparsers(dest="name", required=True, metavar=metavar)
     for name, help in names.items():
         choices.add_parser(name, help=help, add_help=False)
+    if words and not words[0].startswith("-") and words[0] not in names:
+        reason = _suggestion(words[0], names) or f"; choose one of {', '.join(names)}"
+        parser.exit(2, f"{prog}: there is no {metavar} {words[0]!r}{reason} (--help explains them)\n")
     return parser.parse_args(words[:1]).name
 
 

@@ -48,6 +48,30 @@ def test_incorrect_use_exits_with_status_2(arguments):
     assert stop.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "there is no VERB 'trian'; did you mean train?"),
+        (["evalute", "model"], "there is no VERB 'evalute'; did you mean evaluate?"),
+        (["fly"], "there is no VERB 'fly'; choose one of train, evaluate,"),
+        (["plot", "atention"], "there is no KIND 'atention'; did you mean attention?"),
+        (["translate", "m", "--num_beam", "2"], "unrecognized arguments: --num_beam 2; did you mean --num_beams?"),
+        (["translate", "m", "--num-beam=2"], "unrecognized arguments: --num-beam=2; did you mean --num_beams?"),
+        (
+            ["train", "--output_dir", "o", "--trian_file", "x"],
+            "unrecognized arguments: --trian_file x; did you mean --train_file?",
+        ),
+        (["translate", "m", "--frobnicate"], "unrecognized arguments: --frobnicate (--help"),
+    ],
+)
+def test_misspelt_verbs_and_flags_are_told_the_right_one(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
 @pytest.mark.parametrize("ratio", ["0.5", "nan"])
 def test_prepare_refuses_an_impossible_ratio_before_it_looks_for_the_text(ratio, capsys, tmp_path):
     languages = ["--source_lang", "en", "--target_lang", "de"]

@@ -1,12 +1,12 @@
 """`vanilla-transformer compare`: compare two models on a test text: confidence intervals, significance, examples."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
 from ..flags import option
+from .console import as_json
 from .evaluation_text import read_text
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .shared_flags import BleuFlags, DecodingFlags, DtypeFlags, TextFlags
@@ -62,4 +62,5 @@ def run(args: CompareArguments) -> None:
     result = compare_translations(text.sources, text.references, compared, args.bleu_tokenize, args.paper_bleu)
     if any(problems.values()):
         result["untranslated"] = {side: problems[name] for side, name in sides if problems.get(name)}
-    print(json.dumps(result, indent=2))
+    # p-values are small
+    print(as_json(result, 4))

@@ -1,9 +1,11 @@
 """Console output of the command line: results go to stdout, everything else to stderr."""
 
 import io
+import json
 import sys
 
 from ..errors import UserError
+from ..files import JsonObject
 
 
 class UsageError(UserError):
@@ -15,6 +17,12 @@ def print_in_utf8() -> None:
     # A program that calls `main` may have replaced it
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
+
+
+def as_json(result: JsonObject, digits: int, indent: int | None = 2) -> str:
+    """Return a result as JSON, with its numbers rounded to some digits behind the point."""
+    rounded = json.loads(json.dumps(result), parse_float=lambda number: round(float(number), digits))
+    return json.dumps(rounded, indent=indent)
 
 
 def say(*words: object) -> None:

@@ -1,7 +1,6 @@
 """`vanilla-transformer evaluate`: evaluate a model on test texts: BLEU, chrF, chrF++ and TER."""
 
 import csv
-import json
 import sys
 import textwrap
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..files import JsonObject, replacing
 from ..flags import option
+from .console import as_json
 from .evaluation_text import EvaluationText, read_text
 from .models import check_bleu, load_translator, report_problems, resolve_languages, translate_sentences
 from .shared_flags import BackendFlags, BleuFlags, DecodingFlags, DtypeFlags, ModelsFlags, TextFlags
@@ -108,7 +108,7 @@ def run(args: EvaluateArguments) -> None:
             )
         # Flushed, because the next text may take an hour
         if shows_json:
-            print(json.dumps(result, indent=2 if len(texts) == 1 else None), flush=True)
+            print(as_json(result, 2, indent=2 if len(texts) == 1 else None), flush=True)
         if shows_table:
             print(_scores_table(result, number == 1, number == len(texts)), file=screen, flush=True)
 

@@ -57,6 +57,22 @@ class DtypeFlags(Flags):
 
 
 @dataclass(kw_only=True)
+class GlossaryFlags(BackendFlags):
+    """A glossary, and the runtime, which must tell from which words a translation comes.
+
+    Args:
+        glossary: terms and the translations that they get: a TBX file, or one with a term, a tab and its translation
+            per line
+    """
+
+    glossary: str | None = option(None, metavar="FILE")
+
+    def __post_init__(self):
+        if self.glossary and self.backend != "torch":
+            raise UserError("--glossary requires --backend torch.")
+
+
+@dataclass(kw_only=True)
 class BatchFlags(Flags):
     """The batch size.
 

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..flags import Settings, numpy_seed, option, positive, values_of
 from .console import UsageError, print_in_utf8, say
 from .models import load_translator, report_problems, resolve_languages, translate_settings
-from .shared_flags import BackendFlags, DecodingFlags, DtypeFlags, ModelsFlags, PlaceholderFlags
+from .shared_flags import DecodingFlags, DtypeFlags, GlossaryFlags, ModelsFlags, PlaceholderFlags
 
 if TYPE_CHECKING:
     from ..inference.translator import Translator
@@ -22,7 +22,7 @@ MAX_LINES = 2000  # maximum number of lines that are sorted and batched together
 
 
 @dataclass(kw_only=True)
-class TranslateFlags(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, PlaceholderFlags):
+class TranslateFlags(ModelsFlags, GlossaryFlags, DtypeFlags, DecodingFlags, PlaceholderFlags):
     """The flags of `translate`, which plugins inherit that translate more than lines on stdin.
 
     Args:
@@ -38,6 +38,7 @@ class TranslateFlags(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, Place
     split_sentences: bool = option(False)
 
     def __post_init__(self):
+        super().__post_init__()
         for name in self.model:
             if Path(name).is_file():
                 raise UserError(f"{name} is a file, not a model; documents are translated with --output_dir FOLDER.")
@@ -85,6 +86,20 @@ class TranslateFlags(ModelsFlags, BackendFlags, DtypeFlags, DecodingFlags, Place
             set_seed(self.seed)
         return load_translator(models, self.backend, dtype, num_beams=self.search_beams)
 
+    def glossary_settings(self, translator: "Translator") -> Settings:
+        """Return the glossary, if there is one, as an argument of `Translator.translate`.
+
+        Raises:
+            OSError, ValueError: as `read_glossary`.
+        """
+        if self.glossary is None:
+            return {}
+        from ..inference.glossary import read_glossary
+
+        source_lang, target_lang = resolve_languages(translator, self)
+        direction = (source_lang or "source", target_lang or "target")
+        return {"glossary": read_glossary(self.glossary, [direction])[direction]}
+
 
 def run(args: TranslateFlags) -> None:
     """Print one translation per line of stdin, in order."""
@@ -97,6 +112,7 @@ def run(args: TranslateFlags) -> None:
     translator = args.load(args.model, args.dtype)
     # Before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
+    settings |= args.glossary_settings(translator)
     print_in_utf8()
     lines_read = 0
     untranslated = 0

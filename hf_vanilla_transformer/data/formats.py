@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from ..errors import UserError
 from ..files import CORPUS_MANIFEST, JsonObject, checksum, inside, read_json
 from .foreign_files import FORMATS, SEPARATORS, ExchangeError, decode
+from .languages import base_code
 
 # Without a limit, a binary file given by mistake would be read into memory as one line.
 MAX_LINE_BYTES = 1 << 20
@@ -415,6 +416,15 @@ def _advice(path: str, languages: tuple[str, str]) -> str:
     return f"{name} is not text: save it as a table or plain text, and give it to `vanilla-transformer import`"
 
 
+def _other_languages(path: str) -> str:
+    """Return which files of a Moses pair with this prefix there are in other languages, or "" if there is no pair."""
+    name = Path(path).name
+    endings = {ending_of(file.name) for file in Path(path).parent.glob("*") if file.name.startswith(f"{name}.")}
+    files = sorted(f"{name}{ending}" for ending in endings if base_code(ending.removeprefix(".")))
+    advice = "give their languages as --source_lang and --target_lang"
+    return f", but there are {' and '.join(files)}: {advice}" if len(files) > 1 else ""
+
+
 def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
     """Return the format of parallel text, a key of `READERS`, and its files: two for a Moses pair.
 
@@ -441,7 +451,7 @@ def find_files(path: str, languages: tuple[str, str]) -> tuple[str, tuple[str, .
         if not Path(file).is_file():
             if format != "moses":
                 raise DataError(f"There is no file {file}.")
-            meaning = f"{path} stands for {' and '.join(plain)}"
+            meaning = f"{path} stands for {' and '.join(plain)}{_other_languages(path)}"
             hint = _advice(path, languages) if Path(path).exists() and path not in files else meaning
             raise DataError(f"There is no file {file}; {hint}.")
         if Path(file).stat().st_size == 0:

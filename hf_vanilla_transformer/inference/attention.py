@@ -70,7 +70,7 @@ class Attention(TypedDict):
     """The attention weights of a model for one sentence.
 
     "weights" has those of the "encoder", the "decoder" and "cross", (layers, heads, queries, keys); "tokens" has the
-    text of each token of the "source" and the "target".
+    text of each token of the "source", and of those that the decoder has read, "target", and "predicted" from each.
     """
 
     weights: dict[str, torch.Tensor]
@@ -156,8 +156,8 @@ class Explorer:
         (source,) = self.translator.encode([text], target_lang=target_lang)
         # The last token, `</s>`, is only predicted: no query is computed for it.
         weights = self._thread.submit(self._weights, source, target[:-1], without).result()
-        tokens = {"source": self._token_labels(source), "target": self._token_labels(target[:-1])}
-        return {"weights": weights, "tokens": tokens}
+        tokens = {"source": source, "target": target[:-1], "predicted": target[1:]}
+        return {"weights": weights, "tokens": {side: self._token_labels(ids) for side, ids in tokens.items()}}
 
     def _weights(self, source: list[int], target: list[int], without: Sequence[str]) -> dict[str, torch.Tensor]:
         """Return the weights of each kind of attention, (layers, heads, queries, keys), for what the decoder reads."""

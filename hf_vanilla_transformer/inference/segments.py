@@ -138,6 +138,24 @@ class WordOrder:
                     return max(inside) + 1 if follows else min(inside)
         return among[1]
 
+    def words_of(self, start: int, end: int, follows: bool, around: Range, among: Range) -> Range:
+        """Return the words of the translation that come from a range of source words, without those from elsewhere.
+
+        If none does, the range is empty, at the place of a mark.
+
+        Args:
+            start, end: the range of source words.
+            follows, around, among: as for `translated_place`.
+        """
+        translated = {i for j in range(start, end) for i in self.translations[j] if among[0] <= i < among[1]}
+        if not translated:
+            place = self.translated_place(start, follows, around, among)
+            return place, place
+        low = min(translated)
+        # a word from elsewhere counts against the range, one from nothing does not
+        run = _best_run([1 if i in translated else -bool(self.links[i]) for i in range(low, max(translated) + 1)])
+        return low + run[0], low + run[1]
+
     def move(self, mark: Mark, place: int, follows: bool) -> Mark:
         """Return a mark at a place in the translation: behind the word before it if it follows, or before the next."""
         if follows:
@@ -152,6 +170,27 @@ class WordOrder:
         ]
         for place, mark in sorted(moved, key=itemgetter(0)):
             yield self.move(mark, place, mark.follows or place == self.whole[1])
+
+
+def _best_run(values: Sequence[int]) -> Range:
+    """Return the run with the largest sum: a stray link should not widen an element.
+
+    Args:
+        values: 1 for a word that comes from the element, -1 for one from elsewhere, 0 for one from nothing.
+    """
+    best = 0
+    best_run = (0, 0)
+    start = 0
+    total = 0
+    for i, value in enumerate(values):
+        if total <= 0:
+            start = i
+            total = 0
+        total += value
+        if total > best:
+            best = total
+            best_run = (start, i + 1)
+    return best_run
 
 
 class _Segment(NamedTuple):

@@ -25,6 +25,7 @@ from ..plugins import DOCUMENTS, load
 from .alignment import align
 from .ensemble import Ensemble
 from .exports import load_export, recognise
+from .glossary import Glossary, insert_terms, link_terms
 from .hardware import (
     MAX_TOKENS,
     avoid_cudnn_attention,
@@ -322,6 +323,7 @@ class Translator:
         split_sentences: bool = False,
         placeholders: str | None = None,
         nbest: int = 1,
+        glossary: Mapping[str, str] | None = None,
         progress: Progress | None = None,
         **search: Any,
     ) -> list[Translation]:
@@ -334,27 +336,57 @@ class Translator:
             split_sentences: whether to cut each text into sentences and to join their translations; its score is the
                 sum of theirs.
             placeholders: with `split_sentences`, a regular expression for placeholders besides the usual ones.
+            glossary: terms and the translations that they get, as `Glossary`.
             nbest, progress, search: as the arguments of `translate_ids`, where scores are 0 unless requested.
 
         Raises:
-            ValueError: for a language or tag that the model does not have, or if `nbest` exceeds the beam size.
+            ValueError: for a language or tag that the model does not have, if `nbest` exceeds the beam size, or for a
+                glossary with a runtime that has no attention weights.
         """
+        direction: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "tag": tag}
         if split_sentences:
-            direction = (source_lang, target_lang, tag)
-            search |= {"placeholders": placeholders, "progress": progress}
-            return self.translate_documents(sentences, Document, *direction, nbest, **search)
+            search |= {"nbest": nbest, "placeholders": placeholders, "progress": progress, "glossary": glossary}
+            return self.translate_documents(sentences, Document, **direction, **search)
         if placeholders is not None:
             raise UserError("placeholders requires split_sentences=True.")
 
-        encoded = self.encode(sentences, source_lang, target_lang, tag)
+        encoded = self.encode(sentences, **direction)
         # A blank text has no tokens, not the `</s>` that a tokenizer makes of it: the model would invent a translation
         sources = [[] if is_blank(text) else ids for text, ids in zip(sentences, encoded, strict=True)]
+        outputs = self.translate_ids(sources, nbest, progress=progress, **search)
+        decoded = [self.decode(output.hypotheses) for output in outputs]
+        if glossary:
+            decoded = self.insert_terms(sentences, decoded, glossary, **direction)
         translations = []
-        for output in self.translate_ids(sources, nbest, progress=progress, **search):
-            texts = self.decode(output.hypotheses)
+        for output, texts in zip(outputs, decoded, strict=True):
             hypotheses = map(Hypothesis, texts, output.scores or [0.0] * len(texts))
             translations.append(Translation(list(hypotheses), output.problem))
         return translations
+
+    def insert_terms(
+        self,
+        sentences: Sequence[str],
+        hypotheses: Sequence[Sequence[str]],
+        glossary: Mapping[str, str],
+        **direction: Any,
+    ) -> list[list[str]]:
+        """Return the hypotheses of each sentence with the asked translations of the terms in it.
+
+        Args:
+            direction: `source_lang`, `target_lang` and `tag`, as for `translate`.
+
+        Raises:
+            ValueError: as `translate`.
+        """
+        find = Glossary.of(glossary).find
+        rows = list(zip(map(normalise, sentences), hypotheses, strict=True))
+        pairs = [(sentence, text) for sentence, texts in rows if find(sentence) for text in texts]
+        asked = {}
+        for pair, links in zip(pairs, self.align(pairs, **direction), strict=True):
+            if links is None:
+                raise UserError(f"A glossary needs attention weights, which {self.name} has only in --backend torch.")
+            asked[pair] = insert_terms(*pair, find(pair[0]), links)
+        return [[asked.get((sentence, text), text) for text in texts] for sentence, texts in rows]
 
     def translate_html(self, texts: Sequence[str], **settings: Any) -> list[Translation]:
         """Return the translation of each text in HTML, sentence by sentence, as `translate_documents`.
@@ -397,7 +429,7 @@ class Translator:
         remaining = iter(self.translate(sentences, nbest=nbest, **direction, **settings))
         translated = [(text, [next(remaining) for _ in text.sentences]) for text in documents]
         pairs = list(chain.from_iterable(text.pairs(_texts(translations)) for text, translations in translated))
-        links = iter(self.align(pairs, **direction))
+        links = iter(self.align(pairs, **direction, glossary=settings.get("glossary")))
         return [_join(text, translations, links, nbest) for text, translations in translated]
 
     def align(
@@ -406,19 +438,28 @@ class Translator:
         source_lang: str | None = None,
         target_lang: str | None = None,
         tag: str | None = None,
+        glossary: Mapping[str, str] | None = None,
     ) -> list[Links | None]:
         """Return the alignment of each sentence with its translation, None if the runtime returns no attention.
 
         Args:
             pairs: the sentences and their translations.
             source_lang, target_lang, tag: as for `translate`.
+            glossary: the terms that are in the translations.
         """
         if not pairs:
             # Nothing for the model to do, which may be at work in another thread
             return []
         prefix = prefix_ids(self.model.config, self.tokenizer, source_lang, target_lang, tag)
         with _evaluating(self.model):
-            return align(self.model, self.tokenizer, prefix, pairs, self.max_source_tokens, MAX_TOKENS)
+            alignments = align(self.model, self.tokenizer, prefix, pairs, self.max_source_tokens, MAX_TOKENS)
+        if not glossary:
+            return alignments
+        find = Glossary.of(glossary).find
+        return [
+            links and link_terms(translation, find(sentence), links)
+            for (sentence, translation), links in zip(pairs, alignments, strict=True)
+        ]
 
 
 def _load_in_torch(

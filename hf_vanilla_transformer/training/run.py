@@ -1,5 +1,6 @@
 """Train a model from text to a saved folder, or resume the run in that folder, as `vanilla-transformer train`."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
@@ -24,6 +25,7 @@ from .record import VERSIONS, training_record
 from .text import TokenizedText, all_tags, prepared_folder, read_contents, tokenize_text
 from .trainer import VanillaTransformerTrainer
 
+_AVERAGED = 5  # checkpoints, as in the paper
 _DIGESTS = (TEXT, VALIDATION)  # of texts, known once these have been read
 
 
@@ -302,6 +304,13 @@ class _Run:
             self._report(f"The best one by validation is in {kept}")
             if trainer.average:
                 self._report("Its moving average was validated, which --load_best_model_at_end makes the model")
+        self._report(f"Use it with: vanilla-transformer translate {shlex.quote(self.folder)} < FILE")
+        last = min(len(checkpoint_folders(self.folder)), _AVERAGED)
+        # a moving average is one already
+        if last > 1 and not trainer.average:
+            words = shlex.join([self.folder, "--output_dir", f"{self.folder.rstrip('/')}-average"])
+            advice = f"vanilla-transformer average {words} --last {last}"
+            self._report(f"The average of its last {last} checkpoints is often better: {advice}")
 
 
 def check_same_run(before: Settings | None, settings: Settings, folder: str) -> bool:

@@ -16,7 +16,7 @@ def test_compare_accepts_models_and_files_of_translations(two_models, capsys):
     result = json.loads(capsys.readouterr().out)
     translations = translate(two_models.one, two_models.tokenizer, two_models.sources, num_beams=2)
     chrf = sacrebleu.corpus_chrf(translations, [two_models.references]).score
-    assert result["scores"]["chrf"]["a"]["score"] == pytest.approx(chrf)
+    assert result["scores"]["chrf"]["a"]["score"] == round(chrf, 4)
     assert result["scores"]["ter"]["b"]["score"] == 0
     assert result["a"].endswith("one")
     assert result["b"].endswith("out.txt")

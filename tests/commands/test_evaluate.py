@@ -34,8 +34,8 @@ def test_evaluate_prints_sacrebleu_scores_as_one_json_object(saved, capsys):
     assert result["sentences"] == 4
     assert result["seconds"] > 0
     translations = translate(saved.model, saved.tokenizer, saved.sources)
-    assert result["chrf"] == pytest.approx(sacrebleu.corpus_chrf(translations, [saved.references]).score)
-    assert result["ter"] == pytest.approx(sacrebleu.corpus_ter(translations, [saved.references]).score)
+    assert result["chrf"] == round(sacrebleu.corpus_chrf(translations, [saved.references]).score, 2)
+    assert result["ter"] == round(sacrebleu.corpus_ter(translations, [saved.references]).score, 2)
     assert "tok:none" in result["signatures"]["bleu"]
 
 
@@ -104,7 +104,7 @@ def test_error_rates_are_of_sources_and_not_of_lines(wordy_models, tmp_path, cap
     assert main([*command, str(tmp_path / "words")]) == 0
     rates = json.loads(capsys.readouterr().out)
     assert (rates["exact_match"], rates["word_error_rate"]) == (50, 50)
-    assert rates["symbol_error_rate"] == pytest.approx(100 / (len(men) + 1 + len(dog)))
+    assert rates["symbol_error_rate"] == round(100 / (len(men) + 1 + len(dog)), 2)
 
 
 def test_running_out_of_memory_prints_one_line(saved, capsys, monkeypatch):

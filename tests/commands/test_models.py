@@ -23,7 +23,7 @@ def test_several_models_translate_as_an_ensemble(two_models, capsys):
     assert main(words) == 0
     expected = translate(Ensemble((two_models.one, two_models.two)), two_models.tokenizer, two_models.sources)
     score = sacrebleu.corpus_chrf(expected, [two_models.references]).score
-    assert json.loads(capsys.readouterr().out)["chrf"] == pytest.approx(score)
+    assert json.loads(capsys.readouterr().out)["chrf"] == round(score, 2)
     assert main([*words, "--backend", "ctranslate2"]) == 1
     assert "A number format and ensembles need the backend torch" in capsys.readouterr().err
 

@@ -175,6 +175,24 @@ def test_a_moses_pair_may_be_compressed(tmp_path):
     assert read(str(tmp_path / "text")) == ROWS
 
 
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        ("text.en text.eo", ", but there are text.en and text.eo: give their languages as --source_lang and"),
+        ("text.fr.gz text.de text.log1 text2.en other.en", ", but there are text.de and text.fr: give"),
+        ("text.pt_BR text.cs", ", but there are text.cs and text.pt_BR: give"),
+        ("text.eo", None),
+        ("text.en text.md5sums", None),
+    ],
+)
+def test_a_pair_in_other_languages_is_named(tmp_path, names, advice):
+    for name in names.split():
+        (tmp_path / name).write_text("a\n")
+    with pytest.raises(DataError, match=r"There is no file .*text\.(en|de); .* stands for") as error:
+        read(str(tmp_path / "text"))
+    assert advice in str(error.value) if advice else str(error.value).endswith("text.de.")
+
+
 def test_a_pair_may_be_named_as_opennmt_does(tmp_path):
     sources, targets = ("".join(f"{line}\n" for line in side) for side in zip(*ROWS, strict=True))
     (tmp_path / "src-train.txt").write_text(sources, encoding="utf-8")

@@ -148,6 +148,7 @@ def write_texts(folder: Path) -> None:
     for name in ("words.xlsx", "week2.xlsx"):
         pairs = [(f"{name} {i}: {en}", f"{name} {i}: {de}") for i in range(4) for en, de in zip(EN, DE, strict=True)]
         write_xlsx(folder / name, pairs, header=("English", "Swahili"))
+    (folder / "terms.tsv").write_text("man\tKerl\n", encoding="utf-8")
     (folder / "paragraphs.txt").write_text(" ".join(EN[:4]), encoding="utf-8")
 
 

@@ -14,6 +14,7 @@ from small import write_moses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.errors import UserError
 from hf_vanilla_transformer.training.checkpoints import write_checksums
 from hf_vanilla_transformer.training.recipes import parse_arguments
@@ -519,12 +520,18 @@ def test_the_report_says_what_was_validated_with_a_moving_average(train, run_fla
     err = capfd.readouterr().err
     assert f"The best one by validation is in {folder}\n" in err
     assert "Its moving average was validated, which --load_best_model_at_end makes the model" in err
+    # which is an average already
+    assert "vanilla-transformer average" not in err
 
 
 def test_the_report_names_the_update_that_is_saved_and_the_best(train, run_flags, text_flags, tmp_path, capfd):
     run = train(*run_flags(tmp_path / "run", *text_flags, "--save_steps", "1", "--metric_for_best_model", "loss"))
     err = capfd.readouterr().err
-    assert f"The model of update 2, its tokenizer and its card are in {tmp_path / 'run'}" in err
+    assert f"The model of update 2, its tokenizer and its card are in {tmp_path / 'run'}\n" in err
+    assert f"Use it with: vanilla-transformer translate {tmp_path / 'run'} < FILE" in err
+    command = err.partition("The average of its last 2 checkpoints is often better: vanilla-transformer ")[2]
+    assert main(command.split("\n")[0].split()) == 0
+    assert (tmp_path / "run-average" / "model.safetensors").is_file()
     best = run.state.best_global_step
     assert (f"The best one by validation is in {tmp_path / 'run' / f'checkpoint-{best}'}" in err) == (best != 2)
 

@@ -87,6 +87,7 @@ def _translation(args: TranslateFilesArguments) -> "CorpusTranslation":
     source_lang, target_lang = resolve_languages(translator, args)
     if not (source_lang and target_lang):
         raise UsageError("The languages are unknown: pass --source_lang and --target_lang.")
+    settings |= args.glossary_settings(translator)
     options = {**settings, "source_lang": source_lang, "target_lang": target_lang}
     # one word, to know that the model has the tag, and as many hypotheses and scores
     translator.translate(["a"], nbest=args.nbest, scores=args.scores, **options)

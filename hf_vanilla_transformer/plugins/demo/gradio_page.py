@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...data.phrases import splits
 from ...files import import_extra
 from ...inference.attention import KINDS, MAX_CHARACTERS, Attention, Explorer, draw_head
 from ...model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _INCHES_PER_TOKEN = 0.32
+_NUM_EXAMPLES = 4
 _INTRODUCTION = """# {title}
 
 The Transformer of [Attention Is All You Need](https://arxiv.org/abs/1706.03762). Translate a sentence, and see below
@@ -23,8 +25,8 @@ which tokens each attention head attends to."""
 
 _ATTENTION = """## Attention
 
-Each row shows how one token distributes its attention over the columns. A target row is the token that the decoder has
-just read; from it, the decoder predicts the next token."""
+Each row shows how one token distributes its attention over the columns. In the decoder and in cross-attention, a row
+is named after the token that the decoder predicts there, the one after the token that it has just read."""
 
 _TABLE = "<table style='width: 100%'><tr><th align='left'>Score</th><th align='left'>Translation</th></tr>{}</table>"
 
@@ -62,10 +64,12 @@ def heat_map(attention: Attention, kind: str, layer: int, head: int) -> "Figure"
     queries, keys = KINDS[kind]
     tokens = attention["tokens"]
     weights = attention["weights"][kind]
+    # Queries of the decoder: what it predicts says more than what it has just read
+    rows = "predicted" if queries == "target" else queries
     # The slider goes to the larger number of layers, but encoder and decoder may have different ones.
     layer = min(layer, len(weights))
     title = f"{kind} attention, layer {layer}, head {head}"
-    return attention_map(weights[layer - 1, head - 1], tokens[queries], tokens[keys], title, (queries, keys))
+    return attention_map(weights[layer - 1, head - 1], tokens[rows], tokens[keys], title, (rows, keys))
 
 
 # The arguments of `Explorer.attention` for what is on the page, which keeps these and not the weights themselves: they
@@ -98,6 +102,14 @@ def _draw(explorer: Explorer, shown: _Shown | None, kind: str, layer: int, head:
     return heat_map(explorer.attention(*shown), kind, int(layer), int(head))
 
 
+def _examples(languages: Sequence[str]) -> list[str]:
+    """Return some short built-in phrases in the first of these languages that they have, or none."""
+    language = next((language for language in languages if language in ("en", "de")), None)
+    texts = [getattr(phrase, language) for phrase in splits()["test"]] if language else []
+    # Gradio cuts longer ones
+    return [text for text in texts if len(text) < 60][:_NUM_EXAMPLES]
+
+
 def build_page(explorer: Explorer) -> "Blocks":
     """Return the demo page for a model, to launch.
 
@@ -116,6 +128,8 @@ def build_page(explorer: Explorer) -> "Blocks":
             with gr.Column():
                 label = f"Source ({directions.source_lang or 'any language'})"
                 source = gr.Textbox(label=label, lines=3, max_lines=8, max_length=MAX_CHARACTERS)
+                if examples := _examples(directions.sources):
+                    gr.Examples(examples, source, label="Examples")
                 num_beams = gr.Slider(1, 10, defaults.num_beams or 1, step=1, label="Beam size (translations shown)")
                 value = DEFAULT_LENGTH_PENALTY if defaults.length_penalty is None else defaults.length_penalty
                 alpha = gr.Slider(0, 2, value, step=0.1, label="Length penalty (alpha)")

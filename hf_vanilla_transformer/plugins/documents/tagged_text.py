@@ -123,33 +123,4 @@ class _Elements:
         """Return the translated words of the element between two marks, none at the place of a single mark."""
         start = self._places[first]
         end = self._places[last]
-        translated = {i for j in range(start, end) for i in self._order.translations[j] if among[0] <= i < among[1]}
-        if not translated:
-            place = self._order.translated_place(start, self._marks[first].follows, around, among)
-            return place, place
-        low = min(translated)
-        words = range(low, max(translated) + 1)
-        # a word from elsewhere counts against the element, one from nothing does not
-        run = _best_run([1 if i in translated else -bool(self._order.links[i]) for i in words])
-        return low + run[0], low + run[1]
-
-
-def _best_run(values: Sequence[int]) -> Range:
-    """Return the run with the largest sum: a stray link should not widen an element.
-
-    Args:
-        values: 1 for a word that comes from the element, -1 for one from elsewhere, 0 for one from nothing.
-    """
-    best = 0
-    best_run = (0, 0)
-    start = 0
-    total = 0
-    for i, value in enumerate(values):
-        if total <= 0:
-            start = i
-            total = 0
-        total += value
-        if total > best:
-            best = total
-            best_run = (start, i + 1)
-    return best_run
+        return self._order.words_of(start, end, self._marks[first].follows, around, among)

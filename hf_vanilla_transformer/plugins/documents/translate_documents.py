@@ -7,6 +7,7 @@ from pathlib import Path
 from ...commands import translate
 from ...commands.console import UsageError, print_in_utf8, say
 from ...commands.models import report_problems, resolve_languages
+from ...commands.shared_flags import GlossaryFlags
 from ...commands.translate import TranslateFlags, open_standard_input
 from ...errors import UserError
 from ...files import check_folder, replacing
@@ -38,6 +39,7 @@ class TranslateDocumentsArguments(TranslateFlags):
     documents: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self):
+        GlossaryFlags.__post_init__(self)
         # no name of a model ends like that of a document, but a folder may
         self.documents = [
             name for name in self.model if Path(name).suffix.lower() in ENDINGS and not Path(name).is_dir()
@@ -48,10 +50,15 @@ class TranslateDocumentsArguments(TranslateFlags):
         for name in self.model:
             if Path(name).is_file():
                 raise UserError(f"{name} is neither a model nor a document of these: {' '.join(ENDINGS)}.")
+        for name in self.documents:
+            if not Path(name).is_file():
+                raise UserError(f"There is no document {name}: check its path.")
         if self.format == "html" and self.output_dir:
             raise UserError("--format html is for standard input.")
         if bool(self.documents) != bool(self.output_dir):
-            raise UserError("Documents and --output_dir belong together; without them, stdin is translated.")
+            kinds = " ".join(ENDINGS)
+            advice = "without them, stdin is translated"
+            raise UserError(f"Documents ({kinds}) and --output_dir belong together; {advice}.")
 
 
 def run(args: TranslateDocumentsArguments) -> None:
@@ -76,6 +83,7 @@ def run(args: TranslateDocumentsArguments) -> None:
     texts = [format.texts_of(content, name) for name, format, _, content in documents]
     translator = args.load(args.model, args.dtype)
     _, target = resolve_languages(translator, args)
+    settings |= args.glossary_settings(translator)
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     # of sentences in each batch
     counts: list[int] = []
@@ -105,6 +113,7 @@ def _translate_page(args: TranslateDocumentsArguments) -> None:
     translator = args.load(args.model, args.dtype)
     # before stdin is read, so that a wrong language is reported even if nothing arrives there
     resolve_languages(translator, args)
+    settings |= args.glossary_settings(translator)
     print_in_utf8()
     texts = load(DOCUMENTS, "html").texts_of(page.read(), "standard input")
     counts: list[int] = []

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,7 +100,11 @@ def run(args: ImportArguments) -> None:
         }
         write_whole(folder / "import.json", json.dumps({"files": [Path(file).name for file in args.files], **summary}))
     print(json.dumps(summary, indent=2))
-    say(f"Train on it with: vanilla-transformer train --train_file {args.output_dir}/train ...")
+    words = ["--source_lang", args.source_lang, "--target_lang", args.target_lang]
+    words += ["--train_file", f"{args.output_dir}/train", "--output_dir", f"{args.output_dir}/model"]
+    if parts[1]:
+        words += ["--validation_file", f"{args.output_dir}/validation"]
+    say(f"Train on it with: vanilla-transformer train {shlex.join(words)}")
 
 
 def _count(size: float | None, pairs: int) -> int:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from ...commands.console import say
 from ...commands.models import decoding_settings, labels, load_translator
-from ...commands.shared_flags import BackendFlags, BatchFlags, DtypeFlags, PlaceholderFlags, SearchFlags
+from ...commands.shared_flags import BatchFlags, DtypeFlags, GlossaryFlags, PlaceholderFlags, SearchFlags
 from ...errors import UserError
 from ...files import import_extra
 from ...flags import number, option, positive, positive_number
 
 
 @dataclass(kw_only=True)
-class ServeArguments(BackendFlags, DtypeFlags, BatchFlags, SearchFlags, PlaceholderFlags):
+class ServeArguments(GlossaryFlags, DtypeFlags, BatchFlags, SearchFlags, PlaceholderFlags):
     """The flags of `serve`.
 
     Args:
@@ -50,6 +50,7 @@ class ServeArguments(BackendFlags, DtypeFlags, BatchFlags, SearchFlags, Placehol
     page: bool = option(True)
 
     def __post_init__(self):
+        super().__post_init__()
         for name in self.allowed_hosts:
             if not re.fullmatch(r"[\w.-]+", name):
                 raise UserError(
@@ -61,6 +62,7 @@ def run(args: ServeArguments) -> None:
     """Serve until SIGTERM, after which requests that were accepted are still answered, or Ctrl-C."""
     import_extra("fastapi", "serve")
     from ...data.formats import read_lines
+    from ...inference.glossary import read_glossary
     from .batcher import Batcher
     from .monitoring import Metrics
     from .process import interruptible, serve_until_stopped, start_log
@@ -91,6 +93,8 @@ def run(args: ServeArguments) -> None:
             batcher.run(model.check)
             models.append(model)
         service = TranslationService(models, batcher, args.placeholders)
+        if args.glossary:
+            service.glossaries = read_glossary(args.glossary, list(service.directions))
 
         # From the socket, because the flag may be a name
         host, port = sock.getsockname()[:2]

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import json
 import math
 import re
 import secrets
@@ -17,12 +18,13 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, WithJsonSchema
 from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transformers.utils import logging
 
@@ -176,11 +178,9 @@ class Server:
         app.get("/frontend/settings")(self.frontend_settings)
         for path, state in (("/health", self.health), ("/ready", self.ready)):
             app.get(path, responses={503: errors[503]})(state)
-            # Starlette adds HEAD to every GET, but FastAPI does not.
-            app.head(path, include_in_schema=False)(state)
         app.get("/metrics", response_class=Response)(self.metrics.response)
         if page:
-            app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)(page_response)
+            app.get("/", include_in_schema=False)(page_response)
         app.exception_handler(HTTPException)(_error_response)
         app.add_middleware(
             CORSMiddleware,
@@ -405,11 +405,15 @@ async def _parameters(request: Request, max_files: int, check_key: _CheckKey) ->
     # application/ld+json and others are JSON too (RFC 6839, section 3.1).
     if media_type == "application/json" or media_type.endswith("+json"):
         try:
-            # Unlike `json`, it refuses "\ud800", which is no text and would fail much later, in a tokenizer.
-            return given | _OBJECT.validate_json(await request.body())
+            body = await request.body()
+            # With a byte order mark, or in UTF-16, as in LibreTranslate. Unlike `json`, pydantic refuses "\ud800",
+            # which is no text and would fail much later, in a tokenizer.
+            return given | _OBJECT.validate_json(body.decode(json.detect_encoding(body)))
+        except UnicodeDecodeError:
+            expected = "JSON in UTF-8"
         except ValidationError as errors:
             expected = "JSON in UTF-8" if errors.errors()[0]["type"] == "json_invalid" else "a JSON object"
-            raise HTTPException(400, f"Invalid request: the body is not {expected}") from None
+        raise HTTPException(400, f"Invalid request: the body is not {expected}")
 
     # Starlette would replace what is not UTF-8, or take it for Latin-1. Of a file, only its format knows what it is.
     body = b"" if max_files else await request.body()
@@ -479,8 +483,21 @@ async def _disconnected(request: Request) -> NoReturn:
 
 
 async def _error_response(request: Request, error: HTTPException) -> Response:
-    """Return an error in LibreTranslate's form."""
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    """Return an error in LibreTranslate's form, or what its framework, Flask, answers instead of one."""
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        methods = {*headers["Allow"].split(", "), "OPTIONS"}
+        headers["Allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+        if request.method == "OPTIONS":
+            return Response(headers=headers)
+    # an address with several slashes in a row is that with one, for which clients are sent there
+    path = re.sub("/{2,}", "/", request.scope["path"])
+    if error.status_code == 404 and path != request.scope["path"]:
+        scope = {**request.scope, "path": path}
+        if any(route.matches(scope)[0] is not Match.NONE for route in request.app.routes):
+            # without the host, which a proxy may change
+            return RedirectResponse(request.url.replace(scheme="", netloc="", path=path), 308)
+    return JSONResponse({"error": error.detail}, error.status_code, headers)
 
 
 @dataclass
@@ -501,6 +518,9 @@ class _Watch:
             return await self.app(scope, receive, send)
         # Unless an answer begins, the client has gone.
         status = CLIENT_CLOSED_REQUEST
+        # HEAD for every address of GET, whose body the server leaves out
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
         path = scope["path"].removeprefix(scope["root_path"])
         # Not other forms, whose fields could be too many to read.
         has_file = path == "/translate_file" and _media_type(Headers(scope=scope)) == _WITH_FILE

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...data.languages import probabilities
 from ...errors import UserError
 from ...files import import_extra
 from ...flags import Settings
+from ...inference.glossary import Direction, Glossary
 from ...inference.segments import Document, Links
 from ...inference.translator import Output, Translator
 from ...model.text_rules_vanilla_transformer import is_blank
@@ -117,11 +118,13 @@ class _Job:
     Args:
         document: the text.
         align: returns the alignment of sentences with their translations; only the model thread may call it.
+        insert_terms: puts the terms of a glossary into the hypotheses of sentences; in this thread, too.
         queued: the sentences to translate, by their place among those of the document.
     """
 
     document: Document
     align: Callable[[list[tuple[str, str]]], list[Links | None]] | None = None
+    insert_terms: Callable[[Sequence[str], Sequence[Sequence[str]]], list[list[str]]] | None = None
     queued: dict[int, Sentence] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     detected: Detection | None = None
@@ -129,7 +132,11 @@ class _Job:
     def join(self, hypotheses: Sequence[Sequence[str]]) -> Answer:
         """Put the hypotheses of the queued sentences into the text, whose other sentences stay as they are."""
         queued = dict(zip(self.queued, hypotheses, strict=True))
-        of_sentences = [queued.get(place, ()) for place in range(len(self.document.sentences))]
+        of_sentences: Sequence[Sequence[str]] = [
+            queued.get(place, ()) for place in range(len(self.document.sentences))
+        ]
+        if self.insert_terms:
+            of_sentences = self.insert_terms(self.document.sentences, of_sentences)
         links = self.align(self.document.pairs(of_sentences)) if self.align else []
         # With no sentence there is still the text itself, of white space or already in the target language.
         count = max(map(len, hypotheses), default=1)
@@ -148,12 +155,17 @@ class TranslationService:
 
     Raises:
         ValueError: if two models translate in the same direction.
+
+    Attributes:
+        directions: the model of each direction.
+        glossaries: the terms of each direction that has some, with their translations.
     """
 
     def __init__(self, models: Sequence[ServedModel], batcher: Batcher, placeholders: str | None = None):
         self.batcher = batcher
         self._placeholders = placeholders
-        self.directions: dict[tuple[str, str], ServedModel] = {}
+        self.directions: dict[Direction, ServedModel] = {}
+        self.glossaries: dict[Direction, Glossary] = {}
         for model in models:
             # exports run a search as a whole
             if hasattr(model.translator.model, "before_step"):
@@ -235,7 +247,7 @@ class TranslationService:
                 answer.cancel()
         remaining = iter(hypotheses)
         joins = [partial(job.join, [next(remaining) for _ in job.queued]) for job in jobs]
-        if any(job.document.aligned for job in jobs):
+        if any(job.document.aligned or job.insert_terms for job in jobs):
             # The alignments need the model.
             (translations,) = await asyncio.wrap_future(self.batcher.call(lambda: [join() for join in joins]))
             return translations
@@ -272,7 +284,11 @@ class TranslationService:
             known = ", ".join(f"{source} to {target}" for source, target in self.directions)
             raise UnsupportedError(f"{source} to {target} is not supported. Supported directions: {known}.")
 
-        job = replace(job, align=partial(model.translator.align, source_lang=source, target_lang=target))
+        languages: dict[str, Any] = {"source_lang": source, "target_lang": target}
+        glossary = self.glossaries.get((source, target), Glossary())
+        job = replace(job, align=partial(model.translator.align, glossary=glossary, **languages))
+        if any(map(glossary.find, job.document.sentences)):
+            job = replace(job, insert_terms=partial(model.translator.insert_terms, glossary=glossary, **languages))
         ids = model.translator.encode(job.document.sentences, source, target)
         for place, sentence in enumerate(ids):
             if problem := model.translator.problem(len(sentence)):

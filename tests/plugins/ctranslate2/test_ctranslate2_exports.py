@@ -75,7 +75,7 @@ def test_translate_and_evaluate_run_exports_and_saved_models_with_ctranslate2(
     result = json.loads(capsys.readouterr().out)
     translations = translate(model, phrase_tokenizer, PHRASES[:5], num_beams=1)
     scores = evaluate_translations(translations, PHRASES[:5], "13a")
-    assert result["chrf"] == pytest.approx(scores["chrf"])
+    assert result["chrf"] == round(scores["chrf"], 2)
 
 
 @pytest.mark.slow

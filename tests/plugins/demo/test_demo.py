@@ -12,6 +12,7 @@ import torch
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.data.phrases import splits
 from hf_vanilla_transformer.inference.attention import MAX_CHARACTERS, MAX_TOKENS, Explorer
 from hf_vanilla_transformer.plugins.demo.gradio_page import attention_map, heat_map
 
@@ -55,8 +56,13 @@ def test_heat_map_shows_attention_weights_that_sum_to_one(explorer):
     assert attention["tokens"]["source"][-1] == "</s>"
     axes = heat_map(attention, "cross", 1, 2).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == attention["tokens"]["source"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == attention["tokens"]["target"]
+    # a row is named after what is predicted there, a column after what has been read
+    assert [label.get_text() for label in axes.get_yticklabels()] == attention["tokens"]["predicted"]
+    assert attention["tokens"]["predicted"] == [*attention["tokens"]["target"][1:], "</s>"]
     assert (axes.images[0].get_array() == attention["weights"]["cross"][0, 1].numpy()).all()
+    axes = heat_map(attention, "decoder", 1, 2).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == attention["tokens"]["target"]
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("predicted", "target")
 
 
 @pytest.mark.slow
@@ -114,6 +120,10 @@ def test_page_translates_and_shows_attention(address, browser, explorer, width, 
 
     page = browser.new_page(viewport={"width": width, "height": height})
     page.goto(address)
+    page.get_by_text("Examples", exact=True).wait_for()
+    example = next(phrase.en for phrase in splits()["test"] if len(phrase.en) < 60)
+    page.get_by_text(example).first.click()
+    expect(page.get_by_label("Source (en)")).to_have_value(example)
     page.get_by_label("Source (en)").fill(SENTENCE)
     page.get_by_role("button", name="Translate").click()
     expected = explorer.translate(SENTENCE, 4, 0.6)

@@ -79,12 +79,14 @@ def test_each_document_becomes_one_of_its_name(saved, run):
         (("a.txt",), "out", ("--scores",), 2, "unrecognized arguments: --scores"),
         (("a.txt",), "out", ("--input_files", "x"), 2, "a.txt is a file, not a model; documents are translated with"),
         (("a.docx",), "out", (), 1, "a.docx: damaged, encrypted or not .docx (File is not a zip file)."),
-        (("missing.html",), "out", (), 1, "No such file or directory"),
+        (("missing.html",), "out", (), 2, "missing.html: check its path."),
+        (("none.pdf",), "out", (), 2, "Documents (.docx .epub"),
+        (("a.pdf",), "out", (), 2, "a.pdf is neither a model nor a document of these: .docx .epub"),
     ],
 )
 def test_what_cannot_be_translated_is_refused_before_a_file_is_written(saved, run, names, out, flags, status, message):
     (saved.folder / "b").mkdir()
-    for name in ("a.txt", "a.docx", "b/a.txt"):
+    for name in ("a.txt", "a.docx", "a.pdf", "b/a.txt"):
         (saved.folder / name).write_text("a dog")
     found, _, line = run(*names, out=out, flags=flags)
     assert found == status

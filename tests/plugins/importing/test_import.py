@@ -1,10 +1,14 @@
 """The verb `import`: the files that it writes, and what it says."""
 
 import json
+import shlex
+import shutil
 
 from import_files import write_csv, write_xlsx
+from small import write_moses
 
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.training.recipes import parse_arguments
 
 PAIRS = [(f"the dog number {i} runs", f"der Hund Nummer {i} läuft") for i in range(200)]
 
@@ -40,6 +44,19 @@ def test_several_files_become_three_aligned_parts(tmp_path, capsys):
     ]
     assert sorted(found) == sorted(PAIRS)
     assert json.loads((tmp_path / "data" / "import.json").read_text())["files"] == ["a.xlsx", "b.csv"]
+
+
+def test_the_command_to_train_on_it_works(tmp_path, capsys):
+    write_moses(tmp_path / "a b", en=[f"word {i}" for i in range(40)], eo=[f"vorto {i}" for i in range(40)])
+    flags = ["--source_lang", "en", "--target_lang", "eo", "--output_dir", str(tmp_path / "my words")]
+    for held_out in ([], ["--validation", "0", "--test", "0"]):
+        assert main(["import", str(tmp_path / "a b"), *flags, *held_out]) == 0
+        command = capsys.readouterr().err.partition("Train on it with: vanilla-transformer ")[2]
+        words = shlex.split(command)
+        assert ("--validation_file" in words) == (not held_out)
+        (recipe,) = parse_arguments(words[1:])
+        assert recipe.folder == str(tmp_path / "my words" / "model")
+        shutil.rmtree(tmp_path / "my words")
 
 
 def test_text_that_is_held_out_elsewhere_is_left_out(tmp_path, capsys):

@@ -37,6 +37,7 @@ def serve(model, phrase_tokenizer, decoding):
             max_connections=100,
             root_path="",
             placeholders=None,
+            glossaries=None,
             **settings,
         ):
             names = ("cors_origins", "page", "allowed_hosts")
@@ -49,7 +50,9 @@ def serve(model, phrase_tokenizer, decoding):
             served = [
                 ServedModel(Translator(each, tokenizer, name), decoding, metrics) for name, each in models.items()
             ]
-            server = Server(TranslationService(served, batcher, placeholders), metrics, **settings)
+            service = TranslationService(served, batcher, placeholders)
+            service.glossaries = glossaries or {}
+            server = Server(service, metrics, **settings)
             connections = {"max_connections": max_connections, "root_path": root_path}
             port = stack.enter_context(live(server.app(**shown), server.timeout, **connections))
             send = partial(request, port)

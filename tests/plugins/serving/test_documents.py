@@ -5,6 +5,8 @@ import re
 import pytest
 from live_server import text
 
+from hf_vanilla_transformer.inference.glossary import Glossary
+
 PAGE = '<p>A <b class="x">big dog</b> runs &amp; sits.<br/>12:30 <img alt="a cat" src=x></p><!-- c --><pre>a dog</pre>'
 
 
@@ -18,6 +20,19 @@ def test_html_keeps_its_tags_and_its_sentences_are_translated(serve, alone, alte
     words = re.sub("<(?!img).*?>", "", answer["translatedText"]).split("12:30")[0]
     assert words == alone("A big dog runs & sits.").replace("&", "&amp;").replace("<", "&lt;")
     assert f'alt="{alone("a cat")}"' in answer["translatedText"]
+
+
+def test_terms_of_the_glossary_are_in_every_text_and_alternative(serve, save_model, model):
+    other, _ = save_model(source_lang="de", target_lang="en")
+    send = serve({"model": model, "other": other}, glossaries={("en", "de"): Glossary({"dog": "Zwurbel 3000"})})
+    plain = send("POST", "/translate", text(["A cat runs.", "See `dog`."], alternatives=2)).body
+    assert "Zwurbel" not in str(plain)
+    answer = send("POST", "/translate", text("A dog runs. The dogs sit. See `dog` or Dog!", alternatives=2)).body
+    assert [each.count("Zwurbel 3000") for each in [answer["translatedText"], *answer["alternatives"]]] == [2, 2, 2]
+    page = send("POST", "/translate", text("<p>A <b>big dog</b> runs</p>", format="html")).body["translatedText"]
+    assert re.sub("<[^>]*>", "", page).count("Zwurbel 3000") == 1
+    backwards = send("POST", "/translate", {"q": "the dog", "source": "de", "target": "en"}).body
+    assert "Zwurbel" not in str(backwards)
 
 
 def test_what_is_no_sentence_is_not_translated_and_placeholders_appear_once(serve):

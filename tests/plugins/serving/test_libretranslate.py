@@ -37,6 +37,16 @@ def check_auto(send, alone):
     assert [each["language"] for each in answer["detectedLanguage"]] == ["en", "en"]
 
 
+def check_slashes(send, alone):
+    moved = send("POST", "//translate", text("Who?", api_key=KEY))
+    assert (moved.status, moved.headers["location"]) == (308, "/translate")
+
+
+def check_methods(send, alone):
+    assert send("HEAD", "/languages").status == 200
+    assert send("OPTIONS", "/translate").headers["allow"] == "OPTIONS, POST"
+
+
 def check_formats(send, alone):
     assert translated(send("POST", "/translate", text("Who?", format="text", api_key=KEY))) == alone("Who?")
     page = send("POST", "/translate", text("<p>Who?</p>", format="html", api_key=KEY))
@@ -103,6 +113,8 @@ CHECKS = [
     check_settings,
     check_health,
     check_metrics,
+    check_slashes,
+    check_methods,
 ]
 
 

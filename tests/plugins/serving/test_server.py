@@ -90,6 +90,7 @@ def test_languages_health_and_detection(serve, model, save_model):
         (text(["a" * 60, "b" * 60]), "Invalid request: the text has 120 characters, more than 100"),
         ([1], "Invalid request: the body is not a JSON object"),
         (b"{", "Invalid request: the body is not JSON in UTF-8"),
+        (b"\xef\xbb\xbf\xff", "Invalid request: the body is not JSON in UTF-8"),
         (text("\ud800"), "Invalid request: the body is not JSON in UTF-8"),
         (b"[" * 10_000, "Invalid request: the body is not JSON in UTF-8"),
     ],
@@ -109,6 +110,35 @@ def test_unknown_addresses_and_methods_are_errors_in_the_same_form(serve, page):
     assert send("GET", "/translate")[:2] == (405, {"error": "Method Not Allowed"})
     assert send("POST", "/languages")[:2] == (405, {"error": "Method Not Allowed"})
     assert send("HEAD", "/health").status == 200
+
+
+def test_what_flask_answers_by_itself_is_answered_too(serve, alone):
+    """LibreTranslate is written with Flask."""
+    send = serve(root_path="/mt")
+    for path in ("//translate", "///translate"):
+        moved = send("POST", f"{path}?q=a", text(PHRASES[0]))
+        assert moved.status == 308
+        assert moved.headers["location"] == "/mt/translate?q=a"
+    assert send("POST", "//nowhere", text(PHRASES[0])).status == 404
+    assert send("GET", "//evil.org/languages").status == 404
+    for path in ("/languages", "/frontend/settings", "/health", "/", "/openapi.json", "/metrics"):
+        answer = send("HEAD", path)
+        assert (answer.status, answer.body) == (200, "")
+        assert int(answer.headers["content-length"]) > 0
+        answer = send("OPTIONS", path)
+        assert (answer.status, answer.body, answer.headers["allow"]) == (200, "", "GET, HEAD, OPTIONS")
+    for path in ("/translate", "/detect", "/translate_file", "/suggest"):
+        for method, status in (("OPTIONS", 200), ("HEAD", 405), ("GET", 405), ("PUT", 405)):
+            answer = send(method, path)
+            assert (answer.status, answer.headers["allow"]) == (status, "OPTIONS, POST")
+    assert send("OPTIONS", "/nowhere").status == 404
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_json_in_every_encoding_of_python_is_read(serve, alone, encoding):
+    body = json.dumps(text(PHRASES[0])).encode(encoding)
+    answer = serve()("POST", "/translate", body, headers={"Content-Type": "application/json"})
+    assert answer.body == {"translatedText": alone(PHRASES[0])}
 
 
 def test_empty_parameters_are_missing_ones_and_an_empty_text_is_a_text(serve):

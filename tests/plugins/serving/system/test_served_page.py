@@ -163,6 +163,44 @@ def test_errors_are_said_in_words_and_the_next_translation_clears_them(server, o
     expect(page.get_by_role("status")).to_contain_text("Translated")
     expect(error).to_be_hidden()
 
+    # nothing of it stays beside a text that is not translated
+    expect(page.locator("#others")).to_be_visible()
+    source.fill("a" * 10_001)
+    button.click()
+    expect(error).to_contain_text("10,001")
+    expect(page.get_by_label("Translation")).to_have_value("")
+    expect(page.locator("#others")).to_be_hidden()
+
+
+def test_a_file_is_translated_and_downloaded(server, model, open_page, tmp_path):
+    from playwright.sync_api import expect
+
+    page = open_page(server.port)
+    button = page.get_by_role("button", name="Translate")
+    expect(button).to_be_enabled()
+    field = page.get_by_label("Or a file")
+    assert ".docx" in field.get_attribute("accept")
+    (tmp_path / "a.txt").write_text("Who?\n")
+    field.set_input_files(tmp_path / "a.txt")
+    button.click()
+    expect(page.get_by_role("status")).to_contain_text("Translated from English to German.")
+    link = page.get_by_role("link", name="Download the translation")
+    # relative, for a proxy
+    assert link.get_attribute("href").startswith("download_file/")
+    with page.expect_download() as download:
+        link.click()
+    assert download.value.path().read_text() == f"{in_one_line(model, 'Who?')}\n"
+    (tmp_path / "a.xyz").write_text("Who?")
+    field.set_input_files(tmp_path / "a.xyz")
+    button.click()
+    expect(page.get_by_role("alert")).to_contain_text("Invalid request: file: expected one of")
+    expect(page.get_by_role("link")).to_be_hidden()
+    # typing a text takes the file back
+    page.get_by_label("Text", exact=True).fill("Who?")
+    button.click()
+    expect(page.get_by_role("status")).to_contain_text("Translated")
+    expect(page.get_by_role("alert")).to_be_hidden()
+
 
 def test_a_translation_needs_no_mouse(server, open_page):
     """The focus starts in the text; Tab visits every control, each with a name and a visible outline."""
@@ -180,6 +218,7 @@ def test_a_translation_needs_no_mouse(server, open_page):
         ("combobox", "From"),
         ("combobox", "To"),
         ("textbox", "Text"),
+        ("button", "Or a file"),
         ("spinbutton", "Alternatives"),
         ("button", "Translate"),
         ("textbox", "Translation"),
