@@ -23,7 +23,7 @@ from ...inference.exports import identify
 from ...inference.translator import Hypothesis, Translation, Translator
 from ...loading import load_config
 from ...version import __version__
-from .job_folder import JobFolder, is_complete, write_json
+from .job_folder import JobFolder, damaged, is_complete, write_json
 from .runner import SHARED_DISK_DELAY, Runner, wait_for
 from .spans import Span, check_start, cut, read_span
 
@@ -193,6 +193,8 @@ class CorpusJob:
             if not spans:
                 raise DataError(f"There are no lines in {', '.join(files)}.")
             manifest = self._folder.start(settings, models=names, spans=spans)
+        elif not all(0 <= file < len(files) for file, *_ in manifest["spans"]):
+            raise damaged(folder / CORPUS_MANIFEST)
         self.manifest = manifest
         self._files = files
         self.tasks = [Task(i, Span(files[file], *rest)) for i, (file, *rest) in enumerate(manifest["spans"])]

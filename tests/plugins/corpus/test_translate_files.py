@@ -159,6 +159,17 @@ def test_a_folder_of_a_different_job_or_with_other_files_is_refused(saved, corpu
     assert "translation.json is damaged" in last_error(capsys)
 
 
+@pytest.mark.parametrize("file", [2, -1])
+def test_a_manifest_that_names_a_file_that_is_not_there_is_damaged(saved, corpus, capsys, file):
+    assert corpus() == 0
+    manifest = saved.folder / "out" / "translation.json"
+    content = json.loads(manifest.read_text())
+    content["spans"][0][0] = file
+    manifest.write_text(json.dumps(content))
+    assert corpus() == 1
+    assert "translation.json is damaged; start the job again in a new folder" in last_error(capsys)
+
+
 def test_a_job_knows_its_files_and_models_by_their_content(saved, corpus, capsys):
     assert corpus() == 0
     manifest = saved.folder / "out" / "translation.json"
