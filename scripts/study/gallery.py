@@ -4,8 +4,8 @@ python scripts/study/gallery.py               # those whose code has changed
 python scripts/study/gallery.py demo noam     # these
 
 `made_of.json` beside the pictures records the code that each was made of, which a test compares with the present code.
-Pictures of a model show that of scripts/build_model.py, which is trained first if out/gallery has none; that, `range`
-and `search` take some minutes each on two cores. `demo` needs the extra dev, and Chromium.
+Pictures of a model show that of scripts/build_model.py, which is trained first if out/gallery has none, in
+some two minutes on two cores. `demo` needs the extra dev, and Chromium.
 """
 
 import ast
@@ -33,9 +33,6 @@ _HEADS = "hf_vanilla_transformer/inference/attention.py"
 _FORMULAS = "scripts/study/plot.py"
 _RECIPE = "scripts/recipes/phrases.yaml"
 _ABLATION = ".github/gallery/ablation.json"
-# A small model that learns within seconds
-_REDUCED = "--preset tiny --vocab_size 2500 --d_model 64 --d_ff 128 --num_encoder_layers 2 --num_decoder_layers 2"
-_REDUCED += " --dropout 0 --max_tokens 768 --warmup_steps 100 --max_steps 200 --no_eval_bleu"
 
 
 def run(*words: str | Path) -> None:
@@ -99,22 +96,6 @@ def side_by_side(*columns: Sequence[Image.Image], height: int = 600, gap: int = 
     return result
 
 
-def take_range(output: Path) -> None:
-    """Write the picture of a learning-rate range test."""
-    folder = OUT / "range"
-    shutil.rmtree(folder, ignore_errors=True)
-    run("scripts/study/range_test.py", *_REDUCED.split(), "--output_dir", folder)
-    shutil.copy(folder / "range.png", output)
-
-
-def take_search(output: Path) -> None:
-    """Write the picture of a search for hyperparameters."""
-    folder = OUT / "study"
-    shutil.rmtree(folder, ignore_errors=True)
-    run("-m", "hf_vanilla_transformer", "tune", "--trials", "12", *_REDUCED.split(), "--output_dir", folder)
-    run(_FORMULAS, "search", folder / "trials.json", "--output", output)
-
-
 class Picture(NamedTuple):
     """How to make a picture, and the files that draw it and choose what is drawn."""
 
@@ -137,8 +118,6 @@ PICTURES = {
         lambda output: run(_FORMULAS, "table3", _ABLATION, "--output", output),
         [_FORMULAS, _PLOTS, _ABLATION, "scripts/study/published.py"],
     ),
-    "range": Picture(take_range, ["scripts/study/range_test.py", _PLOTS]),
-    "search": Picture(take_search, [_FORMULAS, _PLOTS]),
 }
 
 
