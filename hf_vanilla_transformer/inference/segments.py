@@ -20,6 +20,9 @@ from .placeholders import KINDS, find_placeholders
 _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
 _WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d\u200b{_PUNCTUATION}]+|[^\s\u200b]")
 
+# Words that a sign joins, and numbers with theirs: "don't", "50%", "1,000.5"
+_JOINED = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)+|\d+(?:[.,:]\d+)*%|\d+(?:[.,:]\d+)+")
+
 Links = Sequence[Sequence[int]]  # for each word of a translation, the indices of the source words that it translates
 Range = tuple[int, int]  # start and end
 
@@ -104,6 +107,7 @@ class WordOrder:
     def __init__(self, source: str, translation: str, links: Links | None):
         self._source_words = words(source)
         self._words = words(translation)
+        self._joined = [match.span() for match in _JOINED.finditer(translation)]
         self.whole_source = (0, len(self._source_words))
         self.whole = (0, len(self._words))
         if links is None:
@@ -157,10 +161,16 @@ class WordOrder:
         return low + run[0], low + run[1]
 
     def move(self, mark: Mark, place: int, follows: bool) -> Mark:
-        """Return a mark at a place in the translation: behind the word before it if it follows, or before the next."""
-        if follows:
-            return replace(mark, place=self._words[place - 1][1] if place else 0)
-        return replace(mark, place=self._words[place][0])
+        """Return a mark at a place in the translation: behind the word before it if it follows, or before the next.
+
+        Only a tag may stand inside what a sign joins.
+        """
+        behind_last = self._words[place - 1][1] if place else 0
+        offset = behind_last if follows else self._words[place][0]
+        last = bisect_left(self._joined, (offset,)) - 1
+        if last >= 0 and not mark.is_tag and offset < self._joined[last][1]:
+            offset = self._joined[last][1 if follows else 0]
+        return replace(mark, place=offset)
 
     def move_all(self, marks: Sequence[Mark]) -> Iterator[Mark]:
         """Yield all marks at their places in the translation, in order."""

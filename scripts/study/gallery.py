@@ -88,8 +88,10 @@ def side_by_side(*columns: Sequence[Image.Image], height: int = 600, gap: int = 
             column = longer
         scaled.append(column.resize((column.width * height // column.height, height), Image.Resampling.LANCZOS))
 
-    result = Image.new("RGB", (sum(column.width + 2 * gap for column in scaled), height), "white")
-    left = gap
+    # wide enough to be shown no higher than a third of the page
+    width = sum(column.width + 2 * gap for column in scaled)
+    result = Image.new("RGB", (max(width, 11 * height // 4), height), "white")
+    left = gap + (result.width - width) // 2
     for column in scaled:
         result.paste(column, (left, 0))
         left += column.width + 2 * gap

@@ -109,6 +109,22 @@ def test_invisible_characters_around_white_space_join_no_sentences(between):
     assert document.join([None, None]) == f"A dog runs.{between}The cat sleeps."
 
 
+@pytest.mark.parametrize(
+    ("translation", "expected"),
+    [
+        ("50% Hunde", "50% {a} Hunde"),
+        ("1,000.5 Hunde", "1,000.5 {a} Hunde"),
+        ("l'homme dort", "l'homme {a} dort"),
+        ("Nord-Süd Hunde", "Nord-Süd {a} Hunde"),
+        ("Hund, Hunde", "Hund {a}, Hunde"),
+    ],
+)
+def test_a_placeholder_never_stands_inside_a_number_or_joined_words(translation, expected):
+    # behind the first word, by the alignment
+    document = Document("Half {a} dogs", "en")
+    assert document.join([translation], {0: [[0]] + [[1]] * 9}) == expected
+
+
 @pytest.mark.parametrize("place", range(22))
 def test_a_mark_belongs_to_one_segment_and_stays_at_its_place(place):
     text = "A dog runs. It stops! "
