@@ -56,7 +56,7 @@ def test_incorrect_use_exits_with_status_2(arguments):
         (["fly"], "there is no VERB 'fly'; choose one of train, evaluate,"),
         (["plot", "atention"], "there is no KIND 'atention'; did you mean attention?"),
         (["translate", "m", "--num_beam", "2"], "unrecognized arguments: --num_beam 2; did you mean --num_beams?"),
-        (["translate", "m", "--num-beam=2"], "unrecognized arguments: --num-beam=2; did you mean --num_beams?"),
+        (["translate", "m", "--num-beam=2"], "unrecognized arguments: --num_beam=2; did you mean --num_beams?"),
         (
             ["train", "--output_dir", "o", "--trian_file", "x"],
             "unrecognized arguments: --trian_file x; did you mean --train_file?",

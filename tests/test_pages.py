@@ -95,7 +95,7 @@ def test_the_index_of_the_guide_names_every_page():
     assert {page.name for page in GUIDE.glob("*.md")} <= {Path(link.partition("#")[0]).name for link in index}
 
 
-CACHES = {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+CACHES = {"__pycache__", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 FILES = [
     file for file in ROOT.rglob("*") if file.is_file() and not (IGNORED | CACHES) & set(file.relative_to(ROOT).parts)
 ]

@@ -72,8 +72,7 @@ def take_demo(output: Path) -> None:
         )
         browser.close()
     page.close()
-    # 64 colours take a third of the space
-    side_by_side(texts, [drawing.crop((0, 8, *drawing.size))]).quantize(64).save(output, optimize=True)
+    side_by_side(texts, [drawing.crop((0, 8, *drawing.size))]).save(output)
 
 
 def side_by_side(*columns: Sequence[Image.Image], height: int = 600, gap: int = 40) -> Image.Image:
@@ -96,6 +95,11 @@ def side_by_side(*columns: Sequence[Image.Image], height: int = 600, gap: int = 
         result.paste(column, (left, 0))
         left += column.width + 2 * gap
     return result
+
+
+def shrink(picture: Path) -> None:
+    """Write a picture again in 64 colours, which take a third of the space."""
+    Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
 
 
 class Picture(NamedTuple):
@@ -170,6 +174,7 @@ def main(names: list[str]) -> None:
             run("scripts/build_model.py", OUT)
         print(f"Making {name}.png", flush=True)
         PICTURES[name].make(GALLERY / f"{name}.png")
+        shrink(GALLERY / f"{name}.png")
         # After each, since the next may fail
         recorded = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
         recorded[name] = made_of(name)

@@ -48,6 +48,7 @@ def test_the_verbs_below_are_those_with_an_output_folder():
 def test_an_output_folder_that_is_a_file_is_named_and_left_as_it_is(verb, output, saved, monkeypatch, capsys):
     monkeypatch.chdir(saved.folder)
     (saved.folder / "taken").write_text("mine")
+    (saved.folder / "page.html").write_text("<p>a dog</p>")
     shutil.copytree("model", "run/checkpoint-1")
     assert main(words(verb, output)) == 1
     assert "taken is a file, not a folder; choose another output folder." in capsys.readouterr().err.splitlines()[-1]

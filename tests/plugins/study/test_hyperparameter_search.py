@@ -176,7 +176,7 @@ def test_a_sentence_longer_than_a_batch_is_named(tune, flags, tmp_path, capsys):
     flags[flags.index("256")] = "16"
     flags = [word for word in flags if word not in ("--vocab_size", "290")]
     assert tune(flags, tmp_path / "study", "--max_steps", "4", "--trials", "1") == 1
-    assert "tokens, which exceeds max_tokens (16)" in capsys.readouterr().err.splitlines()[-1]
+    assert "tokens, more than 16; raise --max_tokens" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_without_optuna_the_error_names_the_extra(monkeypatch):
