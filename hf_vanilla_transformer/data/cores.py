@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path, PurePosixPath
 
-# Chosen by `python scripts/benchmarks/busy.py`: as fast as the default alone, and never much slower beside others
-SPINS = 1000
+# Chosen by `python scripts/benchmarks/busy.py`: fewer cost time on a quiet machine, more cost time on a busy one
+SPINS = 10_000
 
 
 def available_cores() -> int:

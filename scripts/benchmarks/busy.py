@@ -24,7 +24,7 @@ from pathlib import Path
 
 from hf_vanilla_transformer.data.cores import share_cores
 
-SETTINGS = ("default", "package", "0", "100", "1000", "10000", "100000")
+SETTINGS = ("default", "package", "0", "1000", "10000", "100000")
 NEIGHBOURS = {"alone": 0, "beside one busy process": 1, "beside two": 2}
 HALF_CORE = "half a core"
 SOURCE_LENGTH, TARGET_LENGTH = 20, 25

@@ -50,9 +50,8 @@ def test_outdated_pictures_are_named_with_what_has_changed(gallery, tmp_path, mo
     monkeypatch.setattr(gallery, "RECORD", tmp_path / "made_of.json")
     assert gallery.outdated() == {name: picture.made_of for name, picture in gallery.PICTURES.items()}
     monkeypatch.setattr(gallery, "GALLERY", tmp_path)
-    monkeypatch.setattr(
-        gallery, "PICTURES", {"noam": gallery.Picture(lambda output: output.touch(), ["scripts/study/plot.py"])}
-    )
+    picture = gallery.Picture(Image.new("RGB", (9, 9)).save, ["scripts/study/plot.py"])
+    monkeypatch.setattr(gallery, "PICTURES", {"noam": picture})
     gallery.main([])
     assert gallery.outdated() == {}
     # deleted by hand
