@@ -137,7 +137,7 @@ def digest(file: Path) -> str:
 
 def _without_words(code: str) -> str:
     """Return the lines of Python code without docstrings, comments on lines of their own, and blank lines."""
-    words = set()
+    words: set[int] = set()
     for node in ast.walk(ast.parse(code)):
         body = getattr(node, "body", None)
         if (
