@@ -570,7 +570,7 @@ def translate(
         dtype: number format of a copy of the model that translates, one of `hardware.DTYPES`; by default the model
             itself translates. For models and ensembles in torch.
 
-    The other arguments are those of `Translator.translate`.
+    The other arguments are those of `Translator.translate`, among them `glossary` and `placeholders`.
 
     Raises:
         TypeError: if `sentences` is neither a string nor an iterable of strings.
