@@ -38,3 +38,5 @@ output = model.generate(**tokenizer("The young woman sees the old house.", retur
 print(type(model).__name__)
 print(tokenizer.decode(output[0], skip_special_tokens=True))
 PYTHON
+
+echo "== To use it yourself: source .venv/bin/activate, then vanilla-transformer translate $out"

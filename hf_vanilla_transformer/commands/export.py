@@ -15,7 +15,7 @@ class ExportArguments(ModelFlags):
     Args:
         output_dir: folder for the exported model; must be new or empty
         format: runtime to export to
-        quantization: CTranslate2 only: int8, float16, ... (default: float32)
+        quantization: number format of the weights, if the format has several: int8, float16, ... (default: float32)
     """
 
     output_dir: str = option(metavar="OUT", positional=True)

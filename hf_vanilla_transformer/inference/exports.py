@@ -1,4 +1,4 @@
-"""The formats of exports, which plugins provide: recognise, write, load and identify them by name."""
+"""Exports: recognise, write, load and identify them, in the formats (`runtime.Format`) that plugins provide."""
 
 import tempfile
 from copy import deepcopy
@@ -103,7 +103,7 @@ def load_export(folder: str, format_name: str) -> "ExportedModel":
     Raises:
         ImportError: if the runtime is not installed.
         OSError: if the export or the model cannot be loaded.
-        ValueError: if the export has the other format, or the format does not support the model.
+        ValueError: if the export has another format, or the format does not support the model.
     """
     from ..loading import loading_errors  # slow to import
 

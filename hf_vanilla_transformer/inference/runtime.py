@@ -61,7 +61,9 @@ class Format:
         usage: how other programs use an export, for its README.
         check: raises an `ImportError` if the packages that write an export are not installed.
         recognises: returns whether a folder is such an export.
-        write: writes the graphs or weights of a model into a folder, and what of its configuration they do not tell.
+        write: takes a model, its tokenizer, a folder and a quantisation, which is one of `quantizations` or None;
+            writes the graphs or weights into the folder, and what of the configuration they do not tell.
+            `exports.export_model` adds the tokenizer and a README.
         load: loads an export.
         quantizations: number formats of the weights, the default last; none if there is no choice.
         uses_gpus: whether its runtime runs on a GPU if there is one.

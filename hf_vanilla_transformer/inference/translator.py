@@ -137,7 +137,7 @@ class Translator:
             backend: "torch", or one of `exports.format_names`, to which a saved model is exported first.
             dtype: number format of the weights in torch, one of `hardware.DTYPES` (default: "float32"); "auto" is the
                 faster one here.
-            batch_size, num_beams: for which "auto" measures, as in `hardware.choose_dtype`.
+            batch_size, num_beams: of the search for which "auto" measures, as in `hardware.choose_dtype`.
 
         Raises:
             ImportError: if the runtime of an export is not installed.
@@ -273,7 +273,7 @@ class Translator:
         return (settings.get("generation_config") or self.model.generation_config).num_beams or 1
 
     def _can_search_in_parallel(self, settings: dict[str, object]) -> bool:
-        """Return whether two threads should search, which may share nothing but the weights."""
+        """Return whether several batches should be searched at once, in threads that share nothing but the weights."""
         return (
             is_faster_in_parallel(self.model)
             # no random numbers, and no objects with a state, such as logits processors
@@ -570,7 +570,7 @@ def translate(
         dtype: number format of a copy of the model that translates, one of `hardware.DTYPES`; by default the model
             itself translates. For models and ensembles in torch.
 
-    The other arguments are those of `Translator.translate`.
+    The other arguments are those of `Translator.translate`, among them `glossary` and `placeholders`.
 
     Raises:
         TypeError: if `sentences` is neither a string nor an iterable of strings.

@@ -4,6 +4,9 @@ Both are implemented as methods that transformers' `generate()` calls, so sampli
 modes run transformers' code. So do greedy and beam search with nearly any additional option (logits processors other
 than those of `OutputRules`, returned scores or attentions, a forced prefix and so on). Plain greedy and beam search
 run a faster loop over `IncrementalDecoder` with the same results.
+
+From `generate()` to a result: it sets the limits, transformers' `generate()` prepares the inputs and calls
+`_beam_search` or `_sample`, which are overridden here, and `_run_search` chooses the fast loop or transformers' own.
 """
 
 import copy

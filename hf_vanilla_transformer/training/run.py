@@ -191,6 +191,7 @@ class _Run:
                 raise UserError(f"{names} has no validation split, which early stopping needs.")
             self.args.eval_strategy = IntervalStrategy.NO
         self.settings |= text.contents
+        # again, now that the digests of the text are known
         check_same_run(recorded, self.settings, self.folder)
         return text
 
@@ -209,6 +210,7 @@ class _Run:
         args = self.args
         model = self._build_model(text.tokenizer)
         rows = {"train_dataset": text.train, "eval_dataset": text.validation}
+        # asked before the trainer exists, which measures and replaces AUTO in `args`
         chooses = args.bf16 == AUTO
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
         trainer.add_callback(ShortWarmupNotice())

@@ -57,11 +57,11 @@ NOT_RUN = {
     "vanilla-transformer push": "needs the Hub; tests/sharing/test_hub.py pushes to a server of its own",
     "vanilla-transformer export my-model my-model-onnx": "takes 12 s; tests/plugins/onnx/test_onnx.py",
     "vanilla-transformer translate my-model-onnx": "needs that export; tests/plugins/onnx/test_onnx.py",
-    "vanilla-transformer serve": "runs until SIGTERM; tests/system/test_guide_of_serving.py",
+    "vanilla-transformer serve": "runs until SIGTERM; tests/plugins/serving and tests/system open it",
     "vanilla-transformer export my-model my-model-half": "needs the page's plugin; tests/system/test_wheel.py",
     "vanilla-transformer translate my-model-half": "needs the page's plugin; tests/system/test_wheel.py",
     "vanilla-transformer size": "needs the page's plugin; tests/system/test_wheel.py",
-    "curl": "needs the server; tests/system/test_guide_of_serving.py",
+    "curl": "needs the server; tests/plugins/serving/system/test_guide_of_serving.py",
 }
 # A program that starts several processes, and its first words: here the same flags are given to one process
 LAUNCHERS = {"accelerate": 5, "torchrun": 4}
