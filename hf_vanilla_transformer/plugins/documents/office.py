@@ -161,7 +161,8 @@ class _Paragraph:
                 format = format or (parent if run is None else _format_of(run))
                 # Word has an element for this character of a word
                 self._add_text(child.text or "" if name == "t" else "-", format, parent)
-            elif name == "ruby" or (name and len(child) and run is None and name not in _NOT_TRANSLATED):
+            # a line break of PowerPoint has properties
+            elif name == "ruby" or (name and len(child) and run is None and name not in (*_NOT_TRANSLATED, *_BREAKS)):
                 self._read_around(child, name, run)
             elif name not in _DROPPED:
                 self._add("break" if name in _BREAKS else "other", child, run)
