@@ -273,7 +273,8 @@ class _Paragraph:
     def _write_text(self, text: str, run: "_Element") -> None:
         """Write a text in the format of a run; space in that of the text before it."""
         name = f"{self._space}t"
-        last = self._written[-1] if len(self._written) else None
+        # `len` would count all children each time
+        last = next(self._written.iterchildren(reversed=True), None)
         if last is not None and last.tag == name and (run is self._source or text.isspace()):
             last.text += text
         elif text:

@@ -14,7 +14,7 @@ import sentencex
 
 from hf_vanilla_transformer.data.foreign_files import ExchangeError
 from hf_vanilla_transformer.inference.segments import Document
-from hf_vanilla_transformer.plugins.documents import document_files
+from hf_vanilla_transformer.plugins.documents import document_files, office
 from hf_vanilla_transformer.plugins.documents.document_files import texts_of, with_texts
 from hf_vanilla_transformer.plugins.documents.html import HtmlDocument, _Tokenizer
 
@@ -85,6 +85,19 @@ def test_twice_as_much_in_a_paragraph_is_twice_the_work(name, ending):
     rewrite(files[0], f"a{ending}")
     once, twice = (count_instructions(lambda file=file: rewrite(file, f"a{ending}")) for file in files)
     assert twice < 2.2 * once
+
+
+def test_the_children_of_a_paragraph_are_not_counted_for_each_text(monkeypatch):
+    counted = []
+
+    def count_children(items):
+        counted.append(len(items) if hasattr(items, "iterchildren") else 0)
+        return len(items)
+
+    monkeypatch.setattr(office, "len", count_children, raising=False)
+    moved = f"{RUN}<x:moveFrom>{RUN}</x:moveFrom>"
+    rewrite(office_file(".docx", moved * 300), "a.docx")
+    assert 0 < max(counted) <= 2
 
 
 @pytest.mark.parametrize("properties", ["<x:rPr>{}</x:rPr>", "<x:rPr {}/>"])
