@@ -46,6 +46,9 @@ _DECLARATION_BYTES = 4096
 # what browsers take these encodings for
 _BROWSERS = {"ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "gb2312": "gb18030", "gbk": "gb18030"}
 _BROWSERS |= {"shift_jis": "cp932", "euc_kr": "cp949"}
+# names that Python does not know
+_BROWSERS |= {"x-sjis": "cp932", "x-gbk": "gb18030", "x-euc-jp": "euc_jp", "windows-874": "cp874"}
+_BROWSERS |= {"iso-8859-8-i": "iso8859-8", "x-mac-roman": "mac_roman", "x-mac-cyrillic": "mac_cyrillic"}
 _Translate = Callable[[str], str]
 
 
@@ -118,16 +121,20 @@ def _check_size(size: int, largest: int) -> None:
 
 
 def _decode(content: bytes, is_page: bool) -> str:
-    """Return a text in UTF-8, in UTF-16 with its mark, or in the encoding of a page, which declares UTF-8 now.
+    """Return a text in UTF-8, in UTF-16, or in the encoding of a page, which declares UTF-8 now.
 
     Raises:
         UnicodeDecodeError: if it is in none of them.
     """
+    if b"\0" in content[:2]:
+        # without the mark, the zeros would look like UTF-8
+        content = (codecs.BOM_UTF16_BE if content.startswith(b"\0") else codecs.BOM_UTF16_LE) + content
     declaration = _ENCODING.search(content[:_DECLARATION_BYTES].decode("latin-1")) if is_page else None
     declared = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     if declaration and declared == "utf-8":
+        named = declaration[2].lower()
         with suppress(LookupError):
-            declared = codecs.lookup(declaration[2]).name
+            declared = codecs.lookup(_BROWSERS.get(named, named)).name
     declared = _BROWSERS.get(declared, declared)
     try:
         # one with escape sequences, such as ISO-2022-JP, looks like UTF-8

@@ -278,6 +278,7 @@ class _Token:
         name: of the element, if it is a tag; the text without entities, if it is a text.
         attributes: of a start tag.
         source: as it was written.
+        ends_itself: whether it is a start tag like `<a/>`; in `<a href=x/>`, the slash is part of the value.
     """
 
     start: int
@@ -285,11 +286,12 @@ class _Token:
     name: str = ""
     attributes: Sequence[tuple[str, str | None]] = ()
     source: str = ""
+    ends_itself: bool = False
 
     @property
     def opens(self) -> str:
         """Return the name of the element that this starts, or "" if it has no content."""
-        return "" if self.kind != "start" or _VOID.fullmatch(self.name) or self.source.endswith("/>") else self.name
+        return "" if self.kind != "start" or _VOID.fullmatch(self.name) or self.ends_itself else self.name
 
     @property
     def is_kept(self) -> bool:
@@ -334,6 +336,8 @@ class _Tokenizer(HTMLParser):
         unfinished = _TAG_START.search(text, text.rfind(">") + 1)
         end = unfinished.start() if unfinished else len(text)
         self._source = text
+        # Whether the end of a CDATA section may follow
+        self._ends_sections = True
         self._last_comment_end = max((match.start() for match in _COMMENT_END.finditer(text)), default=-1)
         self.feed(_LONG_NUMBER.sub("+", text[:end]))
         self.close()
@@ -375,7 +379,9 @@ class _Tokenizer(HTMLParser):
         # WebVTT writes classes behind the name: <c.yellow>, <i.loud>
         self._add("start", tag.partition(".")[0], attrs)
 
-    handle_startendtag = handle_starttag
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.tokens[-1].ends_itself = True
 
     def handle_endtag(self, tag: str) -> None:
         self._add("end", tag.partition(".")[0])
@@ -393,5 +399,12 @@ class _Tokenizer(HTMLParser):
         return super().parse_comment(i, report) if i < self._last_comment_end else -1
 
     def parse_marked_section(self, i: int, report: int = 1) -> int:
+        if self._ends_sections and self.rawdata.startswith("<![CDATA[", i):
+            # As XHTML defines it: a book whose section ends elsewhere could not be opened
+            end = self.rawdata.find("]]>", i)
+            self._ends_sections = end >= 0
+            if end >= 0:
+                self.unknown_decl(self.rawdata[i + 3 : end])
+                return end + 3
         # As HTML defines it; the parser would raise an AssertionError for some
         return self.parse_bogus_comment(i)

@@ -161,7 +161,8 @@ class _Paragraph:
                 format = format or (parent if run is None else _format_of(run))
                 # Word has an element for this character of a word
                 self._add_text(child.text or "" if name == "t" else "-", format, parent)
-            elif name == "ruby" or (name and len(child) and run is None and name not in _NOT_TRANSLATED):
+            # a line break of PowerPoint has properties
+            elif name == "ruby" or (name and len(child) and run is None and name not in (*_NOT_TRANSLATED, *_BREAKS)):
                 self._read_around(child, name, run)
             elif name not in _DROPPED:
                 self._add("break" if name in _BREAKS else "other", child, run)
@@ -272,7 +273,8 @@ class _Paragraph:
     def _write_text(self, text: str, run: "_Element") -> None:
         """Write a text in the format of a run; space in that of the text before it."""
         name = f"{self._space}t"
-        last = self._written[-1] if len(self._written) else None
+        # `len` would count all children each time
+        last = next(self._written.iterchildren(reversed=True), None)
         if last is not None and last.tag == name and (run is self._source or text.isspace()):
             last.text += text
         elif text:

@@ -16,7 +16,7 @@ _LANGUAGE = re.compile(r"(?<=^Language: )\S+", re.MULTILINE)  # of WebVTT
 # No two parts of these match the same, so that their time is linear
 _TAG = re.compile(r"(</?[A-Za-z][^<>]*>)")
 _START = r"(?:<[^<>\n]*>|\{[^{}\n]*\}|[ \t])*(?:[-\u2010-\u2015]|>>|&gt;&gt;)"  # of the words of another speaker
-_SPEAKER = re.compile(rf"(\n|\\N)(?={_START})")
+_SPEAKER = re.compile(rf"(\n|\\N)(?={_START}|<v[ \t.])")  # WebVTT names them
 _GLUED_START = re.compile(rf"{_START}(?=[^\W\d])")
 # Characters between which a line may end, except before and behind these punctuation marks
 _OPENING = "\u3008\u300a\u300c\u300e\u3010\u3014\uff08\uff3b\uff5b"

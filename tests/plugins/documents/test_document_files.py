@@ -190,6 +190,12 @@ def test_the_pages_of_a_book_are_those_of_its_manifest():
         ),
         ("<meta charset=koi8-r>\u043c\u0438\u0440".encode("koi8-r"), "<meta charset=utf-8>\u043c\u0438\u0440"),
         ("<meta charset=iso-2022-jp>\u65e5".encode("iso-2022-jp"), "<meta charset=utf-8>\u65e5"),
+        # names of the web
+        ("<meta charset=X-SJIS>\u65e5\u2460".encode("cp932"), "<meta charset=utf-8>\u65e5\u2460"),
+        ("<meta charset=windows-874>\u0e44".encode("cp874"), "<meta charset=utf-8>\u0e44"),
+        ("<meta charset=iso-8859-8-i>\u05e9".encode("iso8859-8"), "<meta charset=utf-8>\u05e9"),
+        ("<meta charset=utf-16>\u65e5".encode("utf-16-le"), "<meta charset=utf-8>\u65e5"),
+        ("<?xml version='1.0' encoding='utf-16'?>a".encode("utf-16-be"), "<?xml version='1.0' encoding='utf-8'?>a"),
         ("<meta charset=utf-16>\u65e5".encode("utf-16"), "<meta charset=utf-8>\u65e5"),
         # a page that is UTF-8 all the same
         ("<meta charset=windows-1252>\u65e5".encode(), "<meta charset=utf-8>\u65e5"),
@@ -207,10 +213,11 @@ def test_pages_become_utf_8_and_say_so(page, text):
         assert "\xe4" in lxml_html.document_fromstring(output).text_content()
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("ending", [".txt", ".srt", ".vtt"])
-def test_text_with_a_byte_order_mark_of_utf_16_becomes_utf_8(ending):
+def test_text_in_utf_16_becomes_utf_8_with_or_without_a_byte_order_mark(ending, encoding):
     text = "1\n00:00 --> 00:01\n\u65e5\n"
-    assert rewritten(text.encode("utf-16"), f"a{ending}") == text.encode()
+    assert rewritten(text.encode(encoding), f"a{ending}") == text.encode()
 
 
 XML_BOMB = """<!DOCTYPE d [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;">]><d>&b;</d>"""

@@ -159,6 +159,12 @@ NINES = "9" * 5000
             "<!-- a dog --><!doctype html><?x a?><![CDATA[a dog]]>",
             "<!-- a dog --><!doctype html><?x a?><![CDATA[a dog]]>",
         ),
+        # to XHTML, a section ends at "]]>" only
+        ("<p><![CDATA[a <b>dog</b>]]> a</p><![CDATA[b>c", "<p><![CDATA[a <b>dog</b>]]> A</p><![CDATA[b>C"),
+        # the slash is part of the value
+        ("<p translate=no id=a/>dog</p><p>a</p>", "<p translate=no id=a/>dog</p><p>A</p>"),
+        ("<script src=//a/>if (a<b) '<p>dog'</script>", "<script src=//a/>if (a<b) '<p>dog'</script>"),
+        ('<script src="a"/>a<title/>b', '<script src="a"/>A<title/>B'),
         ("<script>if (a<b) x()</script><style>p {}</style>", "<script>if (a<b) x()</script><style>p {}</style>"),
         ("<pre>a <b>dog</b></pre><textarea>a</textarea>", "<pre>a <b>dog</b></pre><textarea>a</textarea>"),
         ("a <code>b <code>c</code> d</code> e", "A <code>b <code>c</code> d</code> E"),
@@ -312,6 +318,12 @@ def test_a_tag_lands_on_the_words_that_come_from_its_words():
     text = "the <b>dog</b> has <i>a <u>red</u> ball</i> seen"
     translation = "HUND DER GESEHEN HAT EIN ROT BALL", [1, 0, 6, 2, 3, 4, 5]
     assert translated(text, translation) == "<b>HUND</b> DER GESEHEN HAT <i>EIN <u>ROT</u> BALL</i>"
+
+
+def test_an_address_that_ends_in_a_slash_does_not_close_its_link():
+    words = ("PAGE THIS SEE NOW", [2, 1, 0, 3])
+    for start in ("<a href=http://x/>", "<a href='http://x/'>"):
+        assert translated(f"See {start}this page</a> now", words) == f"{start}PAGE THIS</a> SEE NOW"
 
 
 def test_a_stray_link_does_not_widen_an_element():

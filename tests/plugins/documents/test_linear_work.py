@@ -14,9 +14,9 @@ import sentencex
 
 from hf_vanilla_transformer.data.foreign_files import ExchangeError
 from hf_vanilla_transformer.inference.segments import Document
-from hf_vanilla_transformer.plugins.documents import document_files
+from hf_vanilla_transformer.plugins.documents import document_files, office
 from hf_vanilla_transformer.plugins.documents.document_files import texts_of, with_texts
-from hf_vanilla_transformer.plugins.documents.html import HtmlDocument
+from hf_vanilla_transformer.plugins.documents.html import HtmlDocument, _Tokenizer
 
 RUN = "<x:r><x:t>w</x:t></x:r>"
 FORMATTED = '<x:r><x:rPr><x:sz x:val="{}"/></x:rPr><x:t>w</x:t></x:r>'
@@ -87,6 +87,19 @@ def test_twice_as_much_in_a_paragraph_is_twice_the_work(name, ending):
     assert twice < 2.2 * once
 
 
+def test_the_children_of_a_paragraph_are_not_counted_for_each_text(monkeypatch):
+    counted = []
+
+    def count_children(items):
+        counted.append(len(items) if hasattr(items, "iterchildren") else 0)
+        return len(items)
+
+    monkeypatch.setattr(office, "len", count_children, raising=False)
+    moved = f"{RUN}<x:moveFrom>{RUN}</x:moveFrom>"
+    rewrite(office_file(".docx", moved * 300), "a.docx")
+    assert 0 < max(counted) <= 2
+
+
 @pytest.mark.parametrize("properties", ["<x:rPr>{}</x:rPr>", "<x:rPr {}/>"])
 def test_the_format_of_a_run_is_read_once_however_many_texts_it_has(properties):
     items = (" ".join(f'a{i}="1"' for i in range(n)) if properties[-2] == "/" else "<x:b/>" * n for n in (100, 200))
@@ -117,6 +130,20 @@ def test_an_unclosed_comment_is_looked_for_once(monkeypatch):
     document = HtmlDocument(f"<p>A dog.</p><!-- b -->{page}", "en")
     assert document.sentences == ["A dog."]
     assert len(calls) < 10
+
+
+def test_the_end_of_a_section_that_has_none_is_looked_for_once():
+    class Text(str):
+        searches = 0
+
+        def find(self, *args):
+            Text.searches += args[0] == "]]>"
+            return super().find(*args)
+
+    tokenizer = _Tokenizer("")
+    tokenizer.rawdata = Text("<![CDATA[ a>" * 500)
+    assert [tokenizer.parse_marked_section(12 * i) for i in range(500)] == [12 * (i + 1) for i in range(500)]
+    assert Text.searches == 1
 
 
 @pytest.mark.parametrize("text", ["`" * 20_000 + "\u2039" * 20_000, '"\u300a' * 20_000, "a" * 40_000])

@@ -249,6 +249,18 @@ def test_paragraphs_of_drawings(name, part, space):
     ]
 
 
+@pytest.mark.parametrize("properties", ["", '<a:rPr lang="en-US"/>'])
+def test_a_line_break_in_powerpoint_ends_a_sentence(properties):
+    xml = f"""<x xmlns:a="{DRAWING}"><a:p><a:r><a:t>the red car</a:t></a:r><a:br>{properties}</a:br>
+        <a:r><a:t>is old</a:t></a:r></a:p></x>"""
+    part = "ppt/slides/slide1.xml"
+    sentences: list[str] = []
+    with zipfile.ZipFile(io.BytesIO(translated(office_file("a.pptx", part, xml), "a.pptx", sentences))) as archive:
+        paragraph = etree.fromstring(archive.read(part))[0]
+    assert sentences == ["the red car", "is old"]
+    assert [child.findtext("{*}t") for child in paragraph] == ["LA VOITURE ROUGE", None, "IS OLD"]
+
+
 def test_strict_files_of_word_are_translated_and_name_the_language():
     xml = run("a dog", '<w:lang w:val="en-US" w:eastAsia="zh-CN"/>')
     assert paragraph_of(xml, space=STRICT_WORD) == ["A DOG"]

@@ -49,6 +49,13 @@ def test_subtitles_of_subrip(cue, texts, expected):
     assert [(event.start, event.end) for event in before] == [(event.start, event.end) for event in after]
 
 
+def test_each_voice_of_web_subtitles_keeps_its_line():
+    cue = "<v Ann>one\ntwo\n<v.loud Tom>three</v>\n<video>four"
+    cut, output = spoken(f"WEBVTT\n\n00:01 --> 00:02\n{cue}\n", ".vtt")
+    assert cut == ["<v Ann>one two", "<v.loud Tom>three</v> <video>four"]
+    assert output.endswith("\n<v Ann>ONE TWO\n<v.loud Tom>THREE</v> <video>FOUR\n")
+
+
 def test_web_subtitles_end_at_a_blank_line():
     start = "WEBVTT\nLanguage: en-US\n\n"
     subtitles = start + "00:01 --> 00:02\n \none\n&gt;&gt; two\n\nNOTE a note\n\nid\n00:03 --> 00:04\n-three\n"
