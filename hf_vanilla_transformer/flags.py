@@ -198,6 +198,7 @@ class FlagParser(argparse.ArgumentParser):
         self.flags: dict[str, Field[Any]] = {}
         self._takes_recipe = takes_recipe
         self._hidden = hidden
+        self._unknown: list[str] = []  # words that are no flags
         titled: dict[str, argparse._ArgumentGroup] = {}
         for kind in types:
             hints = get_type_hints(kind)
@@ -212,14 +213,25 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report wrong flags in one line, with exit status 2, instead of a page of usage."""
+        if self._unknown:
+            suggestion = _suggestion(self._unknown[0], (*self.flags, "help"), "--")
+            message = f"unrecognized arguments: {' '.join(self._unknown)}{suggestion}"
         self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
 
     def given(self, words: Sequence[str]) -> Settings:
         """Return the values of the flags that the words name; those of all others are the defaults of their fields."""
-        values, unknown = self.parse_known_args([re.sub(r"^--[\w-]+", _with_underscores, word) for word in words])
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown[0], self.flags, '--')}")
+        words = [re.sub(r"^--[\w-]+", _with_underscores, word) for word in words]
+        # before argparse says that a required flag is missing, whose name is only misspelt
+        self._unknown = [word for word in words if self._is_unknown(word)]
+        values, self._unknown = self.parse_known_args(words)
+        if self._unknown:
+            self.error("unrecognized arguments")
         return vars(values)
+
+    def _is_unknown(self, word: str) -> bool:
+        """Return whether a word has the form of a flag's name, but is none."""
+        name = re.match(r"--\w[^\s=]*(?==|$)", word)
+        return name is not None and name[0] not in self._option_string_actions
 
     def instances(self, values: Mapping[str, Any]) -> list[Any]:
         """Return an instance of each dataclass, with the defaults of its fields where there is no value.
@@ -353,7 +365,7 @@ def choose(
     choices = parser.add_subparsers(dest="name", required=True, metavar=metavar)
     for name, help in names.items():
         choices.add_parser(name, help=help, add_help=False)
-    if words and not words[0].startswith("-") and words[0] not in names:
+    if words and words[0] not in (*names, "-h", "--help", *(["--version"] if version else [])):
         reason = _suggestion(words[0], names) or f"; choose one of {', '.join(names)}"
         parser.exit(2, f"{prog}: there is no {metavar} {words[0]!r}{reason} (--help explains them)\n")
     return parser.parse_args(words[:1]).name

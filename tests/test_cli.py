@@ -62,6 +62,13 @@ def test_incorrect_use_exits_with_status_2(arguments):
             "unrecognized arguments: --trian_file x; did you mean --train_file?",
         ),
         (["translate", "m", "--frobnicate"], "unrecognized arguments: --frobnicate (--help"),
+        # a required flag, which is then missing as well
+        (["average", "--outputdir", "o", "m"], "unrecognized arguments: --outputdir; did you mean --output_dir?"),
+        (["average", "m", "--output-dri=o"], "unrecognized arguments: --output_dri=o; did you mean --output_dir?"),
+        (["translate", "m", "--helpp"], "unrecognized arguments: --helpp; did you mean --help?"),
+        # before the verb
+        (["--helpp"], "there is no VERB '--helpp'; choose one of train, evaluate,"),
+        (["--output_dir", "o"], "there is no VERB '--output_dir'; choose one of train, evaluate,"),
     ],
 )
 def test_misspelt_verbs_and_flags_are_told_the_right_one(words, message, capsys):

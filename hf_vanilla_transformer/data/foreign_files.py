@@ -1,5 +1,6 @@
 """Files of other programs: the formats that `import` reads, by their endings, and how their encoding is detected."""
 
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -59,7 +60,7 @@ def reason(error: Exception) -> str:
 
 
 def decode(content: bytes, encoding: str | None, languages: Sequence[str], declared: str = "") -> tuple[str, str]:
-    """Return text and its encoding: the given one, that of its byte order mark, UTF-8, or the most likely one.
+    """Return text and its encoding: the given one, one of Unicode, or the most likely one.
 
     Damaged characters are U+FFFD, if the encoding is certain in spite of them.
 
@@ -67,9 +68,10 @@ def decode(content: bytes, encoding: str | None, languages: Sequence[str], decla
         languages: those of the text; without any, it may be in every one.
         declared: the encoding that the file itself names, which may be none or wrong.
     """
-    for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
-        if content.startswith(mark):
-            encoding = encoding or name
+    # by a byte order mark or, without one, by the zeros among the first bytes
+    unicode = json.detect_encoding(content)
+    if unicode != "utf-8":
+        encoding = encoding or unicode
     try:
         return content.decode(encoding or "utf-8"), encoding or "utf-8"
     except LookupError:

@@ -82,14 +82,16 @@ class Import:
                     seen.add(pair)
                     yield pair
             except DataError as error:
+                # nothing is left if it is the only one
+                if len(paths_of) == 1:
+                    raise
                 problems.append(error)
                 self.dropped["unreadable file"] += 1
                 self.notes.append(f"{error} {count:,} pairs of it were read.")
                 continue
             if not count:
                 self.notes.append(f"{file}: no pairs in {languages}")
-        # nothing is left if there was only one
-        if problems and (not seen or len(paths_of) == 1):
+        if problems and not seen:
             raise problems[0]
         if not seen:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())

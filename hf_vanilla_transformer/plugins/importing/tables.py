@@ -15,7 +15,7 @@ from typing import Any
 
 from ...data.foreign_files import SEPARATORS, ExchangeError, reason
 from ...files import import_extra
-from .translation_files import Line, matches
+from .translation_files import Line, base_language, matches
 
 _HEADER_ROWS = 10  # among which the header of a table is looked for, below titles and notes
 _MAX_CELL_BYTES = 1 << 29
@@ -44,7 +44,7 @@ class Side:
         """
         if self.column is None:
             places = [i for i, name in enumerate(names) if name.lower() == self.language.lower()]
-            places = places or [i for i, name in enumerate(names) if matches(name, self.language)]
+            places = places or [i for i, name in enumerate(names) if matches(_without_note(name), self.language)]
         else:
             places = [i for i, name in enumerate(names) if name == self.column]
             if not places and self.column.isdecimal() and 1 <= int(self.column) <= len(names):
@@ -99,11 +99,29 @@ def table_pairs(text: str, sides: Sequence[Side]) -> Iterator[Line]:
         _find_header(first_rows, sides)
     except ExchangeError:
         # a row of words could name other columns
-        if most[1] != 2 or not any(" " in cell.strip() for cell in first_rows[0]):
+        is_text = any(" " in cell.strip() for cell in first_rows[0])
+        if most[1] != 2 or not is_text or _names_languages(first_rows[0], sides):
             raise
         sides = [replace(side, column=str(number)) for number, side in enumerate(sides, start=1)]
         yield ["note", "no row names columns; the first one is taken for the source, the second for the target"]
     yield from _row_pairs(itertools.chain(first_rows, rows), sides)
+
+
+def _without_note(name: str) -> str:
+    """Return the name of a column without what stands in brackets behind it, as in `en (US)`."""
+    return name.partition("(")[0].strip()
+
+
+def _names_languages(row: Sequence[str], sides: Sequence[Side]) -> bool:
+    """Return whether cells of a row name both languages, in English or in one of them, as in "German text"."""
+    babel = import_extra("babel", "import")
+    codes = [base_language(side.language) for side in sides]
+    tables = [babel.Locale(code).languages for code in ("en", *codes) if babel.localedata.exists(code)]
+    places: list[set[int]] = []
+    for code in codes:
+        names = [table[code].lower() for table in tables if code in table]
+        places.append({place for place, cell in enumerate(row) if any(name in cell.lower() for name in names)})
+    return all(places) and len(set.union(*places)) > 1
 
 
 def _cut(text: str, dialect: dict[str, Any]) -> Iterator[list[str]]:

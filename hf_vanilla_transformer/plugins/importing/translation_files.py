@@ -50,6 +50,11 @@ def _standard(tag: str) -> str:
     return "-".join([short_name(base) if len(base) == 3 else base, *rest])
 
 
+def base_language(tag: str) -> str:
+    """Return the code of a language without its region and script."""
+    return _standard(tag).partition("-")[0]
+
+
 def check_xml(content: bytes) -> None:
     """Check that XML is well formed and declares no entities, which could expand to any size, before it is parsed.
 
@@ -156,7 +161,9 @@ def memory_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
 
 def xliff_pairs(content: bytes, languages: tuple[str, str]) -> Iterator[Line]:
     """Yield the pairs of an XLIFF file, version 1.2 or 2."""
-    version = 2 if b"urn:oasis:names:tc:xliff:document:2" in content[:4096] else 1
+    etree = import_extra("lxml.etree", "import")
+    _, root = next(etree.iterparse(io.BytesIO(content), events=("start",)))
+    version = 2 if root.get("version", "").startswith("2") else 1
     if version == 2:
         store = import_extra("translate.storage.xliff2", "import").Xliff2File(io.BytesIO(content))
     else:
@@ -220,8 +227,8 @@ def catalogue_pairs(content: bytes, encoding: str | None, languages: tuple[str, 
     store = import_extra("translate.storage.pypo", "import").pofile(io.BytesIO(in_utf8))
     tag = store.gettargetlanguage()
     # only the base language counts, since catalogues name variants in many ways: zh_CN, zh-Hans, sr@latin
-    base = _standard(tag).partition("-")[0] if tag else None
-    wanted = [_standard(language).partition("-")[0] for language in languages]
+    base = base_language(tag) if tag else None
+    wanted = [base_language(language) for language in languages]
     if base and base not in wanted:
         raise ExchangeError(f"a catalogue in {tag}, not in {languages[0]} or {languages[1]}")
     into_source = base == wanted[0] != wanted[1]

@@ -51,6 +51,8 @@ class ServeArguments(GlossaryFlags, DtypeFlags, BatchFlags, SearchFlags, Placeho
 
     def __post_init__(self):
         super().__post_init__()
+        path = self.root_path.strip("/")
+        self.root_path = f"/{path}" if path else ""
         for name in self.allowed_hosts:
             if not re.fullmatch(r"[\w.-]+", name):
                 raise UserError(

@@ -572,6 +572,53 @@ def test_a_table_of_two_columns_of_sentences_needs_no_header(tmp_path):
     assert read(tmp_path / "a.csv")[0] == [Pair("the dog", "der Hund")]
 
 
+@pytest.mark.parametrize("header", ["German text;English text", "Deutscher Satz;Englischer Satz"])
+def test_a_row_that_names_the_languages_is_no_pair_and_the_order_of_columns_is_asked_for(header, tmp_path):
+    (tmp_path / "a.csv").write_text(f"{header}\nder Hund;the dog\n", "utf-8")
+    with pytest.raises(DataError, match=r"no column en among .*; give --columns"):
+        read(tmp_path / "a.csv")
+    # a sentence about one language is none
+    (tmp_path / "a.csv").write_text("I speak English;Ich spreche Englisch\n", "utf-8")
+    assert read(tmp_path / "a.csv")[0] == [Pair("I speak English", "Ich spreche Englisch")]
+
+
+def test_the_name_of_a_column_may_have_a_note_in_brackets(tmp_path):
+    (tmp_path / "a.csv").write_text("de (DE);en (US)\nder Hund;the dog\n", "utf-8")
+    assert read(tmp_path / "a.csv")[0] == [Pair("the dog", "der Hund")]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("name", ["a.tsv", "a.jsonl"])
+def test_every_encoding_of_unicode_is_recognised_without_a_mark_too(name, encoding, tmp_path):
+    text = "en\tde\nthe dog\tgroßer Hund\n" if name == "a.tsv" else '{"en": "the dog", "de": "großer Hund"}\n'
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    pairs, job = read(tmp_path / name)
+    assert pairs == [Pair("the dog", "großer Hund")]
+    assert f"encoding: {encoding}" in job.notes[0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_the_version_of_xliff_is_that_of_its_root(encoding, tmp_path):
+    newer = (
+        f'<?xml version="1.0" encoding="{encoding}"?><!--{"x" * 5000}-->'
+        '<xliff version="2.0" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="de"><file id="f">'
+        '<unit id="1"><segment><source>the dog</source><target>der Hund</target></segment></unit></file></xliff>'
+    )
+    older = (
+        f'<?xml version="1.0" encoding="{encoding}"?>'
+        '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file source-language="en" '
+        'target-language="de" original="f" datatype="x"><body><trans-unit id="1">'
+        "<source>urn:oasis:names:tc:xliff:document:2.0</source><target>der Name</target></trans-unit>"
+        "</body></file></xliff>"
+    )
+    for text, pair in (
+        (newer, Pair("the dog", "der Hund")),
+        (older, Pair("urn:oasis:names:tc:xliff:document:2.0", "der Name")),
+    ):
+        (tmp_path / "a.xlf").write_bytes(text.encode(encoding))
+        assert read(tmp_path / "a.xlf")[0] == [pair]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.plugins.serving.serve import ServeArguments
 from hf_vanilla_transformer.plugins.serving.service import TranslationService
 
 
@@ -56,3 +57,10 @@ def test_a_port_that_does_not_exist_is_refused(port, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["serve", "nowhere", "--port", port])
     assert f"must be from 1 to 65535, got {port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "path"), [("mt", "/mt"), ("/mt/", "/mt"), ("a/b/", "/a/b"), ("/mt", "/mt"), ("/", ""), ("", "")]
+)
+def test_the_path_of_a_proxy_begins_and_does_not_end_with_a_slash(given, path):
+    assert ServeArguments(model=["m"], root_path=given).root_path == path

@@ -145,6 +145,7 @@ def test_errors_are_said_in_words_and_the_next_translation_clears_them(server, o
     button.click()
     expect(error).to_have_text("Error: Type a text first.")
     expect(source).to_be_focused()
+    expect(page.get_by_label("Translation", exact=True)).to_have_attribute("lang", "")
     source.fill("a" * 10_001)
     expect(page.get_by_text("10,001 of 10,000 characters: too long")).to_be_visible()
     button.click()
