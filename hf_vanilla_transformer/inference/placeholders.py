@@ -22,7 +22,7 @@ _IN_ADDRESS = r"\([^\s<>\"`()]*\)|\{[^\s<>\"`{}]*\}"
 _PICTURE = r"\p{Extended_Pictographic}\p{InArrows}\p{InMiscellaneousSymbols}\p{InDingbats}"
 _SOUTHEAST_ASIAN = r"\p{Line_Break=Complex_Context}"
 # Letters of e-mail addresses: in Chinese, Japanese and Korean, no space is between one and the next word
-_LETTER = r"[\w--[\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}]]"
+_LETTER = r"[\w--[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]]"
 # Chinese and Japanese punctuation, which no address contains
 _WIDE = r"\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
 
@@ -31,7 +31,7 @@ _WIDE = r"\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01-\uff0f\uff1a-\uff20\uff3
 KINDS = {
     # CommonMark 6.1 and reStructuredText, but not the apostrophes of "п`ять"; CommonMark 6.3 and 6.4, of which the
     # label stays too; 6.5
-    "code": r"(?<!`)``[^\n]+?``|(?<![\p{Latin}\p{Cyrillic}])`[^`\n]+`(?:_{1,2}(?!\w))?",
+    "code": r"(?<!`)``[^\n]+?``|`(?<![\p{Latin}\p{Cyrillic}]`)[^`\n]+`(?:_{1,2}(?!\w))?",
     "Markdown link": r'!?\[[^\[\]\n]{0,300}\]\((?:[^()\s]|\([^()\s]{0,100}\)){1,500}(?:\s"[^"\n]{0,200}")?\)',
     "Markdown autolink": r"<(?:[A-Za-z][A-Za-z0-9+.-]{1,20}:[^\s<>]+|[\w.+-]+@[\w.-]+)>",
     # ICU MessageFormat and FormatJS; selectors of Fluent. All of a plural or a choice, as languages differ in the
@@ -44,7 +44,7 @@ KINDS = {
     # Mustache, Handlebars, Jinja, i18next and Angular; shells, JavaScript and GitHub Actions; `$t(key)` of i18next;
     # `@:key` of Vue
     "template": r"\{\{\{[^{}\n]*\}\}\}|\$?\{\{[^{}\n]*\}\}|\$t\([^()\n]{1,100}\)"
-    r"|(?<!\w)@(?:\.[a-z]{1,20})?:(?:\{[^{}\s]{1,100}\}|\([\w.-]{1,100}\)|[A-Za-z_][\w-]{0,64}(?:\.\w{1,64})*)",
+    r"|@(?<!\w@)(?:\.[a-z]{1,20})?:(?:\{[^{}\s]{1,100}\}|\([\w.-]{1,100}\)|[A-Za-z_][\w-]{0,64}(?:\.\w{1,64})*)",
     # Advanced SubStation Alpha
     "override of a subtitle": r"\{\\[^{}\n]{0,300}\}",
     # Python's `str.format`, Rust, .NET and Java's `MessageFormat`; Fluent; Ruby's `%{}` and `#{}`, JavaScript's `${}`;
