@@ -12,6 +12,10 @@ _WORD = regex.compile(r"[\p{L}\p{M}\p{N}§.:]+(?=\.$)")
 _DOTTED = regex.compile(
     r"(?!(?:[ap]\.m|[ad]\.c|e\.[ad]|m\.(?:fl|m)|o\.s\.v|u\.s\.w|[nv]\.chr|т\.[дп])$)(?:\p{L}{1,3}\.)+\p{L}{1,3}"
 )
+# "the .NET tool"
+_FULL_STOP_OF_NAME = regex.compile(r"(?<!\S)\.$")
+# Scripts without capital letters have initials too, and abbreviate to one letter
+_LETTER_WITHOUT_CASE = regex.compile(r"\p{Lo}\p{M}*")
 _INITIAL = regex.compile(r"\p{Lu}\.")
 _NUMBER = regex.compile(r"\d|[IVXLC]+\b")
 # "der 5. Band": in other languages, the next word starts with a small letter
@@ -35,6 +39,8 @@ def continues(first: str, last: str, following: str, language: str) -> bool:
         following: the next part.
         language: its ISO 639-1 code.
     """
+    if _FULL_STOP_OF_NAME.search(last[-2:]) and following[:1].isalnum():
+        return True
     # no abbreviation is longer
     end = last.rstrip()[-40:]
     match = _WORD.search(end)
@@ -49,6 +55,9 @@ def continues(first: str, last: str, following: str, language: str) -> bool:
     if abbreviation in names.get(language, ()) or (word[0].islower() and _DOTTED.fullmatch(abbreviation)):
         return True
     if abbreviation in numbered and _NUMBER.match(following):
+        return True
+    # in Thai, a space ends a sentence
+    if language == "th" or _LETTER_WITHOUT_CASE.fullmatch(word):
         return True
     # sentencex knows initials in English; the second case is as in "a. C."
     if len(word) == 1 and ((word.isupper() and language != "en") or _INITIAL.match(following)):

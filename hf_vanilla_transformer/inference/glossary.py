@@ -10,17 +10,21 @@ from functools import cached_property
 from typing import NamedTuple
 from unicodedata import normalize
 
+import regex
+
 from ..data.foreign_files import reason
 from ..data.formats import read_lines
 from ..data.languages import base_code
 from ..errors import UserError
 from ..files import import_extra
+from ..model.text_rules_vanilla_transformer import normalise
 from .placeholders import find_placeholders
 from .segments import Links, WordOrder, words
 
 Direction = tuple[str, str]
 _Words = tuple[str, ...]
 _Concept = Mapping[str, Sequence[str]]  # the terms for one thing by language, the preferred one first
+_OTHER_WORD = regex.compile(r"(?<=\w)(?:\+\+|#(?!\w))")  # behind a term: "C++" and "C#" have other names than "C"
 _MAX_ENDING = 2  # letters that a grammatical case may add to a term, as German -es and -en
 
 
@@ -49,7 +53,8 @@ class Glossary(dict[str, str]):
         """Return the asked translations by the words of the terms, in lower case and then as they are written."""
         index: dict[_Words, dict[_Words, str]] = {}
         for term, translation in self.items():
-            written = _words(term)
+            # as sentences are, before terms are looked for in them
+            written = _words(normalise(term))
             index.setdefault(_lower(written), {}).setdefault(written, " ".join(translation.split()))
         return index
 
@@ -61,11 +66,13 @@ class Glossary(dict[str, str]):
     def find(self, sentence: str) -> list[Term]:
         """Return the terms in a sentence, in order; not those in its placeholders."""
         written = _words(sentence)
+        ends = [end for _, end in words(sentence)]
         candidates = [
             Term(start, end, translation)
             for start in range(len(written))
             for end in range(start + 1, min(start + self._longest, len(written)) + 1)
             if (translation := self._translation(written[start:end]))
+            and not _OTHER_WORD.match(sentence, ends[end - 1])
         ]
         if not candidates:
             return []
@@ -224,8 +231,11 @@ def _read_table(path: str, directions: Sequence[Direction]) -> Iterator[_Concept
     languages: Sequence[str] = ()
     known = {_code(language) for direction in directions for language in direction}
     for number, line in enumerate(read_lines(path), 1):
-        cells = [" ".join(cell.split()) for cell in line.split("\t")]
-        if not any(cells):
+        cells = [_cell(text) for text in line.split("\t")]
+        # spreadsheets have empty columns behind the others
+        while cells and not cells[-1]:
+            cells.pop()
+        if not cells:
             continue
         if not languages:
             codes = set(map(base_code, cells))
@@ -234,10 +244,17 @@ def _read_table(path: str, directions: Sequence[Direction]) -> Iterator[_Concept
                 continue
             if len(directions) > 1:
                 raise UserError(f"{path}, line {number}: name the languages of the columns here, such as en<TAB>de.")
-        if len(cells) != len(languages) or sum(map(bool, cells)) < 2:
+        if len(cells) > len(languages) or sum(map(bool, cells)) < 2:
             expected = f"a term in each column, separated by tabs ({', '.join(languages)})"
             raise UserError(f"{path}, line {number}: expected {expected}, got {line[:80]!r}.")
-        yield {_code(language): [cell] for language, cell in zip(languages, cells, strict=True) if cell}
+        yield {_code(language): [cell] for language, cell in zip(languages, cells, strict=False) if cell}
+
+
+def _cell(text: str) -> str:
+    """Return the term in a cell, which spreadsheets write in quotes if it has a comma or quotes."""
+    text = " ".join(text.split())
+    is_quoted = len(text) > 2 and text[0] == text[-1] == '"'
+    return text[1:-1].replace('""', '"').strip() if is_quoted else text
 
 
 def _read_tbx(path: str, directions: Sequence[Direction]) -> Iterator[_Concept]:

@@ -11,8 +11,8 @@ from ..errors import UserError
 
 _NAME = r"[A-Za-z_]\w{0,63}"
 _CONVERSION = r"[-+0#,(']{0,5}(?:\d{1,4}|\*)?(?:\.(?:\d{1,3}|\*))?(?:hh?|ll?|[Lqjzt]|I64)?[A-Za-z@]"
-# A suffix may follow: that of a language such as Japanese, or with a name in the format, any
-_PRINTF = rf"%(?:(?:\({_NAME}\)|<{_NAME}>|\d{{1,2}}\$){_CONVERSION}|{_CONVERSION}(?![A-Za-z0-9_]))"
+# A suffix may follow: that of a language such as Japanese, or with a name in the format, any. "5 %-Hürde" is German
+_PRINTF = rf"%(?:(?:\({_NAME}\)|<{_NAME}>|\d{{1,2}}\$){_CONVERSION}|{_CONVERSION}(?![\p{{Latin}}0-9_]))"
 _ARGUMENT = r"\{[^{}]*+\}"
 for _ in range(5):
     _ARGUMENT = rf"\{{(?:[^{{}}]++|{_ARGUMENT})*+\}}"
@@ -21,31 +21,43 @@ _ATTRIBUTE = r"""\s{1,3}[^\s<>="'/]{1,60}(?:\s?=\s?(?:"[^"\n]*"|'[^'\n]*'|[^\s<>
 _IN_ADDRESS = r"\([^\s<>\"`()]*\)|\{[^\s<>\"`{}]*\}"
 _PICTURE = r"\p{Extended_Pictographic}\p{InArrows}\p{InMiscellaneousSymbols}\p{InDingbats}"
 _SOUTHEAST_ASIAN = r"\p{Line_Break=Complex_Context}"
+# Letters of e-mail addresses: in Chinese, Japanese and Korean, no space is between one and the next word
+_LETTER = r"[\w--[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]]"
+# Chinese and Japanese punctuation, which no address contains
+_WIDE = r"\u3001-\u3003\u3008-\u3011\u3014-\u301f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
 
 # Each kind with its notation, and where that is defined. Of two that start at the same place, the first one wins.
 # Lookbehinds and limits on repetitions keep the time linear in the length of a text, whatever is repeated in it.
 KINDS = {
-    # CommonMark 6.1; 6.3 and 6.4, of which the label stays too; 6.5
-    "code": r"(?<!`)``[^\n]+?``|`[^`\n]+`",
+    # CommonMark 6.1 and reStructuredText, but not the apostrophes of "п`ять"; CommonMark 6.3 and 6.4, of which the
+    # label stays too; 6.5
+    "code": r"(?<!`)``[^\n]+?``|`(?<![\p{Latin}\p{Cyrillic}]`)[^`\n]+`(?:_{1,2}(?!\w))?",
     "Markdown link": r'!?\[[^\[\]\n]{0,300}\]\((?:[^()\s]|\([^()\s]{0,100}\)){1,500}(?:\s"[^"\n]{0,200}")?\)',
     "Markdown autolink": r"<(?:[A-Za-z][A-Za-z0-9+.-]{1,20}:[^\s<>]+|[\w.+-]+@[\w.-]+)>",
-    # ICU MessageFormat and FormatJS. All of a plural or a choice, as languages differ in the forms that they need; it
-    # may have several lines
-    "ICU choice": rf"(?=\{{\s*+[\w.-]{{1,64}}\s*+,\s*+(?:plural|select|selectordinal|choice)\s*+,){_ARGUMENT}",
+    # ICU MessageFormat and FormatJS; selectors of Fluent. All of a plural or a choice, as languages differ in the
+    # forms that they need; it may have several lines
+    "ICU choice": rf"(?=\{{\s*+(?:[\w.-]{{1,64}}\s*+,\s*+(?:plural|select|selectordinal|choice)\s*+,"
+    rf"|(?:\$[\w-]{{1,64}}|[A-Z]{{3,20}}\([^(){{}}\n]{{1,200}}\))\s*+->)){_ARGUMENT}",
     "ICU format": r"\{\s?[\w.-]{1,64}\s?,\s?(?:number|date|time|duration|ordinal|spellout|list)\b[^{}\n]{0,100}\}",
     # Jinja, Django, Twig and Liquid; ERB and PHP
     "block of a template": r"\{%[^{}\n]{0,300}%\}|\{#[^{}\n]{0,300}#\}|<%[^<\n]{0,300}?%>|<\?[^<\n]{0,300}?\?>",
-    # Mustache, Handlebars, Jinja, i18next and Angular; shells, JavaScript and GitHub Actions; `$t(key)` of i18next
-    "template": r"\{\{\{[^{}\n]*\}\}\}|\$?\{\{[^{}\n]*\}\}|\$t\([^()\n]{1,100}\)",
+    # Mustache, Handlebars, Jinja, i18next and Angular; shells, JavaScript and GitHub Actions; `$t(key)` of i18next;
+    # `@:key` of Vue
+    "template": r"\{\{\{[^{}\n]*\}\}\}|\$?\{\{[^{}\n]*\}\}|\$t\([^()\n]{1,100}\)"
+    r"|@(?<!\w@)(?:\.[a-z]{1,20})?:(?:\{[^{}\s]{1,100}\}|\([\w.-]{1,100}\)|[A-Za-z_][\w-]{0,64}(?:\.\w{1,64})*)",
     # Advanced SubStation Alpha
     "override of a subtitle": r"\{\\[^{}\n]{0,300}\}",
-    # Python's `str.format`, Rust, .NET and Java's `MessageFormat`; Fluent; Ruby's `%{}` and `#{}`, JavaScript's `${}`
-    "field": rf"[$#%@]?\{{[^\s{{}}]*\}}|\{{\s?[$-]?[A-Za-z_][\w.-]{{0,63}}\s?\}}"
+    # Python's `str.format`, Rust, .NET and Java's `MessageFormat`; Fluent; Ruby's `%{}` and `#{}`, JavaScript's `${}`;
+    # LaTeX
+    "field": rf"(?:[$#%@]|\\[A-Za-z]{{1,20}}\*?)?\{{[^\s{{}}]*\}}|\{{\s?[$-]?[A-Za-z_][\w.-]{{0,63}}\s?\}}"
+    r"|\{\s?(?:[A-Z]{3,20}\([^(){}\n]{1,200}\)|\"[^\"{}\n]{0,100}\")\s?\}"
     rf"|\{{(?:\d{{1,3}}(?:,-?\d{{1,3}})?:|{_NAME}:%)[^{{}}\n]{{0,100}}\}}",
     # printf(3), Python, PHP and Java's `Formatter`; Apple's `%@` and `%#@name@`. "50 %-a" is Hungarian
     "format": rf"%%|(?<![\d%]|\d\s(?=%-[a-z]))(?:%(?:\d{{1,2}}\$)?#@{_NAME}@|{_PRINTF})(?:[-/:.,]?{_PRINTF}|%%)*",
-    # Symfony and Windows; Drupal's `%name`, but "100 %ige" is German; Qt's `%1`, but "%50" is Turkish
-    "name after %": rf"(?<![\w%]|\d\s(?=%ig))(?:%{_NAME}(?:[.-]\w{{1,64}})*%?|%L?[1-9](?![\w%]|[.,]\d))",
+    # Symfony and Windows; Drupal's `%name`, but "100 %ige" is German; Boost's `%1%`; Qt's `%1`, but "%50" is
+    # Turkish
+    "name after %": rf"(?<![\w%]|\d[\s-](?=%ig))(?:%{_NAME}(?:[.-]\w{{1,64}})*%?|%[1-9]\d?%(?!\w)"
+    r"|%L?[1-9](?![\w%]|[.,]\d))",
     # Slack, Discord and GitHub; a time has no letter
     "emoji shortcode": r"(?<![A-Za-z0-9])(?::(?=\d*[A-Za-z_+-]|100:|1234:)[\w+-]{1,64}:)+(?!\w)",
     # Laravel, Rails and SQL; `"x":n` is Finnish
@@ -70,12 +82,16 @@ KINDS = {
     # Escapes in catalogues; "\new" may be anything
     "escape": r"\\[nrt](?![a-z])|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}",
     # RFC 3986, RFC 5322, and names in social networks; with templates and parentheses in them
-    "address": rf"\b(?:[A-Za-z][A-Za-z0-9+.-]{{0,20}}://|www\.|mailto:)(?:[^\s<>\"`(){{}}]|{_IN_ADDRESS})*"
-    rf"(?:[^\s<>\"`(){{}}.,;:!?\]'\xbb\u2019\u201d]|{_IN_ADDRESS})",
-    "e-mail address": r"(?<![\w.+-])[\w.+-]*@\w+(?:[.-]\w+)*(?:@\w+(?:[.-]\w+)*)?",
-    # POSIX, also routes such as /users/:id; Windows
-    "path": r"(?<![\w/.~\\<)\]@+-])(?:~|\.{1,2})?/(?:\w|[./:@+-]{1,8}(?=[\w{])|\{\w{1,64}\})++/?"
-    r"|(?<![\w/\\-])(?:[\w-]+/)+[\w-]+\.\w+|(?:\b[A-Za-z]:|(?<![\w\\])\\\\[\w.-]{1,64})\\[^\s\"<>|]*\w",
+    "address": rf"(?<![A-Za-z0-9_])(?:[A-Za-z][A-Za-z0-9+.-]{{0,20}}://|www\.|mailto:)"
+    rf"(?:[^\s<>\"`(){{}}{_WIDE}]|{_IN_ADDRESS})*"
+    rf"(?:[^\s<>\"`(){{}}.,;:!?\]'\xab\xbb\u2018-\u201f\u2039\u203a{_WIDE}]|{_IN_ADDRESS})",
+    "e-mail address": rf"(?<![{_LETTER}.+-])(?:[{_LETTER}.+-]+@{_LETTER}+|@\w+)(?:[.-]{_LETTER}+)*"
+    rf"(?:@{_LETTER}+(?:[.-]{_LETTER}+)*)?",
+    # POSIX, also routes such as /users/:id, but not "5 €/Tag" and "«a»/b"; Windows, also "C:\Program Files\a.exe"
+    "path": r"(?<![\w/.~\\<)\]@+#%\u2030\xb0\xb2\xb3\p{Currency_Symbol}-]|[\w.!?][\"'\xab\xbb\u2018-\u201f])"
+    r"(?:~|\.{1,2})?/(?:\w|[./:@+-]{1,8}(?=[\w{])|\{\w{1,64}\})++/?"
+    r"|(?<![\w/\\-])(?:[\w-]+/)+[\w-]+\.\w+|(?:\b[A-Za-z]:|(?<![\w\\])\\\\[\w.-]{1,64})\\"
+    r"(?:[^\s\"<>|]|\s(?=(?:[\w().-]{1,40}\s){0,2}[\w().-]{0,39}[\w)]\\))*\w",
     # Unicode Technical Standard 51; a digit is a word unless it is a keycap
     "emoji": rf"(?:[{_PICTURE}--[\u203c\u2049]][\ufe0e\ufe0f\u20e3\u200d\p{{Emoji_Modifier}}\U000e0020-\U000e007f]*"
     r"|[\u203c\u2049]\ufe0f|[0-9#*]\ufe0f?\u20e3|\p{Regional_Indicator})+",

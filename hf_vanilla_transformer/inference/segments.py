@@ -21,7 +21,7 @@ _PUNCTUATION = r"!-/:-@\[-`{-~\xa1-\xbf\u2010-\u206f\u3000-\u303f"
 _WORD = re.compile(rf"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\d+|[^\s\d\u200b{_PUNCTUATION}]+|[^\s\u200b]")
 
 # Words that a sign joins, and numbers with theirs: "don't", "50%", "1,000.5"
-_JOINED = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)+|\d+(?:[.,:]\d+)*%|\d+(?:[.,:]\d+)+")
+_JOINED = re.compile(r"(?<![^\W\d_])[^\W\d_]+(?:['\u2019-][^\W\d_]+)+|(?<!\d)\d+(?:(?:[.,:]\d+)*%|(?:[.,:]\d+)+)")
 
 Links = Sequence[Sequence[int]]  # for each word of a translation, the indices of the source words that it translates
 Range = tuple[int, int]  # start and end
@@ -32,9 +32,9 @@ _PARTS = re.compile(rf"^[{MEANINGLESS}]*\s[\s{MEANINGLESS}]*|.*[^\s{MEANINGLESS}
 # Characters that sentencex sees at a time: its time grows with their square, such as for unclosed quotes
 _WINDOW = 2048
 
-# What a line may start with: bullets, list numbers, rules and borders of tables, emoji
+# What a line may start with: bullets, list numbers, boxes to tick, rules and borders of tables, emoji
 _MARKER = re.compile(
-    r"\s*(?:(?:[^\w\s\"'(\[{`\xa1\xab\xbb\xbf\u2018-\u201f\u2039\u203a]+|\d+[.)]|[A-Za-z]\))(?:\s+|$))*"
+    r"\s*(?:(?:[^\w\s\"'(\[{`\xa1\xab\xbb\xbf\u2018-\u201f\u2039\u203a]+|\d+[.)]|[A-Za-z]\)|\[[ xX]\])(?:\s+|$))*"
 )
 
 # A line break as `str.splitlines` knows it, as HTML writes it, or as catalogues do, but not in a path of Windows; or a

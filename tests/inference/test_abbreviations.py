@@ -34,6 +34,9 @@ def test_abbreviations_end_no_sentence():
         ("de", ["Es war 1999.", "Dann ging er."]),
         ("nl", ["Er waren Jan e.a.", "Zij zongen."]),
         ("fr", ["C'est pour vous.", "Elle l'a dit."]),
+        ("en", ["Use the .NET tool.", "Two of the .PDF files ."]),
+        ("th", ["พ.ศ. 2560 ก.ค. รศ.ดร. สมชาย"]),
+        ("ar", ["د. أحمد جاء.", "ثم ذهب."]),
         ("xx", ["Saluton.", "Kiel vi fartas?"]),
     ],
 )

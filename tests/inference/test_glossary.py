@@ -48,6 +48,8 @@ def terms(glossary: dict[str, str], sentence: str) -> list[str]:
         ({"driver's license": "Führerschein"}, "his driver\u2019s license", ["Führerschein"]),
         ({"café": "Kaffeehaus"}, "a cafe\u0301", ["Kaffeehaus"]),
         ({"C++": "Cpp"}, "in C++ and C", ["Cpp"]),
+        ({"C": "Ce"}, "in C++, C# and C", ["Ce"]),
+        ({"dog\xadhouse": "Hütte"}, "a doghouse", ["Hütte"]),
         ({"图书": "Buch"}, "这是图书馆", ["Buch"]),
         ({"": "x", " ": "y", "cat": " ", "dog": " der  Hund "}, "a cat, a dog", ["der Hund"]),
         # what is copied is not translated
@@ -143,8 +145,9 @@ def test_files_of_terms_in_several_languages(tmp_path):
     assert glossaries["en", "de"] == {"dog": "Hund", "fire truck": "Feuerwehr"}
     assert glossaries["fr", "en"] == {"chien": "dog"}
     assert glossaries["en", "es"] == {}
-    file.write_text("dog\tHund\nred\trot\n")
-    assert read_glossary(str(file), [("en", "de")]) == {("en", "de"): {"dog": "Hund", "red": "rot"}}
+    # as spreadsheets write it
+    file.write_text('dog\tHund\t\n"red, ""big"""\trot\t\n')
+    assert read_glossary(str(file), [("en", "de")]) == {("en", "de"): {"dog": "Hund", 'red, "big"': "rot"}}
 
 
 @pytest.mark.parametrize("content", [TBX_2, TBX_3])

@@ -12,7 +12,7 @@ from hf_vanilla_transformer.inference.placeholders import KINDS, placeholder_pat
 from hf_vanilla_transformer.inference.segments import Document
 
 EXAMPLES = {
-    "code": ["`ls -l`", "``a`b``"],
+    "code": ["`ls -l`", "``a`b``", "`a manual <https://e/x>`_"],
     "Markdown link": [
         "[a](https://e/x)",
         '[the manual](https://e/x "Title here")',
@@ -26,10 +26,19 @@ EXAMPLES = {
         "{gender, select, male {his} female {her} other {their}}",
         "{n,selectordinal,one{#st}other{#th}}",
         "{n, plural,\n  one {# file}\n  other {# files}\n}",
+        "{ $n ->\n  [one] a file\n *[other] { $n } files\n}",
     ],
     "ICU format": ["{0, number}", "{0, date, long}", "{price, number, ::currency/EUR}"],
     "block of a template": ["{% if x %}", "{%- endif -%}", "{# a comment #}", "<%= user.name %>", "<?php echo $x; ?>"],
-    "template": ["{{{x}}}", "{{x}}", "{{ user.name | upper }}", "${{ secrets.KEY }}", "$t(common:key)", "{{n}}"],
+    "template": [
+        "{{{x}}}",
+        "{{x}}",
+        "{{ user.name | upper }}",
+        "${{ secrets.KEY }}",
+        "$t(common:key)",
+        "{{n}}",
+        "@:a.key",
+    ],
     "override of a subtitle": [r"{\fnArial Black}", r"{\an8}", r"{\i1}"],
     "field": [
         "%{count}",
@@ -38,6 +47,8 @@ EXAMPLES = {
         "@{x}",
         "{ $name }",
         "{ -brand-name }",
+        '{ DATETIME($date, month: "long") }',
+        r"\textbf{bold}",
         "{ name }",
         "{0:dd MMM yyyy}",
         "{now:%d %B %Y}",
@@ -74,7 +85,7 @@ EXAMPLES = {
         "%s",
         "%d",
     ],
-    "name after %": ["%1", "%L1", "%name%", "%user.name%", "%username"],
+    "name after %": ["%1", "%1%", "%L1", "%name%", "%user.name%", "%username"],
     "emoji shortcode": [":shortcode:", ":+1:", ":wave::skin-tone-2:"],
     "name after :": [":name", ":Name", ":user_id"],
     "variable": ["$name", "$NAME$", "$(PRODUCT_NAME)"],
@@ -127,6 +138,7 @@ EXAMPLES = {
         "./a/b",
         "src/a_b.py",
         r"C:\Users\new",
+        r"C:\Program Files (x86)\new\x.exe",
     ],
     "emoji": [
         "\u2b50",
@@ -261,6 +273,14 @@ def test_texts_keep_each_placeholder_exactly_once(parts):
         "x = {1, 2}",
         "Straße/Weg",
         "100%ig",
+        "die 5 %-Hürde",
+        "100-%ige Lösung",
+        "п`ять м`яч",
+        "5 €/Monat",
+        "90°/s",
+        "5%/10%",
+        "C#/F#",
+        '"ja"/nein',
         r"a\b",
         r"\new",
         "(a) and (b)",
@@ -283,6 +303,11 @@ def test_other_text_is_no_placeholder(text):
     [
         ("%sを表示", ["%s"]),
         ("%(name)ss Hund, %1$ss", ["%(name)s", "%1$s"]),
+        ("これはhttp://x.org。次", ["http://x.org"]),
+        ("„http://x.org“", ["http://x.org"]),
+        ("info@x.org를 a", ["info@x.org"]),
+        ("メールはa@b.jpへ", ["a@b.jp"]),
+        ("@小明 你好", ["@小明"]),
         ('The ":attribute" of (:name), <b>:x</b>', [":attribute", ":name", "<b>", ":x", "</b>"]),
     ],
 )

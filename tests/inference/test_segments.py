@@ -59,7 +59,9 @@ def test_what_has_no_letter_is_not_translated(text):
     assert Document(text, "en").join([]) == text
 
 
-@pytest.mark.parametrize("marker", ["- ", "  * ", "1. ", "12) ", "a) ", "## ", "> ", "| ", "\u2022 ", "\U0001f436 "])
+@pytest.mark.parametrize(
+    "marker", ["- ", "  * ", "1. ", "12) ", "a) ", "## ", "> ", "| ", "\u2022 ", "\U0001f436 ", "- [x] "]
+)
 def test_what_a_line_starts_with_is_not_translated(marker):
     document = Document(f"{marker}A dog.", "en")
     assert document.sentences == ["A dog."]
@@ -123,6 +125,14 @@ def test_a_placeholder_never_stands_inside_a_number_or_joined_words(translation,
     # behind the first word, by the alignment
     document = Document("Half {a} dogs", "en")
     assert document.join([translation], {0: [[0]] + [[1]] * 9}) == expected
+
+
+@pytest.mark.parametrize("repeated", ["a", "1", "a-", "1,"])
+def test_joined_words_are_found_in_linear_time(repeated):
+    # in seconds, not minutes: the time limit of every test
+    translation = repeated * 100_000 + " b"
+    document = Document("Half {a} dogs", "en")
+    assert document.join([translation]).replace(" {a}", "") == translation
 
 
 @pytest.mark.parametrize("place", range(22))
