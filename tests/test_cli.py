@@ -235,6 +235,7 @@ def test_an_error_meant_for_users_is_one_line_and_debug_adds_its_traceback(actio
     assert any(text.startswith("Traceback") for text in before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "expected"),
     [

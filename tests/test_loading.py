@@ -191,6 +191,7 @@ def test_a_different_model_type_causes_a_one_line_error(command, folder, capsys,
     assert "is a marian model" in error_line(command, folder, capsys, monkeypatch, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["translate", "evaluate", "demo", "train"])
 def test_code_of_a_model_folder_never_runs(command, tmp_path):
     folder, marker = tmp_path / "foreign", tmp_path / "code has run"

@@ -31,6 +31,7 @@ def test_importing_the_package_never_imports_torch_or_transformers():
     assert run_python(code) == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", IMPORT_ORDERS)
 def test_auto_classes_build_the_model_for_any_import_order(imports):
     build = "AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model('vanilla_transformer', d_model=8, vocab_size=9))"

@@ -76,6 +76,7 @@ def opus(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_converted_model_translates_as_marian_does(opus, tmp_path, monkeypatch, capsys):
     assert main(["convert", str(opus), str(tmp_path / "out")]) == 0
     assert "en-de" in capsys.readouterr().err

@@ -77,6 +77,7 @@ def test_a_byte_order_mark_on_stdin_is_ignored(saved, monkeypatch, capsys):
     assert plain[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("streams", "message"), [("<&-", "Standard input is closed"), (">&-", "Standard output is closed")]
 )

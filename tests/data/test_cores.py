@@ -100,6 +100,7 @@ def test_the_command_line_bounds_how_long_threads_spin_before_torch_is_imported(
     assert variables_after_start(quota=0.5) == ({**spins, "OMP_NUM_THREADS": "1"}, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "own",
     [

@@ -69,6 +69,7 @@ def test_finding_plugins_imports_none_of_them():
     assert list(plugins.find(plugins.VERBS)) == sorted(plugins.find(plugins.VERBS))
 
 
+@pytest.mark.slow
 def test_the_core_works_without_installed_metadata(tmp_path):
     """From a checkout on PYTHONPATH, as on a cluster: only plugins are missing."""
     (tmp_path / "letter.docx").touch()

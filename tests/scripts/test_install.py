@@ -133,6 +133,7 @@ def one_line(result: subprocess.CompletedProcess[str]) -> str:
     return result.stderr
 
 
+@pytest.mark.slow
 def test_an_installation_prints_few_short_lines(installed):
     _, output = installed
     assert "GB on disk" in output
@@ -205,6 +206,7 @@ def test_without_any_python_one_line_says_so(project):
     assert "found no /no/python" in one_line(project.install(PYTHON="/no/python"))
 
 
+@pytest.mark.slow
 def test_a_newer_python_beside_an_old_one_is_taken(project, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()

@@ -67,6 +67,7 @@ def recipes(tmp_path) -> Recipes:
     return Recipes(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

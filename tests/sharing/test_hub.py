@@ -380,6 +380,7 @@ def crowded(saved, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_only_the_files_of_the_model_are_uploaded_and_its_code_is_that_of_this_package(crowded, tmp_path):
     with local_hub() as server:
         run_command(["push", crowded, "me/model"], tmp_path / "home", **hub_environment(server))

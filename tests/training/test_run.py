@@ -47,6 +47,7 @@ def test_the_resolved_settings_reproduce_the_run(train, run_flags, text_flags, t
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+@pytest.mark.slow
 def test_the_same_command_resumes_from_the_newest_intact_checkpoint(train, run_flags, text_flags, tmp_path, capfd):
     flags = [*text_flags, "--save_steps", "2", "--dropout", "0.3"]
     train(*run_flags(tmp_path / "straight", *flags, "--max_steps", "6"))
@@ -96,6 +97,7 @@ def test_changed_intervals_count_from_the_resumed_update_on(train, run_flags, te
     assert logged_updates(run) == {"loss": updates, "eval_loss": updates, "checkpoints": updates}
 
 
+@pytest.mark.slow
 def test_early_stopping_counts_across_interruptions_and_can_be_added(train, run_flags, text_flags, tmp_path):
     """BLEU is 0 at each validation, so training ends after the fourth."""
     flags = [*text_flags, "--eval_steps", "1", "--save_steps", "1", "--max_steps", "9"]
@@ -132,6 +134,7 @@ def test_validations_with_other_decoding_are_forgotten(train, run_flags, text_fl
     assert [log["step"] for log in state.log_history if "eval_bleu" in log] == [3]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_after_its_last_checkpoint_is_only_finished(
     train, run_flags, text_flags, tmp_path, capfd
 ):

@@ -131,6 +131,7 @@ def test_one_plain_source_trains_as_before(train, run_flags, texts, tmp_path):
     assert f"train_file: {texts['moses']}" in settings
 
 
+@pytest.mark.slow
 def test_validation_translates_sources_with_their_tags(bidirectional, texts, monkeypatch):
     validated: list[list[int]] = []
 

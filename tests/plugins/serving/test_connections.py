@@ -76,6 +76,7 @@ def test_another_event_loop_that_is_installed_is_not_used(monkeypatch):
         assert request(port, "GET", "/answer").body == "yes"
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_take_its_answers_is_left():
     app = FastAPI()
     app.get("/large")(lambda: "a" * 1_000_000)

@@ -28,6 +28,7 @@ def test_values_out_of_range_exit_with_status_2(more, message, tune, flags, tmp_
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_prepared_text_and_early_stopping_are_supported_but_not_streaming(tune, flags, word_pairs, tmp_path, capsys):
     i = flags.index("--train_file")
     tokenizer = train_tokenizer([" ".join(pair) for pair in word_pairs.items()], 262)

@@ -132,6 +132,7 @@ def test_a_study_resumes_whatever_it_records_besides_its_settings(tune, flags, t
     assert yaml.safe_load((tmp_path / "study" / "best.yaml").read_text())["license"] == "mit"
 
 
+@pytest.mark.slow
 def test_a_study_with_a_different_vocabulary_is_refused(tune, flags, without_validation, tmp_path, capsys):
     more = ["--max_steps", "8", "--trials", "1"]
     assert tune([*without_validation, *more], tmp_path / "study") == 1
