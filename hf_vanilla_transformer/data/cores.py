@@ -46,7 +46,8 @@ def _quota_of(group: Path) -> float:
         if (group / "cpu.max").is_file():
             quota, period = (group / "cpu.max").read_text().split()
         else:
-            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+            quota = (group / "cpu.cfs_quota_us").read_text().strip()
+            period = (group / "cpu.cfs_period_us").read_text()
         return math.inf if quota in ("max", "-1") else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return math.inf

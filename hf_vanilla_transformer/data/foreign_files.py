@@ -114,7 +114,9 @@ def _oddities(text: str) -> int:
     for match in _FOREIGN.finditer(text):
         character = match[0]
         start, end = match.span()
-        before, behind, next_but_one = text[start - 1 : start], text[end : end + 1], text[end + 1 : end + 2]
+        before = text[start - 1 : start]
+        behind = text[end : end + 1]
+        next_but_one = text[end + 1 : end + 2]
         kind = category(character)
         if character == "\ufffd" or (kind[0] == "C" and character != "\xad"):
             count += 1

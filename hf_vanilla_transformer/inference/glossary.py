@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..files import import_extra
 from ..model.text_rules_vanilla_transformer import normalise
 from .placeholders import find_placeholders
-from .segments import Links, WordOrder, words
+from .segments import Links, Range, WordOrder, words
 
 Direction = tuple[str, str]
 _Words = tuple[str, ...]
@@ -65,20 +65,20 @@ class Glossary(dict[str, str]):
 
     def find(self, sentence: str) -> list[Term]:
         """Return the terms in a sentence, in order; not those in its placeholders."""
-        written = _words(sentence)
-        ends = [end for _, end in words(sentence)]
+        places = words(sentence)
+        written = _spellings(sentence, places)
         candidates = [
             Term(start, end, translation)
             for start in range(len(written))
             for end in range(start + 1, min(start + self._longest, len(written)) + 1)
             if (translation := self._translation(written[start:end]))
-            and not _OTHER_WORD.match(sentence, ends[end - 1])
+            and not _OTHER_WORD.match(sentence, places[end - 1][1])
         ]
         if not candidates:
             return []
         # the words that belong to something already
         taken: set[int] = set()
-        starts = [start for start, _ in words(sentence)]
+        starts = [start for start, _ in places]
         for match in find_placeholders(sentence):
             taken.update(range(bisect_left(starts, match.start()), bisect_left(starts, match.end())))
         terms = []
@@ -127,7 +127,8 @@ def insert_terms(sentence: str, translation: str, terms: Sequence[Term], links: 
         start = max(start, low)
         low = end = max(end, start)
         if end > start:
-            first, last = places[start][0], places[end - 1][1]
+            first = places[start][0]
+            last = places[end - 1][1]
             text = _adapt(text, translation[:first], translation[first:last])
         elif start:
             first = last = places[start - 1][1]
@@ -191,7 +192,12 @@ def _adapt(text: str, before: str, replaced: str) -> str:
 
 def _words(text: str) -> _Words:
     """Return the words of a text, in one spelling of accents and apostrophes."""
-    return tuple(normalize("NFC", text[start:end]).replace("\u2019", "'") for start, end in words(text))
+    return _spellings(text, words(text))
+
+
+def _spellings(text: str, places: Sequence[Range]) -> _Words:
+    """Return the words at some places of a text, as `_words`."""
+    return tuple(normalize("NFC", text[start:end]).replace("\u2019", "'") for start, end in places)
 
 
 def _lower(written: _Words) -> _Words:

@@ -380,12 +380,13 @@ class Translator:
         """
         find = Glossary.of(glossary).find
         rows = list(zip(map(normalise, sentences), hypotheses, strict=True))
-        pairs = [(sentence, text) for sentence, texts in rows if find(sentence) for text in texts]
+        terms = {sentence: find(sentence) for sentence, _ in rows}
+        pairs = [(sentence, text) for sentence, texts in rows if terms[sentence] for text in texts]
         asked = {}
         for pair, links in zip(pairs, self.align(pairs, **direction), strict=True):
             if links is None:
                 raise UserError(f"A glossary needs attention weights, which {self.name} has only in --backend torch.")
-            asked[pair] = insert_terms(*pair, find(pair[0]), links)
+            asked[pair] = insert_terms(*pair, terms[pair[0]], links)
         return [[asked.get((sentence, text), text) for text in texts] for sentence, texts in rows]
 
     def translate_html(self, texts: Sequence[str], **settings: Any) -> list[Translation]:

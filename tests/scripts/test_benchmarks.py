@@ -16,6 +16,7 @@ import torch
 from corpora import ROOT
 from script_runs import run_script
 from small import write_phrases
+from transformers import GenerationConfig
 
 from hf_vanilla_transformer import (
     Translator,
@@ -120,13 +121,15 @@ def write_text_and_model(folder: Path) -> None:
 @pytest.mark.slow
 def test_attack_checks_short_requests_beside_clients_of_every_kind(tmp_path):
     write_text_and_model(tmp_path)
+    # with several beams, hypotheses of random weights tie, and rounding decides
+    GenerationConfig.from_pretrained(tmp_path / "model", num_beams=1).save_pretrained(tmp_path / "model")
     clients = [f"--{name}=1" for name in ("slow", "vanishing", "large", "tokens", "quotes", "documents", "uploads")]
     flags = ("--model", str(tmp_path / "model"), "--text", str(tmp_path / "text"), "--seconds", "4")
     output = run_script("benchmarks/attack.py", *flags, "--half_open=20", *clients)
     assert output.returncode == 0, output.stderr[-2000:]
     answers = json.loads(output.stdout)["answers"]
-    # not how many are right: random weights have ties, which rounding decides, and so the other sentences of a batch
     assert answers["answered"] > 0
+    assert "wrong" not in answers
     assert all(any(name.startswith(kind) for name in answers) for kind in ("large", "tokens", "quotes"))
 
 
