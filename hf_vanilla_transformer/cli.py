@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from threading import current_thread, main_thread
@@ -46,18 +46,30 @@ def _one_line(error: Exception) -> str:
     return " ".join(text.split())
 
 
+def _ignore_lost_workers() -> None:
+    """Disable torch's handler, which may raise again for a lost worker while its loss is explained and printed."""
+    while True:
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return
+        except (ValueError, AttributeError):
+            # only the main thread may do so; Windows has no such signal
+            return
+        except RuntimeError:
+            # raised by the handler, before it was replaced
+            continue
+
+
 def _explain(error: Exception) -> tuple[int, str] | None:
     """Return the exit status and the line for an error that is meant for users, or None for a bug."""
     if isinstance(error, UsageError):
         return 2, str(error)
     # such as no memory left, or a lost process
     if isinstance(error, (RuntimeError, MemoryError, ConnectionResetError, EOFError)):
+        _ignore_lost_workers()
         from .training.failures import reason_for
 
         if reason := reason_for(error):
-            # torch's handler may raise again for a lost worker, here or while the reason is printed; Windows has none
-            with suppress(RuntimeError, ValueError, AttributeError):
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return 1, reason
     if isinstance(error, (UserError, *_OUTSIDE_ERRORS)):
         return 1, _one_line(error)

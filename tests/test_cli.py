@@ -310,3 +310,39 @@ def test_ctrl_c_in_compiled_code_that_makes_another_error_of_it_is_still_an_inte
     finally:
         signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err.splitlines() == ["vanilla-transformer: interrupted"]
+
+
+@pytest.mark.parametrize("raises_at_once", [False, True])
+def test_a_worker_that_is_found_lost_again_while_its_loss_is_explained_changes_no_message(
+    raises_at_once, monkeypatch, capsys
+):
+    def find_lost_worker(number, frame):
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed.")
+
+    def explain(error):
+        signal.raise_signal(signal.SIGCHLD)
+        return "A data-loading process died."
+
+    def run_verb(args: average.AverageArguments):
+        if raises_at_once:
+            # blocked until the handler is to be replaced
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+            signal.raise_signal(signal.SIGCHLD)
+            set_handler = signal.signal
+
+            def unblock_and_set(signum, handler):
+                if signum == signal.SIGCHLD:
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+                return set_handler(signum, handler)
+
+            monkeypatch.setattr(signal, "signal", unblock_and_set)
+        raise RuntimeError("lost")
+
+    monkeypatch.setattr("hf_vanilla_transformer.training.failures.reason_for", explain)
+    monkeypatch.setattr(average, "run", run_verb)
+    before = signal.signal(signal.SIGCHLD, find_lost_worker)
+    try:
+        assert main(AVERAGE) == 1
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert capsys.readouterr().err == "vanilla-transformer: A data-loading process died.\n"
