@@ -65,7 +65,7 @@ def _explain(error: Exception) -> tuple[int, str] | None:
     if isinstance(error, UsageError):
         return 2, str(error)
     # such as no memory left, or a lost process
-    if isinstance(error, (RuntimeError, MemoryError, ConnectionResetError, EOFError)):
+    if isinstance(error, (RuntimeError, MemoryError, ConnectionError, FileNotFoundError, EOFError)):
         _ignore_lost_workers()
         from .training.failures import reason_for
 

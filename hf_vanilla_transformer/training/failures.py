@@ -6,6 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,12 @@ MAX_BAD_UPDATES = 3  # in a row
 _MAX_UNREPORTED = 1000  # updates
 _EXAMPLE_TOKENS = 64  # of a target whose batch has a non-finite loss, for the message
 
+# The modules that exchange data between processes: Python's, and the copy of them that datasets uses
+_CONNECTIONS = tuple(
+    (package, module)
+    for package in ("multiprocessing", "multiprocess")
+    for module in ("connection.py", "reduction.py")
+)
 # Parts of the messages of torch, gloo and NCCL, which raise a plain RuntimeError for a lost process
 _LOST_WORKER = ("DataLoader worker", "abruptly died")
 _LOST_PEER = (
@@ -180,6 +187,18 @@ class UpdateGuard(TrainerCallback):
         self.report()
 
 
+def _lost_connection(error: BaseException) -> bool:
+    """Return whether a process died while it sent data, or before its file descriptors were fetched.
+
+    Depending on the moment, its connection is closed, reset or refused, or its socket is no longer there. The same
+    errors raised elsewhere are those of the network or of files.
+    """
+    if not isinstance(error, (EOFError, ConnectionError, FileNotFoundError, RuntimeError)):
+        return False
+    origin = traceback.extract_tb(error.__traceback__)[-1:]
+    return any(Path(frame.filename).parts[-2:] in _CONNECTIONS for frame in origin)
+
+
 def reason_for(error: BaseException) -> str | None:
     """Return a one-line explanation if memory has run out or a process was lost, or None for any other error."""
     text = str(error)
@@ -189,10 +208,7 @@ def reason_for(error: BaseException) -> str | None:
         # Accumulation alone saves nothing, and neither may change in the folder of a run
         training = "--gradient_accumulation_steps N with an N-th of --max_tokens, in another --output_dir"
         return f"Out of memory {place}: use smaller batches (--max_tokens; in training, {training})."
-    # A pipe between processes breaks if a worker dies while it sends data; other connections may be of the network
-    origin = traceback.extract_tb(error.__traceback__)[-1:]
-    is_broken_pipe = isinstance(error, (ConnectionResetError, EOFError)) and "multiprocess" in str(origin)
-    if is_broken_pipe or isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
+    if _lost_connection(error) or isinstance(error, BrokenExecutor) or any(words in text for words in _LOST_WORKER):
         return "A data-loading process died, possibly out of memory; run the same command again to resume."
     if isinstance(error, RuntimeError) and any(words in text for words in _LOST_PEER):
         return "Another process of this run was lost; run the same command again to resume from the newest checkpoint."

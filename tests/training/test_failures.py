@@ -4,6 +4,7 @@ import errno
 import re
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import Pipe
+from multiprocessing.connection import Client, Listener
 
 import pytest
 import torch
@@ -182,6 +183,21 @@ def test_a_broken_pipe_between_processes_is_told_from_a_lost_connection(fail):
     assert "A data-loading process died" in fail(error.value)
     line = fail(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
     assert line == "vanilla-transformer: Connection reset by peer"
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError, FileNotFoundError])
+def test_a_worker_that_died_before_its_tensor_was_fetched_is_told_from_other_errors(error, fail, tmp_path):
+    address = str(tmp_path / "socket")
+    listener = Listener(address, "AF_UNIX")
+    if error is ConnectionRefusedError:
+        # its name stays, as that of a killed process does
+        (tmp_path / "other").hardlink_to(address)
+        address = str(tmp_path / "other")
+    listener.close()
+    with pytest.raises(error) as lost:
+        Client(address)
+    assert "A data-loading process died" in fail(lost.value)
+    assert fail(error(errno.ENOENT, "Nothing there")) == "vanilla-transformer: Nothing there"
 
 
 @pytest.mark.parametrize(
