@@ -1,6 +1,7 @@
 """`vanilla-transformer average`: average the last checkpoints of a training run into one model."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..errors import UserError
 from ..flags import Flags, option, positive
@@ -36,6 +37,17 @@ def run(args: AverageArguments) -> None:
     chosen = folders[-args.last :]
     with new_folder(args.output_dir, MODEL) as output:
         write_average(chosen, output)
+        _inherit_doubtful_score(Path(args.run), output)
         record_average(args.run, output, args.last)
     updates = [folder.name.rpartition("-")[2] for folder in chosen]
     say(f"Averaged {args.last} checkpoints, of updates {updates[0]} to {updates[-1]}, into {args.output_dir}")
+
+
+def _inherit_doubtful_score(run: Path, average: Path) -> None:
+    """Give an average the `doubtful_score` of its finished run, which is that of the model's own beam size."""
+    from ..loading import load_config
+
+    if (run / "config.json").is_file():
+        config = load_config(str(average))
+        config.doubtful_score = load_config(str(run)).doubtful_score
+        config.to_json_file(average / "config.json")

@@ -116,7 +116,7 @@ class DecodingFlags(BatchFlags, SearchFlags, DirectionFlags):
     """All settings of a translation.
 
     Args:
-        max_tokens: maximum tokens per batch (default: 2,048, or twice as many with one beam and without scores)
+        max_tokens: maximum tokens per batch (default: 2,048, or 4,096 with one beam, unless scores are sampled)
     """
 
     max_tokens: int | None = option(None, parse=positive)  # type: ignore[assignment]

@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ from ..files import JsonObject, import_extra
 
 # The hyphen of a compound and its two neighbours; `@-@` is a hyphen that Moses' aggressive mode has split off already
 _COMPOUND = re.compile(r"(?!(?<!\S)@-@(?!\S))(\S)-(\S)")
+
+# Fewer translations say too little about the worst hundredth of them
+_ENOUGH = 100
 
 
 class Bleu(evaluate.Metric):
@@ -172,6 +176,15 @@ def sentence_chrf(translations: Sequence[str], references: Sequence[str]) -> lis
     chrf = sacrebleu.CHRF()
     pairs = zip(translations, references, strict=True)
     return [chrf.sentence_score(translation, [reference]).score for translation, reference in pairs]
+
+
+def doubtful_score(means: Sequence[float]) -> float | None:
+    """Return the mean log-probability per token that all but 1 % of the translations of a validation text exceed.
+
+    Args:
+        means: the log-probability per token of each translation; of fewer than 100, nothing is known (None).
+    """
+    return statistics.quantiles(means, n=100)[0] if len(means) >= _ENOUGH else None
 
 
 def perplexity(nats: float) -> float:

@@ -19,6 +19,7 @@ from ..data.batching import batches_by_length, pad
 from ..data.tokenizer import check_tokenizer, prefix_ids
 from ..errors import UserError, checking_settings
 from ..loading import load_model, load_tokenizer
+from ..model.generation_vanilla_transformer import DEFAULT_LENGTH_PENALTY, can_decode_incrementally, length_penalty
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.text_rules_vanilla_transformer import Directions, check_weights, is_blank, max_source_tokens, normalise
 from ..plugins import DOCUMENTS, load
@@ -56,10 +57,13 @@ class Translation:
     Args:
         hypotheses: the best translations, best first; a blank sentence has empty ones, with a score of 0.
         problem: why there is no translation, such as "2,401 tokens, more than 1,024"; None if there is one.
+        doubtful: the translations of sentences that score far below those of the validation text, which is known only
+            if scores are requested and the model has a `doubtful_score`; empty for all others.
     """
 
     hypotheses: list[Hypothesis]
     problem: str | None = None
+    doubtful: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -74,11 +78,13 @@ class Output(NamedTuple):
         hypotheses: the ids of the best hypotheses, best first, special tokens included.
         scores: their scores, as in `Hypothesis`; empty if they were not requested.
         problem: as in `Translation`.
+        is_doubtful: whether the best hypothesis is, as in `Translation`.
     """
 
     hypotheses: list[list[int]]
     scores: list[float]
     problem: str | None = None
+    is_doubtful: bool = False
 
 
 @contextmanager
@@ -173,6 +179,11 @@ class Translator:
         """
         return self._num_beams({"num_beams": num_beams}) if self.model.returns_scores else 1
 
+    @property
+    def knows_doubt(self) -> bool:
+        """Return whether translations with scores can be found doubtful, as in `Translation`."""
+        return self.model.returns_scores and self.model.config.doubtful_score is not None
+
     def problem(self, num_tokens: int) -> str | None:
         """Return why a source of so many tokens, tags and `</s>` included, is not translated, or None if it is."""
         limit = self.max_source_tokens
@@ -244,7 +255,7 @@ class Translator:
             return results
 
         if max_tokens is None:
-            takes_one_pass = nbest == 1 and not scores
+            takes_one_pass = nbest == 1 and not (scores and self._scores_take_a_pass(generate_kwargs))
             max_tokens = default_max_tokens(self._num_beams(generate_kwargs)) if takes_one_pass else MAX_TOKENS
         lengths = [len(sources[i]) for i in places]
         # Longest first, so that running out of memory happens in the first batch and not after an hour
@@ -268,9 +279,37 @@ class Translator:
 
     def _num_beams(self, settings: dict[str, Any]) -> int:
         """Return the beam size of a search with these arguments of `generate`."""
-        if num_beams := settings.get("num_beams"):
-            return num_beams
-        return (settings.get("generation_config") or self.model.generation_config).num_beams or 1
+        return self._setting("num_beams", settings) or 1
+
+    def _setting(self, name: str, settings: dict[str, Any]) -> Any:
+        """Return a setting of a search with these arguments of `generate`, by default the model's own."""
+        value = settings.get(name)
+        if value is None:
+            value = getattr(settings.get("generation_config") or self.model.generation_config, name)
+        return value
+
+    def mean_log_probs(self, outputs: Sequence[Output], settings: dict[str, Any]) -> list[float | None]:
+        """Return the log-probability per token, in nats, of the best hypothesis of each sentence, None without any.
+
+        Args:
+            outputs: those of a search with scores.
+            settings: its arguments of `generate`.
+        """
+        alpha = self._setting("length_penalty", settings)
+        alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
+        padding = self.model.config.pad_token_id
+
+        def mean(output: Output) -> float | None:
+            # without the start token and the padding behind the end
+            length = sum(token != padding for token in output.hypotheses[0][1:]) if output.hypotheses else 0
+            penalty: Any = length_penalty(self.model.config, length, alpha)
+            return output.scores[0] * penalty / length if length else None
+
+        return list(map(mean, outputs))
+
+    def _scores_take_a_pass(self, settings: dict[str, Any]) -> bool:
+        """Return whether the scores of a search with one beam probably need another pass of the model."""
+        return bool(self._setting("do_sample", settings)) or not can_decode_incrementally(self.model)
 
     def _can_search_in_parallel(self, settings: dict[str, object]) -> bool:
         """Return whether several batches should be searched at once, in threads that share nothing but the weights."""
@@ -311,7 +350,14 @@ class Translator:
         values: list[list[float]] = [[]] * len(sources)
         if has_scores:
             values = generated.sequences_scores.unflatten(0, (-1, nbest)).tolist()
-        return list(map(Output, hypotheses, values))
+        outputs = list(map(Output, hypotheses, values))
+        threshold = self.model.config.doubtful_score if has_scores else None
+        # sampled tokens are less probable than those that a search chooses
+        if threshold is not None and not self._setting("do_sample", settings):
+            means = self.mean_log_probs(outputs, settings)
+            doubts = [mean is not None and mean < threshold for mean in means]
+            outputs = [output._replace(is_doubtful=doubt) for output, doubt in zip(outputs, doubts, strict=True)]
+        return outputs
 
     def translate(
         self,
@@ -360,7 +406,8 @@ class Translator:
         translations = []
         for output, texts in zip(outputs, decoded, strict=True):
             hypotheses = map(Hypothesis, texts, output.scores or [0.0] * len(texts))
-            translations.append(Translation(list(hypotheses), output.problem))
+            doubtful = tuple(texts[:1]) if output.is_doubtful else ()
+            translations.append(Translation(list(hypotheses), output.problem, doubtful))
         return translations
 
     def insert_terms(
@@ -531,7 +578,8 @@ def _join(
     ranks = zip(*(translation.hypotheses for translation in translations if translation.hypotheses), strict=True)
     scores = [sum(hypothesis.score for hypothesis in rank) for rank in ranks] or [0.0] * nbest
     problems = [f"sentence {i}: {result.problem}" for i, result in enumerate(translations, 1) if result.problem]
-    return Translation(list(map(Hypothesis, texts, scores)), "; ".join(problems) or None)
+    doubtful = tuple(chain.from_iterable(translation.doubtful for translation in translations))
+    return Translation(list(map(Hypothesis, texts, scores)), "; ".join(problems) or None, doubtful)
 
 
 # A type checker learns from these that a string gives a string

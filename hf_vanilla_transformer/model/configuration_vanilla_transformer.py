@@ -67,6 +67,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             a model of several directions has several languages.
         language_pairs: Directions of a model that was trained on several, such as "en-de". Each source then starts
             with a tag of the target language, "<2de>" (Johnson et al. 2017).
+        doubtful_score: Mean log-probability per token of a translation, in nats, below which it is doubtful. Training
+            sets it to what 99 % of the translations of the validation text exceed; None if unknown.
         tie_word_embeddings: Whether both inputs and the output projection share one matrix (section 3.4).
 
     The names that other models of transformers use for these fields, in `attribute_map`, are accepted too.
@@ -132,6 +134,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     source_lang: str | None = None
     target_lang: str | None = None
     language_pairs: list[str] | None = None
+    doubtful_score: float | int | None = None
     use_cache: bool = True
     is_encoder_decoder: bool = True
     pad_token_id: int | None = 0

@@ -411,9 +411,15 @@ def _widen(sequences: torch.Tensor, fill: int) -> torch.Tensor:
 
 
 def greedy_search(
-    model: Any, input_ids: torch.Tensor, limits: torch.Tensor, rules: OutputRules, settings: Any, model_kwargs: dict
-) -> tuple[torch.Tensor, None]:
-    """Decode with the most likely token at every step. *Shape:* (B, 1) to (B, T), and no scores.
+    model: Any,
+    input_ids: torch.Tensor,
+    limits: torch.Tensor,
+    rules: OutputRules,
+    settings: Any,
+    model_kwargs: dict,
+    has_scores: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Decode with the most likely token at every step. *Shape:* (B, 1) to (B, T), and the scores (B,) if requested.
 
     Args:
         input_ids: (B, 1) start tokens.
@@ -421,6 +427,7 @@ def greedy_search(
         rules: which tokens may be chosen.
         settings: the generation config as prepared by `generate()`.
         model_kwargs: the decoder's keyword arguments as prepared by `generate()`.
+        has_scores: whether to sum up log-probabilities, for which each step reads its logits once more.
     """
     decoder = IncrementalDecoder(model, model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask"), 1)
     padding = int(settings._pad_token_tensor)
@@ -428,6 +435,9 @@ def greedy_search(
     output = input_ids
     rows = torch.arange(len(input_ids), device=input_ids.device)
     state = _SearchState(rows=rows, tokens=input_ids, limits=limits, done=torch.zeros_like(rows, dtype=torch.bool))
+    # of each sentence in the whole batch, its log-probability and its number of tokens
+    sums = torch.zeros(len(rows), device=rows.device)
+    lengths = torch.zeros_like(rows)
     length = 0
     while True:
         if (split := _split_when_worthwhile(state.done)) is not None:
@@ -440,13 +450,28 @@ def greedy_search(
         if length == output.shape[1]:
             output = _widen(output, padding)
         logits = decoder.logits(decoder.step(state.tokens))
+        tokens, log_probs = zip(*(_next_tokens(block, rules, length, has_scores) for block in logits), strict=True)
         # (B, 1)
-        # much faster on a CPU than `argmax`, and also the first of several equal ones
-        state.tokens = torch.cat([rules.apply(block, length).max(1, keepdim=True).indices for block in logits])
+        state.tokens = torch.cat(tokens)
         # sentences that are done may stay in the batch for some steps
         output[state.rows, length] = state.tokens[:, 0].masked_fill(state.done, padding)
+        if has_scores:
+            sums.index_add_(0, state.rows, torch.cat(log_probs).masked_fill(state.done, 0.0))
+            lengths.index_add_(0, state.rows, (~state.done).long())
         state.done |= (torch.isin(state.tokens, settings._eos_token_tensor) | (length >= state.limits))[:, 0]
-    return output[:, : length + 1], None
+    scores = sums / model._length_penalty(lengths, settings.length_penalty) if has_scores else None
+    return output[:, : length + 1], scores
+
+
+def _next_tokens(
+    logits: torch.Tensor, rules: OutputRules, length: int, has_scores: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the most likely tokens (N, 1) at position `length`, and their log-probabilities (N,) if requested."""
+    # before the rules, which may change the logits; one fused operation, rounded no more than the logits are
+    log_probs = logits.log_softmax(1) if has_scores else None
+    # much faster on a CPU than `argmax`, and also the first of several equal ones
+    tokens = rules.apply(logits, length).max(1, keepdim=True).indices
+    return tokens, None if log_probs is None else log_probs.gather(1, tokens)[:, 0].float()
 
 
 def beam_search(

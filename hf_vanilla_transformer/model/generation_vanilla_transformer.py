@@ -12,6 +12,7 @@ From `generate()` to a result: it sets the limits, transformers' `generate()` pr
 import copy
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -54,7 +55,7 @@ OUTPUT_MARGIN = 50  # tokens by which a translation may be longer than its sourc
 # (B, 1) length limits of the sentences that generate() is decoding in this thread, which bound the reachable scores
 _current_limits: ContextVar[torch.Tensor | None] = ContextVar("vanilla_transformer_limits", default=None)
 
-# receives the scores (N,) that the fast beam search has found, during `generate(output_sequence_scores=True)`
+# receives the scores (N,) that the fast search has found, during `generate(output_sequence_scores=True)`
 _search_scores: ContextVar[list[torch.Tensor] | None] = ContextVar("vanilla_transformer_scores", default=None)
 
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
@@ -138,6 +139,11 @@ def gnmt_length_penalty(length: int | torch.Tensor, alpha: float) -> float | tor
 def has_gnmt_penalty(config: Any) -> bool:
     """Return whether the scores of a model are divided by `gnmt_length_penalty`, not by |Y|^alpha."""
     return config.length_normalization == "gnmt"
+
+
+def length_penalty(config: Any, length: int | torch.Tensor, alpha: float) -> float | torch.Tensor:
+    """Return the number by which a search divides the log-probability of `length` tokens after the start token."""
+    return gnmt_length_penalty(length, alpha) if has_gnmt_penalty(config) else length**alpha
 
 
 def output_limits(source_lengths: torch.Tensor, num_positions: int) -> torch.Tensor:
@@ -226,8 +232,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             output_sequence_scores: whether to return a `GenerateBeamEncoderDecoderOutput` with only `sequences`
                 (B num_return_sequences, T) and `sequences_scores` (B num_return_sequences,), the log-probabilities of
                 the generated tokens divided by the length penalty: the scores by which beam search ranks. Unlike
-                `output_scores`, it does not rule out the fast search. A beam search needs no more memory for them;
-                greedy search and sampling take one more pass, with the logits of all positions at once.
+                `output_scores`, it does not rule out the fast search, which needs no more memory for them. Other
+                searches and sampling take one more pass, with the logits of all positions at once.
 
         Raises:
             ValueError: If there is no source.
@@ -272,7 +278,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             kwargs["decoder_attention_mask"] = torch.ones_like(prefix)
 
     def _generate_with_scores(self, inputs, generation_config, *args, **kwargs) -> GenerateBeamEncoderDecoderOutput:
-        """Return the sequences and the scores that the fast beam search finds, or those of one more pass."""
+        """Return the sequences and the scores that the fast search finds, or those of one more pass."""
         scores: list[torch.Tensor] = []
         token = _search_scores.set(scores)
         try:
@@ -387,8 +393,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return torch.full((states.shape[0],), states.shape[1], device=states.device)
 
     def _length_penalty(self, length: int | torch.Tensor, alpha: float) -> float | torch.Tensor:
-        """Return the number by which to divide the log-probability of `length` tokens after the start token."""
-        return gnmt_length_penalty(length, alpha) if has_gnmt_penalty(self.config) else length**alpha
+        return length_penalty(self.config, length, alpha)
 
     def _update_finished_beams(self, **search):  # type: ignore[override]
         """Score finished hypotheses with the GNMT penalty; a length penalty of 0 disables transformers' own."""
@@ -437,7 +442,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         )
 
     def _sample(self, *search, **kwargs):
-        return self._run_search(greedy_search, super()._sample, *search, **kwargs)  # type: ignore[misc]
+        fast = greedy_search if _search_scores.get() is None else partial(greedy_search, has_scores=True)
+        return self._run_search(fast, super()._sample, *search, **kwargs)  # type: ignore[misc]
 
     def _beam_search(self, *search, **kwargs):
         return self._run_search(beam_search, super()._beam_search, *search, **kwargs)  # type: ignore[misc]

@@ -27,7 +27,8 @@ from .marian_tokenizer import adopt_languages, for_marian, save_for_all_releases
 
 MARIAN = "marian"
 VANILLA_TRANSFORMER = VanillaTransformerConfig.model_type
-_LANGUAGES = ("source_lang", "target_lang", "language_pairs")  # fields of a config, which a copy as MarianMT keeps
+_LANGUAGES = ("source_lang", "target_lang", "language_pairs")
+_KEPT = (*_LANGUAGES, "doubtful_score")  # fields that a MarianConfig does not have, but a copy as MarianMT keeps
 _DOWNLOADS = [
     *files.CONFIGS,
     *files.VOCABULARIES,
@@ -44,8 +45,7 @@ def _shared_fields(config: VanillaTransformerConfig | MarianConfig) -> dict[str,
     """Return the fields that the configurations of both classes have under the same name and with the same meaning."""
     # Only what the classes themselves declare, not what they inherit, such as the version of transformers.
     names = VanillaTransformerConfig.__annotations__.keys() & MarianConfig.__annotations__.keys()
-    # And the languages, for which Marian has no names of its own
-    return {name: getattr(config, name, None) for name in (*names, *_LANGUAGES)}
+    return {name: getattr(config, name, None) for name in (*names, *_KEPT)}
 
 
 def _permute_residual(name: str, tensor: torch.Tensor, order: torch.Tensor) -> torch.Tensor:

@@ -187,7 +187,8 @@ def _resolve_config(model: ModelArguments) -> VanillaTransformerConfig:
     for name, value in changes.items():
         if meaning(name).decides is Decides.SIZES and value != getattr(config, name):
             raise UserError(f"--{name} {value}: {base} has {getattr(config, name)}; omit the flag.")
-    config.update(changes)
+    # The validation of this run will find its own
+    config.update({**changes, "doubtful_score": None})
     return config
 
 

@@ -12,7 +12,7 @@ from transformers import IntervalStrategy, PreTrainedTokenizerBase, set_seed
 
 from ..data.tokenizer import check_tokenizer, follow_tokenizer, save_tokenizer, vocabulary_size
 from ..errors import UserError
-from ..files import SETTINGS, STATE, check_folder, locking, read_json, weight_files
+from ..files import SETTINGS, STATE, check_folder, locking, read_json, replacing, weight_files
 from ..flags import Decides, Settings
 from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -284,6 +284,9 @@ class _Run:
         if self.args.process_index == 0:
             write_record(self.folder, record)
             write_card(self.folder)
+            # With the `doubtful_score` of the translations that the record scores
+            with replacing(Path(self.folder, "config.json")) as unfinished:
+                trainer.model.config.to_json_file(unfinished)
         self._report_best(trainer)
         if self.args.push_to_hub:
             self._report(f"Uploaded to {trainer.push_to_hub()}")

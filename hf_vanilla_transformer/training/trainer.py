@@ -94,6 +94,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         self._configure_accelerator()
 
         self._sampler: MaxTokensBatchSampler | None = None
+        self._mean_log_probs = {}
         self.meter = TrainingMeter(self.accelerator)
         self.guard = UpdateGuard(self.accelerator, self.processing_class)
         self.average = MovingAverage(args.ema_decay) if args.ema_decay else None

@@ -4,6 +4,7 @@ import copy
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformers.trainer_utils import denumpify_detensorize, speed_metrics
 from ..data.batching import Rows, Seq2SeqCollator, batches_by_length, by_name, pad, sized_rows, unpadded
 from ..data.workers import prepare_data_worker
 from ..errors import UserError, checking_settings
-from ..inference.metrics import bleu, evaluate_translations, perplexity
+from ..inference.metrics import bleu, doubtful_score, evaluate_translations, perplexity
 from ..inference.translator import Translator
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
@@ -54,6 +55,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
     model: VanillaTransformerForConditionalGeneration
     processing_class: PreTrainedTokenizerBase  # None is allowed where nothing is translated
     average: MovingAverage | None
+    # of the latest translations of each validation text
+    _mean_log_probs: dict[str, list[float]]
 
     def evaluate(
         self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval", **gen_kwargs
@@ -257,13 +260,29 @@ class ValidatingTrainer(Seq2SeqTrainer):
         ):
             sources = [source for source, _ in pairs]
             translator = Translator(_without_wrapper(model), self.processing_class)
-            translations = translator.translate_ids(sources, progress=bar.update, **settings)
+            translations = translator.translate_ids(sources, scores=True, progress=bar.update, **settings)
+            means = translator.mean_log_probs(translations, settings)
         outputs = [translation.hypotheses[0] if translation.hypotheses else [] for translation in translations]
         labels = [target for _, target in pairs]
-        rows = list(zip(mine, outputs, labels, strict=True))
+        rows = list(zip(mine, outputs, labels, means, strict=True))
         if processes > 1:
             rows = sorted(gather_object(rows), key=itemgetter(0))
-        return [output for _, output, _ in rows], [reference for _, _, reference in rows]
+        self._set_doubtful_score(dataset, [mean for *_, mean in rows])
+        return [output for _, output, *_ in rows], [reference for *_, reference, _ in rows]
+
+    def _set_doubtful_score(self, dataset: _Pairs, means: list[float | None]) -> None:
+        """Set the model's `doubtful_score` from its latest translations of the validation texts.
+
+        Args:
+            dataset: what has been translated; nothing changes unless it is a validation text of this trainer.
+            means: the log-probability per token of each translation, None where there is none.
+        """
+        texts = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+        names = [name for name, text in texts.items() if text is dataset]
+        for name in names:
+            self._mean_log_probs[name] = [mean for mean in means if mean is not None]
+        if names:
+            self.model.config.doubtful_score = doubtful_score(list(chain(*self._mean_log_probs.values())))
 
     def _decode(self, *sides: list[list[int]]) -> list[list[str]]:
         return [self.processing_class.batch_decode(ids, skip_special_tokens=True) for ids in sides]

@@ -129,9 +129,10 @@ def test_progress_counts_every_sentence(model, tokenizer):
         ({"num_beams": 1}, 8),
         ({"num_beams": 2}, 4),
         ({"generation_config": GenerationConfig(num_beams=2, max_length=4)}, 4),
-        # samples of one sentence take as much memory as a beam, and so do scores
+        ({"num_beams": 1, "scores": True}, 8),
+        # samples of one sentence take as much memory as a beam, and so do scores of another pass
         ({"num_beams": 1, "do_sample": True, "nbest": 2}, 4),
-        ({"num_beams": 1, "scores": True}, 4),
+        ({"num_beams": 1, "do_sample": True, "scores": True}, 4),
     ],
 )
 def test_batches_of_one_beam_are_twice_as_large_by_default(settings, sentences, model, tokenizer, monkeypatch):

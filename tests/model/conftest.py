@@ -17,5 +17,7 @@ def searches(monkeypatch) -> list[str]:
     seen = []
     for name in ("greedy_search", "beam_search"):
         search = getattr(generation, name)
-        monkeypatch.setattr(generation, name, lambda *args, s=search, n=name: (seen.append(n), s(*args))[1])
+        monkeypatch.setattr(
+            generation, name, lambda *args, s=search, n=name, **more: (seen.append(n), s(*args, **more))[1]
+        )
     return seen

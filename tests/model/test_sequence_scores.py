@@ -3,6 +3,7 @@
 import pytest
 import torch
 from search_models import MODELS, with_varied_lengths
+from torch.overrides import TorchFunctionMode
 from transformers import GenerationConfig
 
 
@@ -51,6 +52,32 @@ def test_scores_of_other_searches_come_from_one_pass_of_the_model(small_model, s
     torch.testing.assert_close(by_default.sequences_scores, expected, rtol=1e-5, atol=1e-5)
     sampled = model.generate(**sources, do_sample=True, num_beams=1, output_sequence_scores=True)
     assert (sampled.sequences_scores < 0).all()
+
+
+class Embeddings(TorchFunctionMode):
+    """Counts the embeddings of several tokens per row: of the source, and of whole translations."""
+
+    count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.nn.functional.embedding and args[0].shape[1:].numel() > 1:
+            self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("settings", [{}, {"bad_words_ids": [[7], [8]], "forced_eos_token_id": 2, "max_length": 9}])
+def test_scores_of_the_fast_greedy_search_take_no_further_pass(small_model, sources, searches, settings):
+    model = with_varied_lengths(small_model(lm_head_bias=True))
+    settings = {**sources, **settings, "num_beams": 1}
+    with Embeddings() as embeddings:
+        output = model.generate(**settings, output_sequence_scores=True)
+    assert embeddings.count == 1
+    assert searches == ["greedy_search"]
+    expected = model.generate(**settings, return_dict_in_generate=True, output_logits=True)
+    assert torch.equal(output.sequences, expected.sequences)
+    given = {**model.generation_config.to_dict(), **settings}
+    scores = model._score_sequences(expected.sequences, {k: v for k, v in given.items() if v is not None})
+    torch.testing.assert_close(output.sequences_scores, scores, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("normalization", ["gnmt", "length"])

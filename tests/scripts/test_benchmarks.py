@@ -146,6 +146,21 @@ def test_documents_measures_placeholders_and_html(tmp_path):
 
 
 @pytest.mark.slow
+def test_doubt_counts_what_is_marked_of_each_kind_of_text(tmp_path):
+    write_text_and_model(tmp_path)
+    for name, phrases in (("val", splits()["validation"][:120]), ("test", splits()["test"][:20])):
+        write_phrases(tmp_path / name, phrases)
+    files = [str(tmp_path / name) for name in ("model", "val", "test", "test")]
+    output = run_script("benchmarks/doubt.py", *files)
+    assert output.returncode == 0, output.stderr[-2000:]
+    assert re.search(r"^greedy search: limit -\d+\.\d\d, rank correlation with chrF ", output.stdout, re.MULTILINE)
+    rows = [line.strip("| ").split(" | ") for line in output.stdout.splitlines() if line.endswith("% |")]
+    assert len(rows) == 9
+    # a random model is as sure of one text as of another
+    assert all(0 <= float(share.removesuffix(" %")) <= 100 for _, *shares in rows for share in shares)
+
+
+@pytest.mark.slow
 def test_models_are_compared_by_bleu_and_speed_with_the_first(tmp_path):
     write_text_and_model(tmp_path)
     write_phrases(tmp_path / "text", splits()["test"][:20])

@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import statistics
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from safetensors.torch import load_file
 from sample_text import PAIRS
 from small import write_moses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_vanilla_transformer import Translator
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.errors import UserError
 from hf_vanilla_transformer.training.checkpoints import write_checksums
@@ -512,6 +514,28 @@ def test_a_run_with_greedy_search_can_be_saved_continued_and_tuned(train, run_fl
     start = ["--model_name_or_path", str(tmp_path / "run"), "--lr_scheduler_type", "constant"]
     tuned = ["--learning_rate", "1e-4", "--max_steps", "1", "--max_tokens", "64", "--use_cpu"]
     assert train(*text_flags[:6], *start, *tuned, "--output_dir", str(tmp_path / "tuned")) is not None
+
+
+def test_a_run_and_its_average_know_which_translations_are_doubtful(train, run_flags, text_flags, moses, tmp_path):
+    words = [" ".join(["dog", "cat", "runs", "sees", "a", "the"][: 1 + i % 6]) + f" {i}" for i in range(120)]
+    write_moses(tmp_path / "val", en=words, fr=words)
+    flags = run_flags(tmp_path / "run", *text_flags, "--save_steps", "1", "--generation_num_beams", "1")
+    train(*flags, "--validation_file", str(tmp_path / "val"))
+    # validation was faster, but the final model is scored with its own beam size
+    translator = Translator.load(str(tmp_path / "run"))
+    outputs = translator.translate_ids(translator.encode(words), scores=True)
+    threshold = statistics.quantiles(translator.mean_log_probs(outputs, {}), n=100)[0]
+    assert translator.model.config.doubtful_score == pytest.approx(threshold, rel=2e-3)
+    of_checkpoint = AutoConfig.from_pretrained(tmp_path / "run" / "checkpoint-2").doubtful_score
+    assert of_checkpoint is not None
+    assert of_checkpoint != pytest.approx(threshold, rel=2e-3)
+    average = tmp_path / "average"
+    assert main(["average", str(tmp_path / "run"), "--last", "2", "--output_dir", str(average)]) == 0
+    assert AutoConfig.from_pretrained(average).doubtful_score == pytest.approx(threshold, rel=2e-3)
+    # another run from it, which validates nothing, does not know
+    start = ["--model_name_or_path", str(tmp_path / "run"), "--max_steps", "1", "--max_tokens", "64", "--use_cpu"]
+    train(*text_flags[:2], *text_flags[4:6], *start, "--no_eval_bleu", "--output_dir", str(tmp_path / "tuned"))
+    assert AutoConfig.from_pretrained(tmp_path / "tuned").doubtful_score is None
 
 
 def test_the_report_says_what_was_validated_with_a_moving_average(train, run_flags, text_flags, tmp_path, capfd):

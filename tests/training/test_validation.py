@@ -1,5 +1,6 @@
 import json
 import math
+import statistics
 
 import pytest
 import sacrebleu
@@ -7,16 +8,20 @@ import torch
 from datasets import Dataset
 from search_models import translate_ids
 from torch import nn
+from transformers import AutoConfig
 from unequal_pairs import pairs
 
 from hf_vanilla_transformer import (
+    Translator,
     VanillaTransformerTrainer,
     VanillaTransformerTrainingArguments,
+    average_checkpoints,
     train_tokenizer,
     translate,
 )
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
+from hf_vanilla_transformer.sharing.convert import from_marian, to_marian
 
 
 def test_validation_is_unsmoothed_and_counts_every_token_once(trainer):
@@ -55,6 +60,27 @@ def test_validation_bleu_matches_translations_by_this_package(trainer, small_mod
     expected = sacrebleu.corpus_bleu(translations, [texts], tokenize="char").score
     assert run.evaluate()["eval_bleu"] == pytest.approx(expected)
     assert expected > 5
+
+
+def test_validation_finds_the_score_below_which_translations_are_doubtful(trainer, tmp_path):
+    texts = {name: pairs([(4 + i % 9, 3 + i % 7) for i in range(start, 150)]) for name, start in (("a", 0), ("b", 10))}
+    settings = {"generation_num_beams": 2, "save_strategy": "steps", "eval_strategy": "steps"}
+    run = trainer(eval_dataset=texts, metric_for_best_model="loss", **settings, save_steps=3, eval_steps=3)
+    assert run.model.config.doubtful_score is None
+    run.train()
+    translator = Translator(run.model.eval(), run.processing_class)
+    sources = [row["input_ids"] for text in texts.values() for row in text]
+    translator.model.config.doubtful_score = threshold = run.model.config.doubtful_score
+    outputs = translator.translate_ids(sources, scores=True, num_beams=2)
+    means = translator.mean_log_probs(outputs, {"num_beams": 2})
+    # validation may have been in bfloat16
+    assert threshold == pytest.approx(statistics.quantiles(means, n=100)[0], rel=2e-3)
+    # another text says nothing about it, and copies of the model keep it
+    run.evaluate(pairs([(5, 9)] * 120))
+    assert run.model.config.doubtful_score == threshold
+    average_checkpoints([tmp_path / "checkpoint-3"] * 2, tmp_path / "average")
+    assert AutoConfig.from_pretrained(tmp_path / "average").doubtful_score == threshold
+    assert from_marian(to_marian(run.model)).config.doubtful_score == threshold
 
 
 def test_a_tokenizer_that_pads_on_the_left_changes_neither_training_nor_validation(trainer):

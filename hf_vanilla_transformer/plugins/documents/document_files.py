@@ -5,6 +5,7 @@ XML, of which only the parts with text are parsed.
 """
 
 import codecs
+import html
 import io
 import posixpath
 import re
@@ -32,6 +33,12 @@ _ARCHIVES = {
     _BOOK: r".+\.(?i:x?html?)",
 }
 _DECLARING = re.compile(r"word/(styles|settings)\.xml|docProps/core\.xml|.+\.opf")  # others that name the language
+# Of e-books: the table of contents of EPUB 2, and the titles in it and in the metadata
+_CONTENTS = re.compile(r".+\.(ncx|opf)", re.IGNORECASE)
+_TITLES = (
+    "{http://purl.org/dc/elements/1.1/}title",
+    *(f"{{http://www.daisy.org/z3986/2005/ncx/}}{name}/{{*}}text" for name in ("docTitle", "navLabel")),
+)
 _BOOK_PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
 ENDINGS = (PLAIN, *_PAGES, *_SUBTITLES, *_ARCHIVES)
 MAX_BYTES = 1 << 26  # of an unpacked file
@@ -164,6 +171,10 @@ def _rewrite_archive(
                 text_size += len(data)
                 _check_size(text_size, max_bytes)
                 data = _rewrite_part(data, ending, translate, language)
+            elif ending == _BOOK and _CONTENTS.fullmatch(member.filename):
+                text_size += len(data)
+                _check_size(text_size, max_bytes)
+                data = _with_language(_rewrite_titles(data, translate), language)
             elif language and _DECLARING.fullmatch(member.filename):
                 data = _with_language(data, language)
             rewritten.writestr(member, data)
@@ -188,8 +199,19 @@ def _rewrite_part(part: bytes, ending: str, translate: _Translate, language: str
     return to_bytes(root)
 
 
-def _with_language(part: bytes, language: str) -> bytes:
-    """Return the styles or the metadata of a document in another language."""
+def _rewrite_titles(part: bytes, translate: _Translate) -> bytes:
+    """Return the table of contents or the metadata of a book with its titles translated."""
+    root = parse(part)
+    for title in [title for path in _TITLES for title in root.iterfind(f".//{path}")]:
+        if any(map(str.isalpha, title.text or "")):
+            title.text = html.unescape(translate(html.escape(title.text, quote=False)))
+    return to_bytes(root)
+
+
+def _with_language(part: bytes, language: str | None) -> bytes:
+    """Return the styles or the metadata of a document in another language, if it is given."""
+    if not language:
+        return part
     root = parse(part)
     declare_language(root, language)
     declared = next(root.iter("{http://purl.org/dc/elements/1.1/}language"), None)

@@ -6,7 +6,7 @@ written. The parsers that build a tree write tags, entities and missing elements
 
 import re
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape, parser, unescape
@@ -28,7 +28,6 @@ _BLOCK = re.compile(
 # Elements inside a sentence with texts of their own
 _ISLAND = re.compile("audio|canvas|datalist|map|noscript|object|select|svg|template|video")
 # Elements that are not translated, such as the reading of ruby
-_READING = re.compile("rp|rt|rtc")
 _KEPT = re.compile(
     "code|iframe|kbd|listing|math|noembed|noframes|plaintext|pre|rp|rt|rtc|samp|script|style|textarea|tt|var|xmp"
 )
@@ -37,6 +36,23 @@ _CONTROL = re.compile("button|input|label|select|textarea|[^-]+-.*")
 # Elements without content
 _VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr")
 _MAX_LEVEL = 20  # of elements with texts of their own inside others
+# Elements whose end tag may be missing, and the start tags that end them (HTML 13.1.2.4)
+_STARTS = {
+    "p": f"(?!br|option|optgroup|tspan|text|title|v)(?:{_BLOCK.pattern})",
+    "li": "li",
+    **dict.fromkeys(("dt", "dd"), "dt|dd"),
+    "option": "option|optgroup|hr",
+    "optgroup": "optgroup|hr",
+    **dict.fromkeys(("caption", "colgroup"), "caption|colgroup|thead|tbody|tfoot|tr"),
+    **dict.fromkeys(("thead", "tbody", "tfoot"), "thead|tbody|tfoot"),
+    "tr": "tr|thead|tbody|tfoot",
+    **dict.fromkeys(("td", "th"), "td|th|tr|thead|tbody|tfoot"),
+    **dict.fromkeys(("rp", "rt"), f"rb|rp|rt|rtc|ruby|{_BLOCK.pattern}"),
+    "rtc": f"ruby|{_BLOCK.pattern}",
+}
+_ENDED_BY = {name: re.compile(pattern) for name, pattern in _STARTS.items()}
+# Elements around them, with whose end they end
+_AROUND = re.compile(f"(?!p$|br$)(?:{_BLOCK.pattern}|datalist|rb|rp|rt|rtc|ruby|select)")
 # In a link and in a superscript
 _HASHTAG = re.compile(r"[#\uff03]\w+")
 _NOTE = re.compile(r"[\W\d_]+|\[\w{1,3}\]")
@@ -48,6 +64,8 @@ _TAG_START = re.compile("<[A-Za-z/!?]")
 _WHOLE_TAG = re.compile(r"""[^"'>]*(?:"[^"]*"[^"'>]*|'[^']*'[^"'>]*)*>""")
 # The end of a comment to Python's parser, whose releases differ in it
 _COMMENT_END: re.Pattern[str] = parser.commentclose  # type: ignore[attr-defined]
+# A block of PHP, which may have no end, or of ERB, JSP and the like. Browsers would end it at the first ">"
+_TEMPLATE = re.compile(r"<\?(?:php\b|=).*?(?:\?>|\Z)|<%(?:(?!<%).)*?%>", re.DOTALL | re.IGNORECASE)
 # The start of a character reference that Python refuses to read
 _LONG_NUMBER = re.compile("&(?=#[0-9]{4000})")
 # A line break is a space in HTML
@@ -111,14 +129,12 @@ class HtmlDocument(Document):
         self._template = []
         self._block = _Block()
         self._level += 1
-        depth = 1
+        inside = _Inside(start.name) if start else None
         end = ""
-        while self._tokens:
+        while self._tokens and not (inside and inside.ends_before(self._tokens[0])):
             token = self._tokens.popleft()
             # What is kept is taken with its end
-            if start and not token.is_kept:
-                depth += token.nests(start)
-            if not depth:
+            if inside and not token.is_kept and inside.ends_with(token):
                 end = token.source
                 break
             self._take(token)
@@ -157,15 +173,16 @@ class HtmlDocument(Document):
 
     def _keep(self, start: "_Token") -> str:
         """Return the rest of an element as it is, but for elements in it with translate="yes"; or the whole text."""
-        depth = 1
+        inside = _Inside(start.name)
         source = []
-        while depth and self._tokens and not (_READING.fullmatch(start.name) and self._tokens[0].ends_reading(start)):
+        while self._tokens and not inside.ends_before(self._tokens[0]):
             token = self._tokens.popleft()
             if token.opens and token.translates and self._level < _MAX_LEVEL:
                 source.append(self._with_references(token) + self._read(token))
-            else:
-                source.append(token.source)
-                depth += token.nests(start)
+                continue
+            source.append(token.source)
+            if inside.ends_with(token):
+                break
         return "".join(source)
 
     def _end_block(self) -> None:
@@ -310,18 +327,45 @@ class _Token:
         is_marked = any(name == "class" and "notranslate" in (value or "").split() for name, value in self.attributes)
         return False if is_marked else None
 
-    def nests(self, start: "_Token") -> int:
-        """Return 1 if this starts an element of the same name inside another one, and -1 if it ends one, else 0."""
-        if self.name != start.name or self.kind == "text":
-            return 0
-        return -1 if self.kind == "end" else int(bool(self.opens))
 
-    def ends_reading(self, start: "_Token") -> bool:
-        """Return whether the reading of ruby, whose end tag may be missing, ends before this."""
-        if self.kind not in ("start", "end") or (self.kind == "end" and self.name == start.name):
-            return False
-        ends = self.name == "rb" or _READING.fullmatch(self.name) if start.name != "rtc" else None
-        return bool(ends or self.name == "ruby" or _BLOCK.fullmatch(self.name))
+class _Inside:
+    """A place inside an element, and the elements that are open there as far as they decide where that one ends."""
+
+    def __init__(self, name: str):
+        self._name = name
+        # From the outermost
+        self._open = [name]
+        self._counts = Counter(self._open)
+
+    def ends_before(self, token: _Token) -> bool:
+        """Return whether the element ends before a token without an end tag, as HTML lets it."""
+        if token.kind == "start":
+            while self._open and (starts := _ENDED_BY.get(self._open[-1])) and starts.fullmatch(token.name):
+                self._leave(self._open[-1])
+        elif token.kind == "end" and not self._counts[token.name] and _AROUND.fullmatch(token.name):
+            return self._name in _ENDED_BY
+        return not self._open
+
+    def ends_with(self, token: _Token) -> bool:
+        """Return whether a token, which is in the element, is its end tag."""
+        if token.opens and (token.name in (self._name, "p") or _AROUND.fullmatch(token.name)):
+            self._open.append(token.name)
+            self._counts[token.name] += 1
+        elif token.kind == "end" and self._counts[token.name]:
+            self._leave(token.name)
+        return not self._open
+
+    def _leave(self, name: str) -> None:
+        """Leave the innermost open element of a name, and those in it."""
+        other = ""
+        while other != name:
+            other = self._open.pop()
+            self._counts[other] -= 1
+
+
+def _as_instruction(template: re.Match[str]) -> str:
+    """Return a processing instruction of HTML in place of a template, of the same length and lines."""
+    return "<?" + re.sub(r"[^\r\n]", "x", template[0][2:-1]) + ">"
 
 
 class _Tokenizer(HTMLParser):
@@ -339,12 +383,15 @@ class _Tokenizer(HTMLParser):
         # Whether the end of a CDATA section may follow
         self._ends_sections = True
         self._last_comment_end = max((match.start() for match in _COMMENT_END.finditer(text)), default=-1)
-        self.feed(_LONG_NUMBER.sub("+", text[:end]))
+        self.feed(_TEMPLATE.sub(_as_instruction, _LONG_NUMBER.sub("+", text[:end])))
         self.close()
         self.tokens.append(_Token(end, "other"))
         ends = [token.start for token in self.tokens[1:]]
         for token, end in zip(self.tokens, [*ends, len(text)], strict=True):
             token.source = text[token.start : end]
+            if token.kind == "text" and _TEMPLATE.search(token.source):
+                # A template where there are no tags, as in a script
+                token.name = _unescape(token.source)
 
     def __iter__(self) -> Iterator[_Token]:
         """Yield the tokens. What the parser takes for text although a tag starts there is of the kind "other"."""

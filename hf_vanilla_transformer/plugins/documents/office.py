@@ -31,11 +31,16 @@ _DRAWING = (
 )
 _FIXED = re.compile("[A-Za-z]*Pr|rt")  # properties, and the reading of ruby, stay where they are
 _PROOFING = ("lang", "altLang", "noProof", "dirty", "err")  # properties of a run that are not its format
-_BREAKS = ("tab", "ptab", "br", "cr", "fldChar")  # what ends a sentence
+# what ends a sentence; fields only if they start or end in another paragraph
+_BREAKS = ("tab", "ptab", "br", "cr", "fldChar")
 # Word writes them for its own layout and spelling
 _DROPPED = ("lastRenderedPageBreak", "proofErr", "softHyphen")
 _OUTSIDE = 1 << 20  # how much more a character outside of links and others counts
 _NOT_TRANSLATED = ("del", "moveFrom")  # what a tracked change has removed, or moved elsewhere
+# for programs that know an extension, and for others
+_ALTERNATIVES = [
+    f"{{http://schemas.openxmlformats.org/markup-compatibility/2006}}{name}" for name in ("Choice", "Fallback")
+]
 # Languages of scripts for which Word has an attribute of its own
 _EAST_ASIAN = ("ja", "ko", "zh")
 _COMPLEX = ("ar", "ckb", "dv", "fa", "he", "hi", "ps", "sd", "th", "ug", "ur", "yi")
@@ -69,10 +74,19 @@ def to_bytes(root: "_Element") -> bytes:
 
 def rewrite_paragraphs(root: "_Element", translate: Callable[[str], str]) -> None:
     """Translate the paragraphs of a part, each as HTML, also those in text boxes inside others."""
-    for element in list(root.iter(*(f"{space}p" for space in _WORD + _DRAWING))):
-        paragraph = _Paragraph(element)
-        if paragraph.has_letters:
+    for element in list(root.iter(*(f"{space}p" for space in _WORD + _DRAWING), *_ALTERNATIVES)):
+        space = _namespace_of(element)
+        paragraph = _Paragraph(element, space) if space else None
+        if paragraph and paragraph.has_letters:
             paragraph.write(translate(paragraph.html))
+
+
+def _namespace_of(element: "_Element") -> str | None:
+    """Return the namespace of a paragraph, or of the runs in one of several alternatives, which has them like one."""
+    if element.tag not in _ALTERNATIVES:
+        return element.tag[:-1]
+    spaces = (space for space in _WORD + _DRAWING if element.find(f"{space}r") is not None)
+    return next(spaces, None)
 
 
 def declare_language(root: "_Element", language: str) -> None:
@@ -99,6 +113,7 @@ class _Piece:
         format: that of a text.
         texts: its parts.
         partner: the number of the piece that opens or closes the same element or range.
+        rest: the pieces that are written behind it, and whose own kind is "joined".
     """
 
     kind: str
@@ -107,6 +122,7 @@ class _Piece:
     format: Hashable = None
     texts: list[str] = field(default_factory=list)
     partner: int | None = None
+    rest: list["_Piece"] = field(default_factory=list)
 
 
 class _Paragraph:
@@ -116,18 +132,17 @@ class _Paragraph:
         html: its texts, with tags around those of other formats than most of their sentence, and for all else.
     """
 
-    def __init__(self, element: "_Element"):
+    def __init__(self, element: "_Element", space: str):
         self._element = element
-        self._space = element.tag[:-1]
+        self._space = space
         self._pieces: list[_Piece] = []
-        self._depth = 0
         # With their parents, what `write` puts into a new order
         self._movable: list[tuple[_Element, _Element]] = []
-        # The first run of each format, and how many characters have it between two breaks
+        # The first run of each format
         self._runs: dict[Hashable, _Element] = {}
-        self._lengths: list[Counter[Hashable]] = [Counter()]
         self._read(element)
-        self._bases = [max(lengths, key=lengths.__getitem__, default=None) for lengths in self._lengths]
+        self._join_fields()
+        self._bases = list(self._base_formats())
         # The tags in `html`
         self._marks: dict[str, _Piece] = {}
         # Where `write` is: the elements around runs, the run or element to which it has added, and whose copy that is
@@ -173,15 +188,13 @@ class _Paragraph:
                     self._pair(starts.pop(key))
 
     def _read_around(self, element: "_Element", name: str, run: "_Element | None") -> None:
-        """Add an element around runs, and what is in it; in a field, this is a sentence."""
-        is_field = name in ("fld", "fldSimple")
+        """Add an element around runs, and what is in it; in a field of PowerPoint, this is a sentence."""
+        is_field = name == "fld"
         if is_field:
             self._add("break")
         start = len(self._pieces)
         self._add("open", element, run)
-        self._depth += 1
         self._read(element)
-        self._depth -= 1
         self._add("close", element)
         self._pair(start)
         if is_field:
@@ -189,8 +202,6 @@ class _Paragraph:
 
     def _add(self, kind: str, element: "_Element | None" = None, run: "_Element | None" = None) -> None:
         self._pieces.append(_Piece(kind, element, run))
-        if kind == "break":
-            self._lengths.append(Counter())
 
     def _add_text(self, text: str, format: Hashable, run: "_Element") -> None:
         """Add a text, to the last one if it has the same format: programs cut texts anywhere."""
@@ -198,13 +209,66 @@ class _Paragraph:
             self._pieces.append(_Piece("text", format=format))
         self._pieces[-1].texts.append(text)
         self._runs.setdefault(format, run)
-        # The format of a link is not for other words
-        self._lengths[-1][format] += len(text) * (1 if self._depth else _OUTSIDE)
 
     def _pair(self, start: int) -> None:
         """Note that the last piece ends what another one starts."""
         self._pieces[start].partner = len(self._pieces) - 1
         self._pieces[-1].partner = start
+
+    def _join_fields(self) -> None:
+        """Make ranges of the fields, such as links and page numbers, that start and end in the paragraph.
+
+        A field is the sign that starts it, its instruction, a sign, its result, and the sign that ends it.
+        """
+        # of each open field, the places of its signs
+        opened: list[list[int]] = []
+        for number, piece in enumerate(self._pieces):
+            kind = None if piece.element is None else piece.element.get(f"{self._space}fldCharType")
+            if kind == "begin":
+                opened.append([number])
+            elif kind == "separate" and opened:
+                opened[-1].append(number)
+            elif kind == "end" and opened:
+                self._join_field([*opened.pop(), number])
+
+    def _join_field(self, signs: list[int]) -> None:
+        """Join what a field has before its result, or all of one without a result, into one piece."""
+        start, last, *_, end = [*signs, signs[-1]]
+        parts = [self._pieces[number] for number in (start, last, end)]
+        instruction = (self._pieces[number] for number in range(start + 1, last + 1))
+        if any(piece.kind not in ("break", "other") or piece.partner is not None for piece in instruction):
+            # it has fields or tracked changes of its own
+            return
+        if len({part.run is not None and part.run.getparent() for part in parts}) > 1:
+            # it starts or ends in an element around runs
+            return
+        parts[0].kind = "other"
+        parts[0].rest = self._pieces[start + 1 : last + 1]
+        for piece in parts[0].rest:
+            piece.kind = "joined"
+        if end != last:
+            parts[-1].kind = "other"
+            parts[0].partner = end
+            parts[-1].partner = start
+
+    def _base_formats(self) -> Iterator[Hashable]:
+        """Yield the commonest format before, between and behind the breaks."""
+        lengths: Counter[Hashable] = Counter()
+        depth = 0
+        for number, piece in enumerate([*self._pieces, _Piece("break")]):
+            if piece.kind == "break":
+                yield max(lengths, key=lengths.__getitem__, default=None)
+                lengths.clear()
+            elif piece.kind == "text":
+                # The format of a link is not for other words
+                lengths[piece.format] += sum(map(len, piece.texts)) * (1 if depth else _OUTSIDE)
+            elif piece.partner is not None and self._is_around_runs(piece, self._pieces[piece.partner]):
+                depth += 1 if piece.partner > number else -1
+
+    @staticmethod
+    def _is_around_runs(piece: _Piece, partner: _Piece) -> bool:
+        """Return whether two pieces are those around an element or a field, not around the range of a comment."""
+        return piece.kind in ("open", "close") or bool(piece.rest or partner.rest)
 
     def _as_html(self) -> Iterator[str]:
         """Yield the pieces as HTML."""
@@ -212,6 +276,8 @@ class _Paragraph:
         base = next(bases)
         for number, piece in enumerate(self._pieces):
             text = html.escape("".join(piece.texts), quote=False)
+            if piece.kind == "joined":
+                continue
             if piece.kind == "text" and (piece.format == base or text.isspace()):
                 yield text
             elif piece.kind == "text":
@@ -263,7 +329,8 @@ class _Paragraph:
             if piece.element in self._containers:
                 del self._containers[self._containers.index(piece.element) :]
         elif piece.element is not None:
-            self._write_element(piece.element, piece.run)
+            for part in (piece, *piece.rest):
+                self._write_element(part.element, part.run)
         if piece.kind == "open":
             self._containers.append(piece.element)
         if piece.kind in ("open", "close"):

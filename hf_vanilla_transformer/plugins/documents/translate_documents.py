@@ -1,8 +1,11 @@
 """`vanilla-transformer translate --output_dir`: translate documents into a folder, or an HTML page on stdin."""
 
 import sys
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...commands import translate
 from ...commands.console import UsageError, print_in_utf8, say
@@ -14,8 +17,13 @@ from ...files import check_folder, replacing
 from ...flags import option
 from .. import DOCUMENTS, find, load
 
+if TYPE_CHECKING:
+    from ...inference.translator import Translation, Translator
+
 ENDINGS = tuple(f".{name}" for name in find(DOCUMENTS))  # of the files of which a plugin knows the texts
 _NO_TEXT = "no text to translate was found; text in pictures is not read"
+_MAX_DOUBTS = 10  # doubtful translations of a document that are quoted
+_QUOTED = 100  # characters of each
 
 
 @dataclass(kw_only=True)
@@ -93,14 +101,14 @@ def run(args: TranslateDocumentsArguments) -> None:
             counts.append(count)
             bar.update(count)
 
-        settings |= {"progress": advance}
+        settings |= {"progress": advance, "scores": _wants_scores(translator, args)}
         for (name, format, output, content), parts in zip(documents, texts, strict=True):
             counts.clear()
             translations = translator.translate_documents(parts, format.document, **settings)
             with replacing(output) as unfinished:
                 unfinished.write_bytes(format.with_texts(content, name, [part.text for part in translations], target))
             problems = [f"not translated: {part.problem}" for part in translations if part.problem]
-            for problem in problems if counts else [_NO_TEXT]:
+            for problem in [*problems, *_doubts(translations)] if counts else [_NO_TEXT]:
                 # above the bar
                 bar.write(f"{name}: {problem}", file=sys.stderr)
             print(output)
@@ -117,8 +125,24 @@ def _translate_page(args: TranslateDocumentsArguments) -> None:
     print_in_utf8()
     texts = load(DOCUMENTS, "html").texts_of(page.read(), "standard input")
     counts: list[int] = []
-    (translation,) = translator.translate_html(texts, progress=counts.append, **settings)
+    settings |= {"progress": counts.append, "scores": _wants_scores(translator, args)}
+    (translation,) = translator.translate_html(texts, **settings)
     print(translation.text, end="")
     if not counts:
         say(f"standard input: {_NO_TEXT}")
     report_problems([translation], "standard input")
+    for doubt in _doubts([translation]):
+        say(f"standard input: {doubt}")
+
+
+def _wants_scores(translator: "Translator", args: TranslateFlags) -> bool:
+    """Return whether scores are needed to find doubtful translations; what is sampled has none."""
+    return translator.knows_doubt and not args.do_sample
+
+
+def _doubts(translations: Sequence["Translation"]) -> list[str]:
+    """Return lines that quote the doubtful translations of a document, and count those beyond the first few."""
+    sentences = [sentence for translation in translations for sentence in translation.doubtful]
+    lines = [f"doubtful: {textwrap.shorten(sentence, _QUOTED, placeholder='...')}" for sentence in sentences]
+    more = len(lines) - _MAX_DOUBTS
+    return lines if more <= 0 else [*lines[:_MAX_DOUBTS], f"doubtful: {more:,} more sentences"]

@@ -179,35 +179,80 @@ def _find_header(rows: Iterable[list[str]], sides: Sequence[Side]) -> tuple[list
 
 
 def json_pairs(text: str, is_lines: bool, sides: Sequence[Side]) -> Iterator[Line]:
-    """Yield the pairs in the objects of JSON lines, of a list, or of the only list in an object."""
+    """Yield the pairs in the objects of JSON lines, of a list, or of the only list in an object.
+
+    What is no object with two texts is dropped, and the first such place is noted.
+
+    Raises:
+        ExchangeError: if nothing else is there.
+    """
     entries: Any
     # many programs write JSON lines to a file called .json
     if is_lines or re.match(r"\s*\{.*\}\s*\n\s*\{", text):
         # only a newline ends a line: JSON may hold other line breaks, such as U+2028
         numbered = enumerate(text.split("\n"), start=1)
-        entries = [_load_json(line, f"line {number}: ") for number, line in numbered if line.strip()]
+        entries = [_load_line(line, f"line {number}: ") for number, line in numbered if line.strip()]
     else:
         entries = _load_json(text, "")
         if isinstance(entries, dict):
             entries = next((value for value in entries.values() if isinstance(value, list)), None)
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    if not isinstance(entries, list):
         raise ExchangeError("no list of objects with a text for each language")
 
-    names: list[str] | None = None
+    names: list[str] = []
+    problems: list[str] = []
+    count = 0
     for number, entry in enumerate(entries, start=1):
-        texts = entry["translation"] if isinstance(entry.get("translation"), dict) else entry
-        keys = list(texts)
         try:
-            names = [keys[side.find(keys)] for side in sides]
+            names, pair = _texts_of(entry, sides, names)
         except ExchangeError as error:
-            # programs leave empty fields out, but then an earlier object names them
-            if names is None:
-                raise ExchangeError(f"entry {number}: {error}") from None
-        pair = ["" if texts.get(name) is None else texts[name] for name in names]
-        for name, text in zip(names, pair, strict=True):
-            if not isinstance(text, str):
-                raise ExchangeError(f"entry {number}: the value of {name[:100]!r} is not a text")
+            where = "" if isinstance(entry, ExchangeError) else f"entry {number}: "
+            problems.append(f"{where}{error}")
+            continue
+        count += 1
         yield ["pair", *pair]
+    if problems and not count:
+        raise ExchangeError(problems[0])
+    if problems:
+        yield ["note", f"{len(problems):,} of {len(entries):,} entries dropped; the first one: {problems[0]}"]
+    yield from itertools.repeat(["dropped", "damaged entry"], len(problems))
+
+
+def _texts_of(entry: object, sides: Sequence[Side], known: list[str]) -> tuple[list[str], list[str]]:
+    """Return the keys of both languages in an object, and the texts there.
+
+    Args:
+        entry: the object, or the error in its place.
+        known: the keys in an earlier object, which names those of empty fields that a program has left out.
+
+    Raises:
+        ExchangeError: if it is none.
+    """
+    if isinstance(entry, ExchangeError):
+        raise entry
+    if not isinstance(entry, dict):
+        raise ExchangeError("not an object with a text for each language")
+    texts = entry["translation"] if isinstance(entry.get("translation"), dict) else entry
+    keys = list(texts)
+    try:
+        names = [keys[side.find(keys)] for side in sides]
+    except ExchangeError:
+        if not known:
+            raise
+        names = known
+    pair = ["" if texts.get(name) is None else texts[name] for name in names]
+    for name, text in zip(names, pair, strict=True):
+        if not isinstance(text, str):
+            raise ExchangeError(f"the value of {name[:100]!r} is not a text")
+    return names, pair
+
+
+def _load_line(line: str, where: str) -> object:
+    """Return the object in a line, or the error if there is none."""
+    try:
+        return _load_json(line, where)
+    except ExchangeError as error:
+        return error
 
 
 def _load_json(content: str, where: str) -> Any:

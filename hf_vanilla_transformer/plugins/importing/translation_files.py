@@ -36,6 +36,8 @@ _DRAFTS |= {"Draft", "RejectedTranslation", "RejectedSignOff"}
 _CONFIRMED = "{http://www.memsource.com/mxlf/2.0}confirmed"  # of Phrase
 _MAX_TRANSLATIONS = 1000  # of one text
 _HEAD_BYTES = 1 << 13  # in which a file names its encoding
+# The header of a catalogue, which is the translation of an empty message, up to the encoding in it
+_CHARSET = re.compile(r'^(msgid\s+""\s+msgstr\s(?:\s*"[^"\n]*")*?\s*"[^"\n]*?charset=)([\w.-]+)', re.MULTILINE)
 Line = list[object]
 
 
@@ -75,8 +77,8 @@ def check_xml(content: bytes) -> None:
 
 
 def _declared(content: bytes) -> str:
-    """Return the encoding that a catalogue or XML names at its start, or ""."""
-    match = re.search(rb"(?:charset|encoding)=[\"']?([\w.-]+)", content[:_HEAD_BYTES])
+    """Return the encoding that XML names at its start, or ""."""
+    match = re.search(rb"encoding=[\"']?([\w.-]+)", content[:_HEAD_BYTES])
     return match[1].decode() if match else ""
 
 
@@ -219,11 +221,12 @@ def catalogue_pairs(content: bytes, encoding: str | None, languages: tuple[str, 
     Args:
         encoding: that of a catalogue whose header names none.
     """
-    declared = _declared(content)
+    header = _CHARSET.search(content[:_HEAD_BYTES].decode("latin-1"))
+    declared = header[2] if header else ""
     text, used = decode(content, None if declared else encoding, languages, declared)
     if not used.startswith("utf-8"):
         yield ["note", f"encoding: {used}"]
-    in_utf8 = re.sub(r"charset=[^\s\\]+", "charset=UTF-8", text, count=1).encode()
+    in_utf8 = _CHARSET.sub(r"\1UTF-8", text, count=1).encode()
     store = import_extra("translate.storage.pypo", "import").pofile(io.BytesIO(in_utf8))
     tag = store.gettargetlanguage()
     # only the base language counts, since catalogues name variants in many ways: zh_CN, zh-Hans, sr@latin

@@ -23,7 +23,7 @@ _MAX_SMALL = 100  # tokens of a small batch; more would keep short requests wait
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
 _TURN = attrgetter("turn")
-Translate = Callable[[list[list[int]], int], list[list[str]]]
+Translate = Callable[[list[list[int]], int], list[list[Any]]]
 _Result = TypeVar("_Result")
 
 
@@ -153,7 +153,7 @@ class Batcher:
                 seconds = math.ceil(sum(len(item.ids) for item in ahead) * self._seconds_per_token)
                 raise QueueFullError(min(max(1, seconds), MAX_RETRY_AFTER))
 
-    def submit(self, sentences: Sequence[Sentence]) -> list["Future[list[str]]"]:
+    def submit(self, sentences: Sequence[Sentence]) -> list["Future[list[Any]]"]:
         """Queue the sentences of a request, all or none, and return a future for the hypotheses of each, best first.
 
         Cancelled sentences are dropped.

@@ -108,6 +108,7 @@ class TranslateResponse(BaseModel):
     alternatives: list[str] | list[list[str]] | None = None
     detectedLanguage: Detection | list[Detection] | None = None  # noqa: N815
     warnings: list[str] | list[list[str]] | None = Field(None, description="what could not be translated")
+    doubtful: list[str] | list[list[str]] | None = Field(None, description="translated sentences to be checked")
 
 
 class Error(BaseModel):
@@ -214,8 +215,9 @@ class Server:
             answer["alternatives"] = [translation.alternatives for translation in translations]
         if wanted.source == AUTO:
             answer["detectedLanguage"] = [translation.detected for translation in translations]
-        if any(translation.warnings for translation in translations):
-            answer["warnings"] = [translation.warnings for translation in translations]
+        for name in ("warnings", "doubtful"):
+            if any(getattr(translation, name) for translation in translations):
+                answer[name] = [getattr(translation, name) for translation in translations]
         fields = {name: items[0] if isinstance(wanted.q, str) else items for name, items in answer.items()}
         return TranslateResponse.model_validate(fields)
 
@@ -230,7 +232,7 @@ class Server:
         if ending not in ENDINGS:
             raise HTTPException(400, f"Invalid request: file: expected one of {' '.join(ENDINGS)}")
         work = self._translated(content, name, wanted, load(DOCUMENTS, ending.removeprefix(".")))
-        translated, warnings = await self._wait(request, work, deadline)
+        translated, remarks = await self._wait(request, work, deadline)
 
         # Whoever knows its first part may download the file.
         name = f"{secrets.token_urlsafe(16)}.{re.sub('[^A-Za-z0-9.]+', '-', name)[-100:]}"
@@ -240,12 +242,12 @@ class Server:
             # the oldest
             del self._kept[next(iter(self._kept))]
         answer: dict[str, object] = {"translatedFileUrl": str(request.url_for("download_file", name=name))}
-        return answer | ({"warnings": warnings} if warnings else {})
+        return answer | {kind: sentences for kind, sentences in remarks.items() if sentences}
 
     async def _translated(
         self, content: bytes, name: str, wanted: TranslateFileRequest, format: DocumentFormat
-    ) -> tuple[bytes, list[str]]:
-        """Return a file with its translation, and what could not be translated."""
+    ) -> tuple[bytes, dict[str, list[str]]]:
+        """Return a file with its translation, and its `warnings` and `doubtful` as in the answer for a text."""
         texts = await self._files.texts_of(content, name, MARKUP_PER_CHARACTER * self.max_characters + 10_000)
         self._check_size(texts)
         translations = await self.service.translate_parts(texts, wanted.source, wanted.target, format.document)
@@ -253,7 +255,9 @@ class Server:
         warnings = [warning for translation in translations for warning in translation.warnings]
         if not any(translation.sentences for translation in translations):
             warnings.append(f"{name}: no text to translate was found; text in pictures is not read.")
-        return await self._files.with_texts(content, name, texts, wanted.target), warnings
+        doubtful = [sentence for translation in translations for sentence in translation.doubtful]
+        translated = await self._files.with_texts(content, name, texts, wanted.target)
+        return translated, {"warnings": warnings, "doubtful": doubtful}
 
     async def download_file(self, name: str) -> Response:
         """Return a translated file."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ...data.languages import probabilities
 from ...errors import UserError
@@ -47,13 +47,25 @@ class Language:
 
 @dataclass(frozen=True)
 class Answer:
-    """The translation of a text and of how many sentences, others of it, and what could not be translated."""
+    """The translation of a text and of how many sentences, others of it, and what could not be translated.
+
+    Args:
+        doubtful: as in `Translation`.
+    """
 
     text: str
     alternatives: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     detected: Detection | None = None
     sentences: int = 0
+    doubtful: list[str] = field(default_factory=list)
+
+
+class Candidate(NamedTuple):
+    """A translation of a sentence, and whether it is doubtful."""
+
+    text: str
+    is_doubtful: bool
 
 
 class ServedModel:
@@ -84,7 +96,7 @@ class ServedModel:
         source, target = self.translator.directions.pairs[0]
         self._search(self.translator.encode(["."], source, target), 1)
 
-    def translate(self, sources: list[list[int]], nbest: int) -> list[list[str]]:
+    def translate(self, sources: list[list[int]], nbest: int) -> list[list[Candidate]]:
         """Return the `nbest` best hypotheses of each source, best first and each in one line, from a single batch."""
         try:
             outputs = self._search(sources, nbest)
@@ -100,15 +112,19 @@ class ServedModel:
         self._metrics.tokens.labels("source").inc(sum(map(len, sources)))
         self._metrics.tokens.labels("target").inc(sum(token != padding for token in generated))
 
-        # A sentence stands within a line of its text, which a line break would cut.
-        texts = [self.translator.decode(output.hypotheses) for output in outputs]
-        return [[" ".join(text.splitlines()) for text in hypotheses] for hypotheses in texts]
+        answers = []
+        for output in outputs:
+            # A sentence stands within a line of its text, which a line break would cut.
+            texts = [" ".join(text.splitlines()) for text in self.translator.decode(output.hypotheses)]
+            answers.append([Candidate(text, output.is_doubtful) for text in texts])
+        return answers
 
     def _search(self, sources: list[list[int]], nbest: int) -> list[Output]:
         # The tokens of a batch, so that `translate_ids` does not cut this one up: the batcher has chosen its size.
         # Twice, because lengths are rounded up.
         whole = 2 * max(map(len, sources)) * len(sources)
-        return self.translator.translate_ids(sources, nbest, max_tokens=whole, **self._decoding)
+        scores = self.translator.knows_doubt
+        return self.translator.translate_ids(sources, nbest, scores, max_tokens=whole, **self._decoding)
 
 
 @dataclass(frozen=True)
@@ -129,11 +145,11 @@ class _Job:
     warnings: list[str] = field(default_factory=list)
     detected: Detection | None = None
 
-    def join(self, hypotheses: Sequence[Sequence[str]]) -> Answer:
+    def join(self, hypotheses: Sequence[Sequence[Candidate]]) -> Answer:
         """Put the hypotheses of the queued sentences into the text, whose other sentences stay as they are."""
         queued = dict(zip(self.queued, hypotheses, strict=True))
         of_sentences: Sequence[Sequence[str]] = [
-            queued.get(place, ()) for place in range(len(self.document.sentences))
+            [candidate.text for candidate in queued.get(place, ())] for place in range(len(self.document.sentences))
         ]
         if self.insert_terms:
             of_sentences = self.insert_terms(self.document.sentences, of_sentences)
@@ -142,7 +158,8 @@ class _Job:
         count = max(map(len, hypotheses), default=1)
         # Without duplicates, which arise where hypotheses differ only in special tokens or white space.
         best, *others = dict.fromkeys(self.document.join_hypotheses(of_sentences, iter(links), count))
-        return Answer(best, others, self.warnings, self.detected, len(of_sentences))
+        doubtful = [of_sentences[place][0] for place, (first, *_) in queued.items() if first.is_doubtful]
+        return Answer(best, others, self.warnings, self.detected, len(of_sentences), doubtful)
 
 
 class TranslationService:

@@ -1,11 +1,13 @@
 """CTranslate2 exports, compared with `generate` of the model in torch."""
 
+import statistics
+
 import pytest
 import torch
 from export_models import PHRASES, SETTINGS, VARIANTS, count_equal, save_padded, without_special_tokens
 from search_models import nbest_lists, translate_ids
 
-from hf_vanilla_transformer import translate
+from hf_vanilla_transformer import Translator, translate
 from hf_vanilla_transformer.inference.exports import export_model, load_export
 from hf_vanilla_transformer.inference.metrics import evaluate_translations
 from hf_vanilla_transformer.loading import load_model, load_tokenizer
@@ -37,6 +39,23 @@ def test_hypotheses_of_a_gnmt_model_are_rescored_with_the_gnmt_penalty(save_mode
         expected = translate_ids(model, sources, early_stopping=True, **settings)
         # CTranslate2 searches by log P and generate by the GNMT score, so their n-best lists may differ
         assert count_equal(outputs, expected) >= 0.9 * len(expected)
+
+
+@pytest.mark.parametrize("normalization", ["gnmt", "length"])
+def test_an_export_finds_the_same_translations_doubtful(save_model, phrase_tokenizer, normalization):
+    model, folder = save_model(length_normalization=normalization, doubtful_score=-1.5)
+    exported = load_export(folder, "ctranslate2")
+    assert exported.config.doubtful_score == -1.5
+    settings = {"scores": True, "num_beams": 1, "max_new_tokens": 15}
+    translator = Translator(model, phrase_tokenizer)
+    outputs = translator.translate_ids(translator.encode(PHRASES), **settings)
+    half = statistics.median(translator.mean_log_probs(outputs, settings))
+    model.config.doubtful_score = exported.config.doubtful_score = half
+    expected = translator.translate(PHRASES, **settings)
+    translations = Translator(exported, phrase_tokenizer).translate(PHRASES, **settings)
+    same = sum(a.doubtful == b.doubtful for a, b in zip(translations, expected, strict=True))
+    assert same >= 0.95 * len(PHRASES)
+    assert sum(bool(translation.doubtful) for translation in expected) > len(PHRASES) // 4
 
 
 @pytest.mark.parametrize("normalization", ["gnmt", "length"])

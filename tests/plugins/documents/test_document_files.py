@@ -179,6 +179,28 @@ def test_the_pages_of_a_book_are_those_of_its_manifest():
         assert [element.text for element in languages] == ["de", "fr"]
 
 
+@pytest.mark.parametrize("language", ["de", None])
+def test_the_titles_of_a_book_are_translated(language):
+    dublin_core = 'xmlns:dc="http://purl.org/dc/elements/1.1/"'
+    package = f"""<package xmlns="http://www.idpf.org/2007/opf"><metadata {dublin_core}>
+        <dc:title>Tom &amp; the dog</dc:title><dc:creator>Anna Bell</dc:creator>
+        <dc:title>1984</dc:title><dc:language>en</dc:language></metadata></package>"""
+    contents = """<!DOCTYPE ncx PUBLIC "-//NISO//DTD ncx 2005-1//EN" "http://www.daisy.org/z3986/2005/ncx-2005-1.dtd">
+        <ncx xmlns="http://www.daisy.org/z3986/2005/ncx/"><docTitle><text>Tom</text></docTitle>
+        <docAuthor><text>Anna Bell</text></docAuthor>
+        <navMap><navPoint id="a"><navLabel><text>One &lt; two</text></navLabel><content src="one.html"/>
+        </navPoint></navMap></ncx>"""
+    book = archive({"content.opf": package, "toc.NCX": contents, "one.html": "<p>a</p>"})
+    texts = texts_of(book, "a.epub")
+    assert texts == ["Tom &amp; the dog", "Tom", "One &lt; two", "<p>a</p>"]
+    with zipfile.ZipFile(io.BytesIO(with_texts(book, "a.epub", map(loud, texts), language))) as file:
+        metadata = etree.fromstring(file.read("content.opf"))
+        navigation = etree.fromstring(file.read("toc.NCX"))
+    titles = ["TOM & THE DOG", "Anna Bell", "1984", language or "en"]
+    assert [element.text for element in metadata.iterfind(".//{http://purl.org/dc/elements/1.1/}*")] == titles
+    assert [element.text for element in navigation.iter("{*}text")] == ["TOM", "Anna Bell", "ONE < TWO"]
+
+
 @pytest.mark.parametrize(
     ("page", "text"),
     [

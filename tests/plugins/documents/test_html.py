@@ -159,6 +159,15 @@ NINES = "9" * 5000
             "<!-- a dog --><!doctype html><?x a?><![CDATA[a dog]]>",
             "<!-- a dog --><!doctype html><?x a?><![CDATA[a dog]]>",
         ),
+        # templates end where their own languages end them
+        ("<?php if ($a > 1):\n?>a<?= $b->c ?> dog", "<?php if ($a > 1):\n?>A<?= $b->c ?> DOG"),
+        ("a <% if a > b %>dog<% end %> b", "A <% if a > b %>DOG<% end %> B"),
+        ("a <?php echo 1 > 2; 'dog'", "A <?php echo 1 > 2; 'dog'"),
+        (
+            "<script>x(<?= a > 1 ?>)</script><title><?= $t > 1 ?> a",
+            "<script>x(<?= a > 1 ?>)</script><title><?= $t > 1 ?> A",
+        ),
+        ("100 <% a dog", "100 &lt;% A DOG"),
         # to XHTML, a section ends at "]]>" only
         ("<p><![CDATA[a <b>dog</b>]]> a</p><![CDATA[b>c", "<p><![CDATA[a <b>dog</b>]]> A</p><![CDATA[b>C"),
         # the slash is part of the value
@@ -168,7 +177,19 @@ NINES = "9" * 5000
         ("<script>if (a<b) x()</script><style>p {}</style>", "<script>if (a<b) x()</script><style>p {}</style>"),
         ("<pre>a <b>dog</b></pre><textarea>a</textarea>", "<pre>a <b>dog</b></pre><textarea>a</textarea>"),
         ("a <code>b <code>c</code> d</code> e", "A <code>b <code>c</code> d</code> E"),
-        ("<p translate=no>a <p>b</p> c</p> d", "<p translate=no>a <p>b</p> c</p> D"),
+        ("<div translate=no>a <div>b</div> c</div> d", "<div translate=no>a <div>b</div> c</div> D"),
+        # whose end tag may be missing
+        ("<p translate=no>a <i>b<p>c", "<p translate=no>a <i>b<p>C"),
+        ("<div><p translate=no>a <b>x</div>b", "<div><p translate=no>a <b>x</div>B"),
+        ("<ul><li translate=no>a<li>b</ul>c", "<ul><li translate=no>a<li>B</ul>C"),
+        ("<li translate=no>a<ul><li>b<li>c</ul>d<li>e", "<li translate=no>a<ul><li>b<li>c</ul>d<li>E"),
+        ("<ul translate=no><li translate=yes>a<li>b</ul>c", "<ul translate=no><li translate=yes>A<li>b</ul>C"),
+        ("<dl><dt translate=no>a<dd>b</dl>", "<dl><dt translate=no>a<dd>B</dl>"),
+        ("<tr translate=no><td>a<td>b<tr><td>c", "<tr translate=no><td>a<td>b<tr><td>C"),
+        ("<td translate=no><table><td>a<td>b</table>c<td>d", "<td translate=no><table><td>a<td>b</table>c<td>D"),
+        ("<select><option translate=no>a<option>b</select>", "<select><option translate=no>a<option>B</select>"),
+        # but a stray end tag ends nothing
+        ("<li translate=no>a</b></p>b<li>c", "<li translate=no>a</b></p>b<li>C"),
         ("<img translate='no' alt='a dog'> a", "<img translate='no' alt='a dog'> A"),
         ("<p translate=NO>a</p><b TRANSLATE='No'>a</b>", "<p translate=NO>a</p><b TRANSLATE='No'>a</b>"),
         ("<code>a dog", "<code>a dog"),
@@ -259,8 +280,8 @@ def test_only_blocks_end_a_sentence(text, sentences):
         ("<pre>x <i translate=yes>dog</i></pre>", "<pre>x <i translate=yes>DOG</i></pre>", ["dog"]),
         ("<b class=notranslate translate=yes>dog</b>", "<b class=notranslate translate=yes>DOG</b>", ["dog"]),
         (
-            "<p translate=no>a<p translate=yes>dog<p translate=no>b</p></p></p>c",
-            "<p translate=no>a<p translate=yes>DOG<p translate=no>b</p></p></p>C",
+            "<b translate=no>a<b translate=yes>dog<b translate=no>b</b></b></b>c",
+            "<b translate=no>a<b translate=yes>DOG<b translate=no>b</b></b></b>C",
             ["dog", "c"],
         ),
         # a hashtag, as Mastodon writes it
@@ -404,12 +425,14 @@ def test_pages_keep_the_placeholders_of_plain_text_and_those_of_users():
         "a dog" + "-a" * 100_000,
         "it's</>" + "<b>x</b>" * 5000,
         "a dog" + "<!-- a -->" * 30_000,
-        "<p translate=no>a<p translate=yes>b" * 3000,
+        "<b translate=no>a<b translate=yes>b" * 3000,
+        "<li translate=no>a<ul>" * 3000 + "</b>" * 3000 + "</ul>" * 3000,
+        "<%" * 50_000 + "<?=" * 1000,
         "<svg>a" * 3000,
         "<ruby>a<rt>b" * 3000,
         "<button>a</button>" * 3000,
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_html_made_to_be_deep_or_slow_is_translated(text):
     assert Counter(tags(translated(text)[0])) == Counter(tags(text))

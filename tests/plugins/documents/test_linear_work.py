@@ -20,12 +20,14 @@ from hf_vanilla_transformer.plugins.documents.html import HtmlDocument, _Tokeniz
 
 RUN = "<x:r><x:t>w</x:t></x:r>"
 FORMATTED = '<x:r><x:rPr><x:sz x:val="{}"/></x:rPr><x:t>w</x:t></x:r>'
+SIGN = '<x:r><x:fldChar x:fldCharType="{}"/></x:r>'
 # what is repeated in a paragraph, and what stands before and behind it
 REPEATED = {
     "line breaks": ("", RUN + "<x:br/>", ""),
     "line breaks in runs": ("", RUN + "<x:r><x:br/></x:r>", ""),
     "tabs in one run": ("<x:r>", "<x:t>w</x:t><x:tab/>", "</x:r>"),
     "fields": ("", RUN + f"<x:fldSimple>{RUN}</x:fldSimple>", ""),
+    "complex fields": ("", SIGN.format("begin") + SIGN.format("separate") + RUN + SIGN.format("end"), ""),
     "formats": ("", FORMATTED, ""),
     "formats in one link": ("<x:h>", FORMATTED, "</x:h>"),
     "links": ("", RUN + f"<x:h>{RUN}</x:h>", ""),
@@ -84,6 +86,15 @@ def test_twice_as_much_in_a_paragraph_is_twice_the_work(name, ending):
     files = [office_file(ending, before + "".join(map(repeated.format, range(n))) + behind) for n in (150, 300)]
     rewrite(files[0], f"a{ending}")
     once, twice = (count_instructions(lambda file=file: rewrite(file, f"a{ending}")) for file in files)
+    assert twice < 2.2 * once
+
+
+@pytest.mark.parametrize("signs", [("begin", "separate", "end"), ("begin", "end")])
+def test_twice_as_many_fields_in_others_are_twice_the_work(signs):
+    *starts, end = map(SIGN.format, signs)
+    files = [office_file(".docx", ("".join(starts) + RUN) * n + end * n) for n in (150, 300)]
+    rewrite(files[0], "a.docx")
+    once, twice = (count_instructions(lambda file=file: rewrite(file, "a.docx")) for file in files)
     assert twice < 2.2 * once
 
 

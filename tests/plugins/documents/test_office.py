@@ -3,7 +3,7 @@
 import io
 import zipfile
 from collections import Counter
-from itertools import count
+from itertools import accumulate, count
 
 import docx
 import pytest
@@ -80,8 +80,12 @@ BOLD = "<w:b/>"
 FIELD = '<w:r><w:fldChar w:fldCharType="{}"/></w:r>'
 
 
-def complex_field(text: str) -> str:
-    return FIELD.format("begin") + FIELD.format("separate") + run(text) + FIELD.format("end")
+INSTRUCTION = "<w:r><w:instrText>{}</w:instrText></w:r>"
+
+
+def complex_field(text: str, instruction: str = "") -> str:
+    start = FIELD.format("begin") + (INSTRUCTION.format(instruction) if instruction else "")
+    return start + FIELD.format("separate") + run(text) + FIELD.format("end")
 
 
 def simple_field(text: str) -> str:
@@ -134,7 +138,7 @@ def simple_field(text: str) -> str:
             f"{run('a ')}<w:r><w:ruby><w:rt>{run('read')}</w:rt><w:rubyBase>{run('base')}</w:rubyBase></w:ruby></w:r>",
             ["A ", "ruby", "rt", "read", "rubyBase", "BASE"],
         ),
-        # fields are sentences of their own
+        # fields keep the space between them, and go with their words
         (
             complex_field("one") + run(" ") + complex_field("two"),
             ["fldChar", "fldChar", "ONE", "fldChar", " ", "fldChar", "fldChar", "TWO", "fldChar"],
@@ -154,16 +158,71 @@ def simple_field(text: str) -> str:
             "<w:sdt><w:sdtPr/><w:sdtContent>" + run("a") + "</w:sdtContent></w:sdt>" + run(" dog"),
             ["sdt", "sdtPr", "sdtContent", "A", " DOG"],
         ),
+        (
+            run("see ") + complex_field("this page", "HYPERLINK") + run(" now"),
+            ["JETZT ", "fldChar", "instrText", "fldChar", "SEITE DIESE", "fldChar", " SIEHE"],
+        ),
+        # an entry of the index has no result; a page number in a link of a table of contents
+        (
+            run("the red") + FIELD.format("begin") + INSTRUCTION.format("XE car") + FIELD.format("end") + run(" car"),
+            ["LA VOITURE ROUGE", "fldChar", "instrText", "fldChar"],
+        ),
+        (
+            FIELD.format("begin")
+            + INSTRUCTION.format("HYPERLINK")
+            + FIELD.format("separate")
+            + run("the red car")
+            + "<w:r><w:tab/></w:r>"
+            + complex_field("7", "PAGEREF")
+            + FIELD.format("end"),
+            [
+                *("fldChar", "instrText", "fldChar", "LA VOITURE ROUGE", "tab"),
+                *("fldChar", "instrText", "fldChar", "7", "fldChar", "fldChar"),
+            ],
+        ),
+        # one that starts in another paragraph
+        (
+            run("the red car") + FIELD.format("end") + run(" is old"),
+            ["LA VOITURE ROUGE", "fldChar", " IS OLD"],
+        ),
         # the format of a link is not that of words outside
+        (
+            run("I ") + complex_field("x", "HYPERLINK").replace(run("x"), run("see it", BOLD)),
+            ["DASS ICH ", "fldChar", "instrText", "fldChar", "*ES SEHE", "fldChar"],
+        ),
         (
             run("I ") + f"<w:hyperlink>{run('see it', BOLD)}</w:hyperlink>",
             ["DASS ICH ", "hyperlink", "*ES SEHE"],
         ),
     ],
-    ids=range(19),
+    ids=count(),
 )
 def test_what_is_in_a_paragraph_goes_with_its_words(xml, expected):
     assert paragraph_of(xml) == expected
+
+
+@pytest.mark.parametrize("field", [complex_field, simple_field])
+def test_a_field_does_not_end_a_sentence(field):
+    sentences: list[str] = []
+    paragraph_of(run("As ") + field("Figure 1") + run(" shows, it runs"), sentences)
+    assert sentences == ["As Figure 1 shows, it runs"]
+
+
+def test_alternatives_in_a_paragraph_are_translated_each_by_itself():
+    space = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+    alternatives = f'<mc:AlternateContent xmlns:mc="{space}">{{}}</mc:AlternateContent>'
+    first = run("the ") + run("red", BOLD) + run(" car")
+    both = f"<mc:Choice>{first}</mc:Choice><mc:Fallback>{run('the big car')}</mc:Fallback>"
+    sentences: list[str] = []
+    xml = run("a dog ") + alternatives.format(both) + run(" runs")
+    expected = ["A DOG ", "AlternateContent", "Choice", "LA VOITURE ", "*ROUGE", "Fallback", "LA VOITURE", " RUNS"]
+    assert paragraph_of(xml, sentences) == expected
+    assert sentences == ["a dog runs", "the red car", "the big car"]
+    # those around text boxes have paragraphs
+    box = f"<mc:Choice><w:drawing><w:p>{run('the big car')}</w:p></w:drawing></mc:Choice>"
+    assert paragraph_of(run("a dog") + f"<w:r>{alternatives.format(box)}</w:r>") == [
+        *("A DOG", "AlternateContent", "Choice", "drawing", "LA VOITURE"),
+    ]
 
 
 def test_a_note_is_not_part_of_the_word_before_it():
@@ -310,6 +369,10 @@ ALONE = st.sampled_from(
         "<w:r><w:t>a</w:t><w:br/><w:t>dog</w:t><w:drawing/></w:r>",
         "<m:oMath/>",
         simple_field("May"),
+        complex_field("two", "HYPERLINK"),
+        complex_field(""),
+        FIELD.format("begin"),
+        FIELD.format("end"),
     ]
 )
 # with numbers, which pair them
@@ -324,7 +387,15 @@ PARAGRAPHS = st.recursive(
 
 
 KEPT = [f"{{*}}{name}" for name in ("tab", "br", "drawing", "oMath", "fldSimple", "hyperlink", "ins", "sdtContent")]
+KEPT += ["{*}fldChar", "{*}instrText"]
 KEPT += [f"{{*}}{name}{end}" for name in "ab" for end in ("Start", "End")]
+
+
+def nesting_of(document) -> list[int]:
+    """Return how many fields are open behind each sign of a field, sorted."""
+    steps = {"begin": 1, "separate": 0, "end": -1}
+    signs = [steps[sign.get(f"{{{WORD}}}fldCharType")] for sign in document.iter("{*}fldChar")]
+    return sorted(accumulate(signs))
 
 
 LETTERS = str.maketrans("0123456789", "ghijklmnop")
@@ -352,5 +423,6 @@ def test_each_word_and_each_element_is_there_once_whatever_the_translation_is(xm
     assert Counter(part.tag for part in after.iter(*KEPT)) == Counter(part.tag for part in before.iter(*KEPT))
     written = "".join(after.itertext())
     assert all(word in written for word in words)
-    order = [element.tag for element in before.iter("{*}tab", "{*}br", "{*}fldSimple")]
-    assert [element.tag for element in after.iter("{*}tab", "{*}br", "{*}fldSimple")] == order
+    order = [element.tag for element in before.iter("{*}tab", "{*}br")]
+    assert [element.tag for element in after.iter("{*}tab", "{*}br")] == order
+    assert nesting_of(after) == nesting_of(before)

@@ -65,6 +65,29 @@ def test_each_document_becomes_one_of_its_name(saved, run):
     assert translated.paragraphs[1].text == expected.text
 
 
+def test_doubtful_translations_of_a_document_are_quoted_and_counted(saved, capsys):
+    (saved.folder / "a.txt").write_text("a dog runs\n" * 13)
+    (saved.folder / "b.html").write_text("<p>two <b>men</b> sit</p>")
+    command = ["translate", saved.path, *(str(saved.folder / name) for name in ("a.txt", "b.html"))]
+    for threshold, output in ((0.0, "doubted"), (None, "plain")):
+        saved.model.config.doubtful_score = threshold
+        saved.model.config.save_pretrained(saved.path)
+        assert main([*command, "--output_dir", str(saved.folder / output), "--num_beams", "2"]) == 0
+        reported = [line for line in capsys.readouterr().err.splitlines() if "doubtful: " in line]
+        if threshold is None:
+            assert reported == []
+            continue
+        first, second = translate(saved.model, saved.tokenizer, ["a dog runs", "two men sit"], num_beams=2)
+        quoted = [f"{command[2]}: doubtful: {' '.join(first.split())}"] * 10
+        assert [line.split("\r")[-1] for line in reported] == [
+            *quoted,
+            f"{command[2]}: doubtful: 3 more sentences",
+            f"{command[3]}: doubtful: {' '.join(second.split())}",
+        ]
+    for name in ("a.txt", "b.html"):
+        assert (saved.folder / "doubted" / name).read_bytes() == (saved.folder / "plain" / name).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("names", "out", "flags", "status", "message"),
     [

@@ -324,18 +324,33 @@ def test_a_text_that_an_object_leaves_out_is_untranslated(tmp_path):
         read(tmp_path / "b.json")
 
 
-def test_a_value_that_is_no_text_is_named_with_its_entry(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps([{"en": "a", "de": "b"}, {"en": "c", "de": 3}]))
-    with pytest.raises(DataError, match=r"a\.json: entry 2: the value of 'de' is not a text\.$"):
-        read(tmp_path / "a.json")
+def test_entries_without_texts_are_left_out_and_the_first_is_named(tmp_path):
+    rows = [{"id": 7}, {"en": "a", "de": "b"}, {"en": "c", "de": 3}, "x", {"en": "d", "de": "e"}]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    pairs, job = read(tmp_path / "a.json")
+    assert pairs == [Pair("a", "b"), Pair("d", "e")]
+    assert job.dropped == {"damaged entry": 3}
+    assert job.read == 5
+    (note,) = job.notes
+    assert note.startswith(
+        f"{tmp_path / 'a.json'}: 3 of 5 entries dropped; the first one: entry 1: no column en among"
+    )
+    (tmp_path / "b.json").write_text(json.dumps([{"en": "c", "de": 3}, {"en": "d", "de": ["e"]}]))
+    with pytest.raises(DataError, match=r"b\.json: entry 1: the value of 'de' is not a text\.$"):
+        read(tmp_path / "b.json")
 
 
 def test_json_lines_are_recognised_and_named(tmp_path):
     (tmp_path / "a.json").write_text('{"en": "a\u2028b", "de": "c"}\n{"en": "d", "de": "e"}\n', "utf-8")
     assert read(tmp_path / "a.json")[0] == [Pair("a b", "c"), Pair("d", "e")]
-    (tmp_path / "a.jsonl").write_text('{"en": "a", "de": "b"}\n\n{"en": \n', "utf-8")
-    with pytest.raises(DataError, match=r"a\.jsonl: line 3: not valid JSON"):
-        read(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").write_text('{"en": "a", "de": "b"}\n\n{"en": \n{"en": "c", "de": "d"}\n[', "utf-8")
+    pairs, job = read(tmp_path / "a.jsonl")
+    assert pairs == [Pair("a", "b"), Pair("c", "d")]
+    assert job.dropped == {"damaged entry": 2}
+    assert f"{tmp_path / 'a.jsonl'}: 2 of 4 entries dropped; the first one: line 3: not valid JSON" in job.notes[0]
+    (tmp_path / "b.jsonl").write_text('\n{"en": \nx\n', "utf-8")
+    with pytest.raises(DataError, match=r"b\.jsonl: line 2: not valid JSON"):
+        read(tmp_path / "b.jsonl")
 
 
 def test_annotations_that_begin_between_two_times_are_pairs(tmp_path):
@@ -522,6 +537,20 @@ def test_every_translation_of_a_language_makes_a_pair(tmp_path):
     (tmp_path / "a.tmx").write_text(MEMORY.format(unit(("en", "alone"), ("fr", "seul"))), "utf-8")
     with pytest.raises(DataError, match="dropped: 1 untranslated"):
         read(tmp_path / "a.tmx")
+
+
+@pytest.mark.parametrize(
+    "header", ['""', '"Language: de\\n"', '"Language: de\\n"\n"Content-Type: text/plain; charset=cp1252\\n"']
+)
+def test_only_the_header_of_a_catalogue_names_its_encoding(header, tmp_path):
+    message = "Write charset=latin2 there"
+    head = f'# the charset=koi8-r of a comment\nmsgid ""\nmsgstr {header}\n'
+    text = f'{head}\nmsgid "{message}"\nmsgstr "charset=latin2: schön"\n'
+    encoding = "cp1252" if "cp1252" in header else "utf-8"
+    (tmp_path / "a.po").write_bytes(text.encode(encoding))
+    pairs, job = read(tmp_path / "a.po")
+    assert pairs == [Pair(message, "charset=latin2: schön")]
+    assert [note for note in job.notes if "cp1252" not in note] == []
 
 
 def test_codes_of_three_letters_name_the_same_languages(tmp_path):

@@ -277,6 +277,20 @@ def test_a_sentence_beyond_the_limit_is_left_as_it_is_and_reported(serve, alone)
     assert warning.endswith("tokens, more than 64: it is not translated.")
 
 
+def test_doubtful_translations_are_named_beside_the_answer(serve, model, alone):
+    model.config.doubtful_score = 0.0
+    send = serve()
+    text = "A dog runs. Two men sit."
+    answer = send("POST", "/translate", {"q": [text, ""], "source": "en", "target": "de"}).body
+    assert answer["doubtful"] == [[alone("A dog runs."), alone("Two men sit.")], []]
+    page = send(
+        "POST", "/translate", {"q": "<p>A <b>dog</b> runs.</p>", "source": "en", "target": "de", "format": "html"}
+    )
+    assert page.body["doubtful"] == [alone("A dog runs.")]
+    model.config.doubtful_score = -1e9
+    assert set(send("POST", "/translate", {"q": text, "source": "en", "target": "de"}).body) == {"translatedText"}
+
+
 def test_pages_of_other_sites_may_use_the_server_only_if_told(serve):
     headers = {"Origin": "https://example.org"}
     assert "access-control-allow-origin" not in serve()("GET", "/languages", headers=headers).headers

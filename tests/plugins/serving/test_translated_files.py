@@ -73,6 +73,13 @@ def test_wrong_files_are_explained(serve, name, content, fields, message):
     assert send_file(serve(max_characters=100), name, content, **fields)[:2] == (400, {"error": message})
 
 
+def test_the_doubtful_translations_of_a_file_are_named(serve, model, alone):
+    model.config.doubtful_score = 0.0
+    answer = send_file(serve(), "a.txt", b"A dog runs.")
+    assert answer.body["doubtful"] == [alone("A dog runs.")]
+    assert "warnings" not in answer.body
+
+
 def test_a_request_without_a_file_is_explained(serve):
     send = serve()
     message = {"error": "Invalid request: missing file parameter"}

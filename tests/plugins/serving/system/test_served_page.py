@@ -59,6 +59,27 @@ def normal(text: str) -> str:
     return " ".join(text.split())
 
 
+def test_the_page_marks_doubtful_translations(server, open_page):
+    from playwright.sync_api import expect
+
+    answers = [{"doubtful": ["Ein <b>Hund</b>."]}, {}]
+    page = open_page(server.port)
+    page.route("**/translate", lambda route: route.fulfill(json={"translatedText": "Ein Hund.", **answers.pop(0)}))
+    expect(page.get_by_role("button", name="Translate")).to_be_enabled()
+    page.get_by_label("Text", exact=True).fill("A dog.")
+    page.get_by_role("button", name="Translate").click()
+    doubts = page.get_by_role("list", name="Doubtful sentences of the translation")
+    expect(doubts.get_by_role("listitem")).to_have_text(["Ein <b>Hund</b>."])
+    expect(page.get_by_role("status")).to_contain_text("Doubtful sentences: 1.")
+    translation = page.get_by_label("Translation", exact=True)
+    assert translation.get_attribute("title") == "Doubtful: check the sentences below"
+    # the next one is not
+    page.get_by_role("button", name="Translate").click()
+    expect(doubts).to_be_hidden()
+    assert translation.get_attribute("title") == ""
+    assert translation.get_attribute("class") == ""
+
+
 def test_the_page_shows_the_translation_and_the_alternatives_of_the_api(server, model, open_page):
     from playwright.sync_api import expect
 
