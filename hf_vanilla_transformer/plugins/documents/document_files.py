@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ...data.foreign_files import ExchangeError, TooLargeError, reason
@@ -20,6 +21,9 @@ from ...inference.segments import Document, DocumentFormat
 from .html import HtmlDocument, follow_language
 from .office import declare_language, parse, rewrite_paragraphs, to_bytes
 from .subtitles import WEB, rewrite_subtitles
+
+if TYPE_CHECKING:
+    from lxml.etree import _Element
 
 PLAIN = ".txt"  # each line is a paragraph; the texts of all other formats are HTML
 _PAGES = (".html", ".htm")
@@ -174,7 +178,7 @@ def _rewrite_archive(
             elif ending == _BOOK and _CONTENTS.fullmatch(member.filename):
                 text_size += len(data)
                 _check_size(text_size, max_bytes)
-                data = _with_language(_rewrite_titles(data, translate), language)
+                data = _rewrite_titles(data, translate, language)
             elif language and _DECLARING.fullmatch(member.filename):
                 data = _with_language(data, language)
             rewritten.writestr(member, data)
@@ -199,25 +203,37 @@ def _rewrite_part(part: bytes, ending: str, translate: _Translate, language: str
     return to_bytes(root)
 
 
-def _rewrite_titles(part: bytes, translate: _Translate) -> bytes:
-    """Return the table of contents or the metadata of a book with its titles translated."""
-    root = parse(part)
+def _rewrite_titles(part: bytes, translate: _Translate, language: str | None) -> bytes:
+    """Return the table of contents or the metadata of a book with its titles translated.
+
+    One that is damaged stays as it is: programs show such a book without it.
+    """
+    try:
+        root = parse(part)
+    except (SyntaxError, ExchangeError):
+        # the first is lxml's
+        return part
     for title in [title for path in _TITLES for title in root.iterfind(f".//{path}")]:
         if any(map(str.isalpha, title.text or "")):
             title.text = html.unescape(translate(html.escape(title.text, quote=False)))
+    if language:
+        _declare(root, language)
     return to_bytes(root)
 
 
-def _with_language(part: bytes, language: str | None) -> bytes:
-    """Return the styles or the metadata of a document in another language, if it is given."""
-    if not language:
-        return part
+def _with_language(part: bytes, language: str) -> bytes:
+    """Return the styles or the metadata of a document in another language."""
     root = parse(part)
+    _declare(root, language)
+    return to_bytes(root)
+
+
+def _declare(root: "_Element", language: str) -> None:
+    """Let a part of a document name its new language."""
     declare_language(root, language)
     declared = next(root.iter("{http://purl.org/dc/elements/1.1/}language"), None)
     if declared is not None:
         declared.text = follow_language(declared.text or "", language)
-    return to_bytes(root)
 
 
 def _pages_of(book: zipfile.ZipFile) -> set[str]:

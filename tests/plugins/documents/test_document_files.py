@@ -201,6 +201,17 @@ def test_the_titles_of_a_book_are_translated(language):
     assert [element.text for element in navigation.iter("{*}text")] == ["TOM", "Anna Bell", "ONE < TWO"]
 
 
+@pytest.mark.parametrize("language", [None, "de"])
+@pytest.mark.parametrize("damaged", ["<ncx><navMap>", "", "\0"])
+def test_a_damaged_table_of_contents_stays_as_it_is(damaged, language):
+    book = archive({"toc.ncx": damaged, "content.opf": damaged, "one.html": "<p>a</p>"})
+    texts = texts_of(book, "a.epub")
+    assert texts == ["<p>a</p>"]
+    with zipfile.ZipFile(io.BytesIO(with_texts(book, "a.epub", map(loud, texts), language))) as file:
+        assert file.read("toc.ncx") == file.read("content.opf") == damaged.encode()
+        assert file.read("one.html") == b"<p>A</p>"
+
+
 @pytest.mark.parametrize(
     ("page", "text"),
     [
