@@ -495,3 +495,19 @@ def test_a_small_batch_has_few_tokens_beside_the_largest_as_well(batcher, record
     for answer in answers:
         answer.result(SECONDS)
     assert [len(source) for source in recorder.batches[0]] == [10, 50]
+
+
+def test_the_number_of_cores_is_chosen_before_each_step(batcher, monkeypatch):
+    calls = []
+    monkeypatch.setattr(module.BusyCores, "begin", lambda self: calls.append("begin"))
+    monkeypatch.setattr(module.BusyCores, "adapt", lambda self: calls.append("adapt"))
+    queue = batcher()
+
+    def search(sources, nbest):
+        queue.batcher.give_way()
+        queue.batcher.give_way()
+        return [["done"]]
+
+    for _ in range(2):
+        assert queue.submit([[1]], translate=search)[0].result(SECONDS) == ["done"]
+    assert calls == ["begin", "adapt", "adapt"] * 2
