@@ -23,6 +23,7 @@ _SHORT = 100  # tokens up to which sentences may share a batch, whatever their l
 _SLICE = 0.25  # seconds of a batch, after which small ones go first, for as long
 _SMALL = 4  # how many times fewer tokens than the batch under way a small one has
 _MAX_SMALL = 100  # tokens of a small batch; more would keep short requests waiting, with sentences of long ones
+_BATCH_SECONDS = 1.0  # of a batch, as far as is known, for which the short ones in it wait
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
 _TURN = attrgetter("turn")
@@ -78,9 +79,10 @@ class Batcher:
     The turn of a sentence is that which the queue has reached when its request arrives, and the number of tokens of
     the request up to its end. Sentences are translated in the order of their turns (self-clocked fair queueing,
     Golestani 1994). So a short request waits for as many tokens of a long one as it has itself, and not for all of
-    them. No sentence of more than 100 tokens shares a batch with those of less than half its length, which would wait
-    until its search ends. Small batches and functions go before the end of a large one, if the model calls `give_way`
-    before each step.
+    them. A batch has at most as many tokens as are translated in a second, for which the short requests in it wait. No
+    sentence of more than 100 tokens shares a batch with those of less than half its length, which would wait until its
+    search ends. Small batches and functions go before the end of a large one, if the model calls `give_way` before
+    each step.
 
     While a batch is translated, sentences gather for the next one. An idle batcher waits for more sentences until the
     batch is full, the first has waited long enough, or a sentence for another model arrives.
@@ -115,7 +117,8 @@ class Batcher:
         # Whether a model has failed and not worked since then, and why it is given up
         self._is_doubted = False
         self._failure: str | None = None
-        # Of the last batch, to tell those whom a full queue refuses when to come back.
+        # Of the last batch of many short sentences. It limits the next one, and tells those whom a full queue refuses
+        # when to come back
         self._seconds_per_token = 0.0
         self._thread = Thread(target=self._work, name="models", daemon=True)
         self._thread.start()
@@ -220,8 +223,9 @@ class Batcher:
             start = time.monotonic()
             self._gives_way_at = start + _SLICE if self._small else math.inf
             self._answer(batch)
-            # A function has no ids, and its time says nothing about sentences.
-            if tokens:
+            # Neither the time of a function, which has no ids, nor that of a few tokens or of long sentences says much
+            # about a batch of short ones
+            if _MAX_SMALL <= tokens <= _SHORT * len(batch):
                 self._seconds_per_token = (time.monotonic() - start) / tokens
 
     def _next_batch(self) -> list[Sentence]:
@@ -281,6 +285,8 @@ class Batcher:
             small: the maximum number of tokens of a small batch.
         """
         max_tokens = small or self._max_tokens
+        if not small and self._seconds_per_token:
+            max_tokens = min(max_tokens, max(_MAX_SMALL, int(_BATCH_SECONDS / self._seconds_per_token)))
         batch: list[Sentence] = []
         longest = 0
         shortest = self._max_tokens
