@@ -8,7 +8,6 @@ import csv
 import io
 import itertools
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
@@ -224,16 +223,21 @@ def json_texts(where: str, row: dict, keys: tuple[str, ...]) -> list[str]:
     return texts
 
 
-def open_parquet(path: str) -> pq.ParquetFile:
+def open_parquet(path: str, content: BinaryIO | None = None) -> pq.ParquetFile:
     """Open a Parquet file. Equal texts that it stores once are one text in memory as well, until they are used.
+
+    Args:
+        path: its name.
+        content: the file, if it is open already.
 
     Raises:
         DataError: if it is none.
     """
     try:
-        schema = pq.read_metadata(path).schema
+        schema = pq.read_metadata(content or path).schema
         columns = [schema.column(i) for i in range(len(schema.names))]
-        return pq.ParquetFile(path, read_dictionary=[c.path for c in columns if c.physical_type == "BYTE_ARRAY"])
+        texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+        return pq.ParquetFile(content or path, read_dictionary=texts)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
 
@@ -266,56 +270,81 @@ def parquet_objects(path: str, languages: tuple[str, ...], groups: Sequence[int]
             numbers = range(file.num_row_groups) if groups is None else groups
             # one at a time, as Arrow joins no nested columns of several
             batches = (batch for number in numbers for batch in file.iter_batches(batch_size, [number], wanted))
-            for batch in _expanded(batches, path):
+            for batch in _expanded(batches, path, Path(path).stat().st_size):
                 yield from batch.to_pylist(maps_as_pydicts="strict")
         except (pa.ArrowException, OSError, KeyError) as error:
             # KeyError: a map with a key twice
             raise DataError(f"{path} cannot be read: {error}") from None
 
 
-def check_parquet(path: str) -> None:
-    """Check that a Parquet file, which others read a row group at a time, does not expand to far more than its size.
+def parquet_batches(path: str, content: BinaryIO, groups: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield all columns of a Parquet file in batches of bounded size.
+
+    Args:
+        path: its name.
+        content: the file, which may be on the Hub.
+        groups: the row groups to read; by default all.
 
     Raises:
-        DataError: if it does, or cannot be read.
+        DataError: if it cannot be read, or expands to far more text than its size.
     """
-    with open_parquet(path) as file:
+    with open_parquet(path, content) as file:
         try:
-            groups = range(file.num_row_groups)
-            batches = (batch for number in groups for batch in file.iter_batches(64, [number]))
-            deque(_expanded(batches, path), maxlen=0)
+            numbers = range(file.num_row_groups) if groups is None else groups
+            batches = (batch for number in numbers for batch in file.iter_batches(64, [number]))
+            yield from _expanded(batches, path, content.seek(0, io.SEEK_END))
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path} cannot be read: {error}") from None
 
 
-def _expanded(batches: Iterable[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+def _expanded(batches: Iterable[pa.RecordBatch], path: str, size: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a Parquet file in batches of bounded size, in which equal texts are repeated.
+
+    Args:
+        size: of the file, in bytes.
 
     Raises:
         DataError: if they are more text than a file of this size has.
     """
-    most = max(_MIN_EXPANDED, _MAX_EXPANSION * Path(path).stat().st_size)
+    most = max(_MIN_EXPANDED, _MAX_EXPANSION * size)
     total = 0
     for batch in batches:
         plain = pa.schema([field.with_type(_without_dictionary(field.type)) for field in batch.schema])
-        rows = max(1, _BYTES_READ // max(1, sum(map(_longest, batch.columns))))
-        for start in range(0, batch.num_rows, rows):
-            part = batch.slice(start, rows).cast(plain)
-            total += part.nbytes
-            if total > most:
+        for part in _parts(batch):
+            length = _expanded_bytes(part)
+            total += length
+            # one row cannot be divided
+            if total > most or length > max(_MIN_EXPANDED, size):
                 problem = f"repeats its texts so often that they exceed {most:,} bytes"
                 raise DataError(f"{path} {problem}; remove the repetitions.")
-            yield part
+            yield part.cast(plain)
 
 
-def _longest(column: pa.Array) -> int:
-    """Return the number of bytes of the longest text in a column of texts that are stored once."""
-    if pa.types.is_dictionary(column.type):
-        return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch in parts of bounded size."""
+    if batch.num_rows == 1 or _expanded_bytes(batch) <= _BYTES_READ:
+        yield batch
+    else:
+        middle = batch.num_rows // 2
+        yield from _parts(batch.slice(0, middle))
+        yield from _parts(batch.slice(middle))
+
+
+def _expanded_bytes(column: pa.Array | pa.RecordBatch) -> int:
+    """Return the number of bytes of a column or a batch in which equal texts are repeated."""
+    if isinstance(column, pa.RecordBatch):
+        return sum(map(_expanded_bytes, column.columns))
     if pa.types.is_struct(column.type):
-        return sum(map(_longest, column.flatten()))
-    # of a map with the keys of a row
-    return 2 * _longest(column.items) if pa.types.is_map(column.type) else 0
+        return sum(map(_expanded_bytes, column.flatten()))
+    if pa.types.is_map(column.type):
+        sides = (pa.ListArray.from_arrays(column.offsets, side) for side in (column.keys, column.items))
+        return sum(map(_expanded_bytes, sides))
+    if pa.types.is_nested(column.type):
+        # a list
+        return _expanded_bytes(column.flatten())
+    if pa.types.is_dictionary(column.type):
+        return pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+    return column.nbytes
 
 
 def _without_dictionary(type: pa.DataType) -> pa.DataType:
@@ -325,7 +354,9 @@ def _without_dictionary(type: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(type):
         return pa.struct([field.with_type(_without_dictionary(field.type)) for field in type])
     if pa.types.is_map(type):
-        return pa.map_(type.key_type, _without_dictionary(type.item_type))
+        return pa.map_(_without_dictionary(type.key_type), _without_dictionary(type.item_type))
+    if pa.types.is_list(type):
+        return pa.list_(_without_dictionary(type.value_type))
     return type
 
 

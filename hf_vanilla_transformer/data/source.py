@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import (
     Dataset,
@@ -28,6 +29,9 @@ from datasets import (
     concatenate_datasets,
     load_dataset_builder,
 )
+from datasets.builder import Key
+from datasets.packaged_modules.parquet.parquet import Parquet
+from datasets.utils.file_utils import xopen
 from filelock import FileLock
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
@@ -39,7 +43,7 @@ from . import formats
 from .batching import Rows, TokenRows
 from .bpe_dropout import BpeDropout
 from .cleaning import Cleaning, describe_drops, tokenize_pairs
-from .formats import READERS, DataError, Row, check_languages, check_parquet, find_files, identify, json_texts
+from .formats import READERS, DataError, Row, check_languages, find_files, identify, json_texts, parquet_batches
 from .mixture import MixedRows, temperature_weights
 from .phrases import splits
 from .shards import ShardStream, check_ids, finished_manifest, load_shards, read_manifest
@@ -364,14 +368,15 @@ class HubDataset(Text):
                 raise DataError(f"The dataset {self._origin} {problem}; convert them to {_SAFE_FORMATS[0]}.")
             for file in chain.from_iterable((builder.config.data_files or {}).values()):
                 self._check_file(file)
+        if builder.name == "parquet":
+            # whose own batches can be many times as large as the file
+            builder._generate_tables = partial(_parquet_tables, builder)
         return builder
 
     def _check_file(self, file: str) -> None:
         """Check that a file from which `datasets` would read is part of the dataset."""
         if Path(self.dataset).is_dir() and os.path.isabs(file):
             inside(os.path.abspath(self.dataset), file)
-            if file.endswith(("parquet", ".gpq")):
-                check_parquet(file)
         elif Path(self.dataset).is_dir() or not file.startswith(f"hf://datasets/{self.dataset}@"):
             raise DataError(f"it names {file[:200]!r}, which is not part of it; nothing is read there")
 
@@ -457,6 +462,16 @@ def _read_rows(
         yield row
     if empty:
         raise DataError(f"{files[0]} contains no sentence pairs.")
+
+
+def _parquet_tables(
+    builder: Parquet, files: Sequence[str], row_groups_list: Sequence[Sequence[int] | None]
+) -> Iterator[tuple[Key, pa.Table]]:
+    """Yield tables of bounded size from Parquet files on this machine or the Hub, for `datasets`."""
+    for number, (file, groups) in enumerate(zip(files, row_groups_list, strict=True)):
+        with xopen(file, "rb") as content:
+            for part, batch in enumerate(parquet_batches(file, content, groups)):
+                yield Key(number, part), builder._cast_table(pa.Table.from_batches([batch]))
 
 
 def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Dataset:

@@ -30,6 +30,12 @@ _GAIN = 0.03
 _SECONDS = 0.4
 OPERATIONS = 1e10
 _SOURCE_LENGTH = 14
+# The share of its time in which a search runs on a busy machine at most, and on a quiet one at least, and the seconds
+# after which that is clear
+_BUSY = 0.75
+_QUIET = 0.95
+_BUSY_SECONDS = 0.1
+_QUIET_SECONDS = 1.0
 _NEW_TOKENS = 10
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -159,6 +165,44 @@ def use_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+class BusyCores:
+    """Let the searches of a thread of Python use one core while the machine is busy, else all.
+
+    At each of its many operations, a search on all cores waits for one that the system has paused: beside busy
+    processes, it takes several times as long as on one core. Whether the machine is busy shows in how much of the time
+    the thread runs.
+    """
+
+    def __init__(self) -> None:
+        self._most = torch.get_num_threads()
+        self._threads = self._most
+        # in seconds: what passed in searches, and for how long of it the thread ran
+        self._passed = 0.0
+        self._ran = 0.0
+
+    def begin(self) -> None:
+        """Note that a search begins, on the thread that runs it."""
+        self._marks = time.monotonic(), time.thread_time()
+
+    def adapt(self) -> None:
+        """Choose the number of cores for the next steps of the search."""
+        if self._most == 1:
+            return
+        passed, ran = self._marks
+        self.begin()
+        self._passed += self._marks[0] - passed
+        self._ran += self._marks[1] - ran
+        # More evidence for all cores: if that is wrong, it costs more
+        if self._passed < (_BUSY_SECONDS if self._threads > 1 else _QUIET_SECONDS):
+            return
+        share = self._ran / self._passed
+        self._passed = self._ran = 0.0
+        threads = 1 if share < _BUSY else self._most if share > _QUIET else self._threads
+        if threads != self._threads:
+            self._threads = threads
+            torch.set_num_threads(threads)
 
 
 def is_faster_in_parallel(model: Any) -> bool:

@@ -7,9 +7,11 @@ Half-open clients send a part of a head and then nothing; slow ones send a reque
 their connection before the answer; large ones send a text of many sentences, or too many; those of tokens send one
 sentence as long as the model takes; those of quotes send what is slow to split into sentences; those of documents send
 small files that take long to read, or that unpack to large ones; those of uploads send a large file without a key and
-without its end. Every one of them starts again when its connection ends. Prints JSON: how many short requests were
-answered, within 2 seconds, with which latencies, what the others got, and the memory of the server, that of the
-processes in which it reads files, and its temporary files.
+without its end. Every one of them starts again when its connection ends. They run in a process of their own, so that
+they delay no client with short requests; with `--nice 19`, they hardly take time from a server on the same machine
+either, as if they were on others. Prints JSON: how many short requests were answered, within 2 seconds, with which
+latencies, what the others got, and the memory of the server, that of the processes in which it reads files, and its
+temporary files.
 """
 
 import argparse
@@ -28,7 +30,9 @@ import urllib.parse
 import zipfile
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -204,8 +208,26 @@ async def repeat(client: Callable[[int], Awaitable[None]], first: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def run(attack: Attack, clients: dict[str, int], seconds: int, server: int, folder: Path) -> dict[str, list]:
-    """Run the clients, and return the memory of the server and its processes, and its temporary files, in MB.
+async def run_clients(attack: Attack, clients: dict[str, int], duration: Awaitable[Any]) -> Any:
+    """Run some clients of each kind while `duration` lasts, and return its result."""
+    tasks = [
+        asyncio.create_task(repeat(getattr(attack, kind), i)) for kind, count in clients.items() for i in range(count)
+    ]
+    result = await duration
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return result
+
+
+def misbehave(attack: Attack, clients: dict[str, int], seconds: int) -> Counter[str]:
+    """Run clients for so many seconds, and return how often they got which answers."""
+    asyncio.run(run_clients(attack, clients, asyncio.sleep(seconds)))
+    return attack.counts
+
+
+async def watch_memory(seconds: int, server: int, folder: Path) -> dict[str, list]:
+    """Return the memory of the server and its processes, and its temporary files, in MB.
 
     The figures are the largest of each tenth of the time.
 
@@ -213,9 +235,6 @@ async def run(attack: Attack, clients: dict[str, int], seconds: int, server: int
         server: the number of its process.
         folder: where it writes temporary files.
     """
-    tasks = [
-        asyncio.create_task(repeat(getattr(attack, kind), i)) for kind, count in clients.items() for i in range(count)
-    ]
     figures: dict[str, list] = {"server": [], "file processes": [], "temporary files": []}
     for second in tqdm(range(seconds), file=sys.stderr, unit=" s"):
         await asyncio.sleep(1)
@@ -228,9 +247,6 @@ async def run(attack: Attack, clients: dict[str, int], seconds: int, server: int
             if second % max(1, seconds // 10) == 0:
                 figures[name].append(0)
             figures[name][-1] = max(figures[name][-1], round(value))
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
     return figures
 
 
@@ -246,6 +262,7 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=1, help="(default: 1)")
     for kind in ("tokens", "quotes", "documents", "uploads"):
         parser.add_argument(f"--{kind}", type=int, default=0, help="(default: 0)")
+    parser.add_argument("--nice", type=int, default=0, help="niceness of all but the short ones (default: 0)")
     args = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 10_000), hard))
@@ -253,9 +270,15 @@ def main() -> None:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", args.model, "--port", str(port)]
     attack = Attack(port, expected_answers(args.model, "float32", args.text, 200))
-    clients = {kind: getattr(args, kind) for kind in ("short", "half_open", "slow", "vanishing", "large")}
-    clients |= {kind: getattr(args, kind) for kind in ("tokens", "quotes", "documents", "uploads")}
-    with tempfile.TemporaryDirectory() as folder, Path(folder, "log").open("w+") as log:
+    others = {kind: getattr(args, kind) for kind in ("half_open", "slow", "vanishing", "large")}
+    others |= {kind: getattr(args, kind) for kind in ("tokens", "quotes", "documents", "uploads")}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Path(folder, "log").open("w+") as log,
+        ProcessPoolExecutor(1, get_context("spawn"), os.nice, (args.nice,)) as process,
+    ):
+        # before the server starts: they take seconds to pack
+        process.submit(hostile_files).result()
         keys, temporary = Path(folder, "keys"), Path(folder, "tmp")
         keys.write_text(KEY)
         temporary.mkdir()
@@ -263,7 +286,10 @@ def main() -> None:
         with subprocess.Popen(command, stderr=log, env={**os.environ, "TMPDIR": str(temporary)}) as server:
             try:
                 wait_for(f"http://127.0.0.1:{port}", server)
-                memory = asyncio.run(run(attack, clients, args.seconds, server.pid, temporary))
+                counts = process.submit(misbehave, attack, others, args.seconds)
+                watch = watch_memory(args.seconds, server.pid, temporary)
+                memory = asyncio.run(run_clients(attack, {"short": args.short}, watch))
+                attack.counts += counts.result()
                 start = time.perf_counter()
             finally:
                 server.terminate()
@@ -273,7 +299,8 @@ def main() -> None:
     times = np.array(attack.seconds)
     summary = {
         "machine": describe_machine(),
-        "clients": clients,
+        "clients": {"short": args.short, **others},
+        "niceness of the others": args.nice,
         "answers": dict(sorted(attack.counts.items())),
         f"share within {SECONDS} s": round(float((times <= SECONDS).mean()), 4),
         **{f"p{share}, ms": round(1000 * float(np.percentile(times, share))) for share in (50, 95, 99)},

@@ -4,6 +4,7 @@ import errno
 import os
 
 import datasets
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -125,6 +126,36 @@ def test_a_local_dataset_that_repeats_a_text_is_refused_before_it_fills_the_memo
     rows = {"en": ["a"] * 20_000, "de": ["b"] * 20_000} | {column: long}
     pq.write_table(pa.table(rows), tmp_path / "set" / "train.parquet", compression="zstd")
     with pytest.raises(DataError, match=r"train\.parquet repeats its texts so often that they exceed 134,217,728"):
+        read(HubDataset(LANGUAGES, str(tmp_path / "set")))
+
+
+def repeated(rows: int) -> pa.Array:
+    """Return a text of 1 MB so many times, stored once."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * 1_000_000]))
+
+
+@pytest.mark.parametrize("read", [HubDataset.pairs, list], ids=["loaded", "streamed"])
+def test_a_dataset_on_the_hub_that_repeats_a_text_is_refused_as_well(tmp_path, read, monkeypatch):
+    with fsspec.open("memory://train.parquet", "wb") as file:
+        pq.write_table(pa.table({"en": repeated(20_000), "de": ["b"] * 20_000}), file)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    builder = datasets.load_dataset_builder("parquet", data_files="memory://train.parquet")
+    monkeypatch.setattr("hf_vanilla_transformer.data.source.load_dataset_builder", lambda *_, **__: builder)
+    monkeypatch.setattr(HubDataset, "_check_file", lambda *_: None)
+    with pytest.raises(DataError, match="repeats its texts so often that they exceed 134,217,728"):
+        read(HubDataset(LANGUAGES, "someone/text"))
+
+
+@pytest.mark.parametrize("read", [HubDataset.pairs, list], ids=["loaded", "streamed"])
+@pytest.mark.parametrize("kind", ["list", "list of structs"])
+def test_a_row_that_repeats_a_text_is_refused_before_it_is_written_out(tmp_path, kind, read):
+    texts = repeated(20_000)
+    items = texts if kind == "list" else pa.StructArray.from_arrays([texts], ["text"])
+    column = pa.ListArray.from_arrays(pa.array([0, len(items)], pa.int32()), items)
+    (tmp_path / "set").mkdir()
+    table = pa.table({"en": ["a"], "de": ["b"], "other": column})
+    pq.write_table(table, tmp_path / "set" / "train.parquet", compression="zstd")
+    with pytest.raises(DataError, match="repeats its texts so often that they exceed 134,217,728"):
         read(HubDataset(LANGUAGES, str(tmp_path / "set")))
 
 

@@ -420,6 +420,15 @@ def test_a_parquet_file_that_repeats_a_text_is_refused_before_it_fills_the_memor
         deque(islice(rows, 100), maxlen=0)
 
 
+def test_a_row_whose_map_repeats_a_text_is_refused_before_it_is_written_out(tmp_path):
+    keys = ["en", "de", *map(str, range(20_000))]
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * len(keys), pa.int32()), pa.array(["x" * 1_000_000]))
+    row = pa.MapArray.from_arrays(pa.array([0, len(keys)], pa.int32()), keys, texts)
+    pq.write_table(pa.table({"translation": row}), tmp_path / "bomb.parquet", compression="zstd")
+    with pytest.raises(DataError, match=r"bomb\.parquet repeats its texts so often that they exceed 134,217,728"):
+        list(TextFile(("en", "de"), str(tmp_path / "bomb.parquet")))
+
+
 @pytest.mark.parametrize("kind", ["columns", "struct", "map"])
 def test_texts_that_a_parquet_file_stores_once_are_read_as_often_as_they_occur(kind, tmp_path):
     file = tmp_path / "repeated.parquet"

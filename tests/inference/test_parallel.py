@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration, convert, train_tokenizer
+from hf_vanilla_transformer.inference import hardware
 from hf_vanilla_transformer.inference import translator as module
-from hf_vanilla_transformer.inference.hardware import is_faster_in_parallel, run_in_parallel, use_threads
+from hf_vanilla_transformer.inference.hardware import BusyCores, is_faster_in_parallel, run_in_parallel, use_threads
 from hf_vanilla_transformer.inference.translator import Translator
 
 SOURCES = [[*[5 + i % 40, 7, 9 + i % 11][: 1 + i % 3], 3] for i in range(60)]
@@ -167,3 +169,23 @@ def test_a_single_batch_a_hook_an_ensemble_and_autocast_use_all_cores_at_once(tr
     ensemble = Ensemble([translator.model, small_model(vocab_size=translator.model.config.vocab_size)])
     Translator(ensemble, translator.tokenizer).translate_ids(SOURCES[:20], max_tokens=20, max_new_tokens=5)
     assert parallel == []
+
+
+def test_a_search_uses_one_core_while_the_machine_is_busy(monkeypatch):
+    clock = SimpleNamespace(passed=0.0, ran=0.0)
+    clock.monotonic = lambda: clock.passed
+    clock.thread_time = lambda: clock.ran
+    monkeypatch.setattr(hardware, "time", clock)
+
+    def threads_after(seconds: float, share: float) -> int:
+        clock.passed += seconds
+        clock.ran += share * seconds
+        cores.adapt()
+        return torch.get_num_threads()
+
+    cores = BusyCores()
+    # what passes between searches says nothing
+    clock.passed += 100
+    cores.begin()
+    shares = [(1.0, 0.9), (0.01, 0.1), (0.2, 0.4), (0.5, 1.0), (0.6, 1.0), (1.1, 0.9), (0.2, 0.1), (1.1, 0.8)]
+    assert [threads_after(*share) for share in shares] == [2, 2, 1, 1, 2, 2, 1, 1]

@@ -7,19 +7,23 @@ too, unless each uses only one core.
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field
 from operator import attrgetter
 from threading import Condition, Thread
 from typing import Any, TypeVar
 
+from ...inference.hardware import BusyCores
+
 MAX_RETRY_AFTER = 60  # seconds, so that clients are back when the queue has long been empty
 _SHORT = 100  # tokens up to which sentences may share a batch, whatever their lengths
 _SLICE = 0.25  # seconds of a batch, after which small ones go first, for as long
 _SMALL = 4  # how many times fewer tokens than the batch under way a small one has
 _MAX_SMALL = 100  # tokens of a small batch; more would keep short requests waiting, with sentences of long ones
+_BATCH_SECONDS = 1.0  # of a batch, as far as is known, for which the short ones in it wait
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
 _TURN = attrgetter("turn")
@@ -75,12 +79,17 @@ class Batcher:
     The turn of a sentence is that which the queue has reached when its request arrives, and the number of tokens of
     the request up to its end. Sentences are translated in the order of their turns (self-clocked fair queueing,
     Golestani 1994). So a short request waits for as many tokens of a long one as it has itself, and not for all of
-    them. No sentence of more than 100 tokens shares a batch with those of less than half its length, which would wait
-    until its search ends. Small batches and functions go before the end of a large one, if the model calls `give_way`
-    before each step.
+    them. A batch has at most as many tokens as are translated in a second, for which the short requests in it wait. No
+    sentence of more than 100 tokens shares a batch with those of less than half its length, which would wait until its
+    search ends. Small batches and functions go before the end of a large one, if the model calls `give_way` before
+    each step.
 
     While a batch is translated, sentences gather for the next one. An idle batcher waits for more sentences until the
     batch is full, the first has waited long enough, or a sentence for another model arrives.
+
+    So there are three clocks: turns, which count tokens and order the queue; deadlines of sentences, until which an
+    idle batcher waits; and the time of the present step, from which follow when small batches go first and whether the
+    model hangs.
 
     Args:
         max_tokens: maximum number of source tokens per batch, padding included; a longer sentence forms a batch of its
@@ -98,16 +107,18 @@ class Batcher:
         # The latest turn of which a sentence has been translated.
         self._turn = 0
         self._changed = Condition()
+        self._cores = BusyCores()
         self._closed = False
         # When the present step of a search began, or the batch, if the model does not report its steps
         self._began: float | None = None
-        # The most tokens of a batch that may interrupt the present one, and when the last one did
+        # When small batches may go before the next step, and of how many tokens; none go before those
+        self._gives_way_at = math.inf
         self._small = 0
-        self._slice_began = 0.0
         # Whether a model has failed and not worked since then, and why it is given up
         self._is_doubted = False
         self._failure: str | None = None
-        # Of the last batch, to tell those whom a full queue refuses when to come back.
+        # Of the last batch of many short sentences. It limits the next one, and tells those whom a full queue refuses
+        # when to come back
         self._seconds_per_token = 0.0
         self._thread = Thread(target=self._work, name="models", daemon=True)
         self._thread.start()
@@ -207,11 +218,14 @@ class Batcher:
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            start = self._slice_began = time.monotonic()
-            self._small = min(_MAX_SMALL, sum(len(item.ids) for item in batch) // _SMALL)
+            tokens = sum(len(item.ids) for item in batch)
+            self._small = min(_MAX_SMALL, tokens // _SMALL)
+            start = time.monotonic()
+            self._gives_way_at = start + _SLICE if self._small else math.inf
             self._answer(batch)
-            # A function has no ids, and its time says nothing about sentences.
-            if tokens := sum(len(item.ids) for item in batch):
+            # Neither the time of a function, which has no ids, nor that of a few tokens or of long sentences says much
+            # about a batch of short ones
+            if _MAX_SMALL <= tokens <= _SHORT * len(batch):
                 self._seconds_per_token = (time.monotonic() - start) / tokens
 
     def _next_batch(self) -> list[Sentence]:
@@ -242,24 +256,23 @@ class Batcher:
 
         A model calls this before each step of a search, on the model thread.
         """
+        self._cores.adapt()
         self._began = began = time.monotonic()
-        if not self._small or began - self._slice_began < _SLICE:
+        if began < self._gives_way_at:
             return
-        small = self._small
-        # they give way to no others
-        self._small = 0
-        while batch := self._take_small(small):
+        self._gives_way_at = math.inf
+        while batch := self._take_small():
             # without what the search under way has set for itself
             Context().run(self._answer, batch)
             if time.monotonic() - began >= _SLICE:
                 break
-        self._small = small
-        self._began = self._slice_began = time.monotonic()
+        self._began = time.monotonic()
+        self._gives_way_at = self._began + _SLICE
 
-    def _take_small(self, tokens: int) -> list[Sentence]:
-        """Take a batch of at most so many tokens out of the queue, and return it."""
+    def _take_small(self) -> list[Sentence]:
+        """Take a small batch out of the queue, and return it."""
         with self._changed:
-            return self._start(self._first_batch(tokens))
+            return self._start(self._first_batch(self._small))
 
     def _drop_settled(self) -> None:
         """Keep only sentences that are neither cancelled nor being translated."""
@@ -272,6 +285,8 @@ class Batcher:
             small: the maximum number of tokens of a small batch.
         """
         max_tokens = small or self._max_tokens
+        if not small and self._seconds_per_token:
+            max_tokens = min(max_tokens, max(_MAX_SMALL, int(_BATCH_SECONDS / self._seconds_per_token)))
         batch: list[Sentence] = []
         longest = 0
         shortest = self._max_tokens
@@ -297,8 +312,8 @@ class Batcher:
         try:
             if self._failure:
                 raise ModelError(self._failure)
-            self._began = time.monotonic()
-            translations = batch[0].translate([item.ids for item in batch], max(item.nbest for item in batch))
+            with self._working():
+                translations = batch[0].translate([item.ids for item in batch], max(item.nbest for item in batch))
             answers = list(zip(batch, translations, strict=True))
         # A panic of tokenizers, for example, is no Exception, and must not end the thread.
         except BaseException as error:
@@ -309,10 +324,18 @@ class Batcher:
                 for item in batch:
                     self._answer([item])
             return
-        finally:
-            self._began = None
         for item, hypotheses in answers:
             item.answer.set_result(hypotheses[: item.nbest])
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Know the model to be at work."""
+        self._began = time.monotonic()
+        self._cores.begin()
+        try:
+            yield
+        finally:
+            self._began = None
 
     def _check(self, failed: Sentence) -> None:
         """Find out whether the model still works after a sentence has failed, which may be to blame itself."""
@@ -320,14 +343,12 @@ class Batcher:
             return
         for _ in range(_CHECKS):
             try:
-                self._began = time.monotonic()
-                failed.check()
+                with self._working():
+                    failed.check()
                 self._is_doubted = False
                 return
             except BaseException as error:
                 self._is_doubted = True
                 reason = type(error).__name__
-            finally:
-                self._began = None
             time.sleep(_SECONDS_BETWEEN_CHECKS)
         self._failure = f"the model fails for every sentence ({reason})"

@@ -42,8 +42,9 @@ class FileProcesses:
         return translated
 
     async def _run(self, content: bytes, **asked: object) -> tuple[list[str], bytes]:
-        # the modules of this process, wherever they are
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
+        # others go first, where the system has priorities, even before its own modules: those of this process
+        first = "import os, sys; hasattr(os, 'nice') and os.nice(10)"
+        code = f"{first}; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
         # the name of a file is nothing for the list of processes
         head = json.dumps({**asked, "seconds": self._seconds}).encode() + b"\n"
         async with self._free:
@@ -94,12 +95,11 @@ def _answer(asked: dict[str, Any], content: bytes) -> tuple[dict[str, Any], byte
 
 
 def _limit(seconds: int) -> None:
-    """Limit the time and the memory of this process, where the system can, and let others go first."""
+    """Limit the time and the memory of this process, where the system can."""
     try:
         import resource
     except ImportError:  # on Windows
         return
-    os.nice(10)
     for kind, limit in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_AS, MAX_MEMORY),

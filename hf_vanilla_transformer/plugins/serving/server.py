@@ -2,45 +2,36 @@
 
 import asyncio
 import hmac
-import json
 import math
 import re
 import secrets
-import sys
 import time
-import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
-from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, RedirectResponse
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, WithJsonSchema
-from starlette.datastructures import FormData, Headers, UploadFile
+from pydantic import BaseModel, Field, ValidationError, WithJsonSchema
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from transformers.utils import logging
 
 from ...data.foreign_files import ExchangeError, TooLargeError
 from ...inference.segments import Document, DocumentFormat
 from ...version import __version__
 from .. import DOCUMENTS, find, load
 from .batcher import QueueFullError, RequestTooLargeError
-from .bodies import Bodies, Body
+from .bodies import Body
 from .file_process import FileProcesses
 from .guard import Guard
-from .monitoring import Metrics
+from .monitoring import CLIENT_CLOSED_REQUEST, DOWNLOADS, Metrics, Watch
 from .page import page_response
+from .parameters import BODIES, WITH_FILE, read_parameters
 from .service import AUTO, Detection, TranslationService, UnsupportedError
-
-logger = logging.get_logger(__name__)
 
 # The longest forms of a character in a request: "\ud83d\ude00" in JSON, %F0%9F%98%80 in a form.
 BYTES_PER_CHARACTER = 12
@@ -52,25 +43,16 @@ MARKUP_PER_CHARACTER = 100
 MAX_FILE_BYTES = 10 << 20
 MAX_KEPT_BYTES = 100 << 20
 SECONDS_KEPT = 600.0
-_MAX_FIELD_BYTES = 1 << 16  # of a field beside a file
-_DOWNLOADS = "/download_file/"
 
 # What a text may be, and the endings of files, with the plugin for documents
 FORMATS: dict[str, type[Document]] = {"text": Document}
 if "html" in find(DOCUMENTS):
     FORMATS["html"] = load(DOCUMENTS, "html").document
 ENDINGS = tuple(f".{name}" for name in find(DOCUMENTS))
-_WITH_FILE = "multipart/form-data"
-_BODIES = ("application/json", "application/x-www-form-urlencoded", _WITH_FILE)
-
-# As nginx calls it. Only the log and the metrics see it, since nobody is left to read an answer.
-CLIENT_CLOSED_REQUEST = 499
 
 _ERRORS = (400, 403, 408, 413, 500, 503, 504)
-_OBJECT = TypeAdapter(dict[str, object])
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
 _Result = TypeVar("_Result")
-_CheckKey = Callable[[Request, object], None]
 
 
 class TranslateRequest(BaseModel):
@@ -167,13 +149,13 @@ class Server:
             "/translate",
             response_model_exclude_none=True,
             responses=errors,
-            openapi_extra=_body(TranslateRequest, *_BODIES),
+            openapi_extra=_body(TranslateRequest, *BODIES),
         )(self.translate)
-        app.post("/detect", responses=errors, openapi_extra=_body(DetectRequest, *_BODIES))(self.detect)
-        app.post("/translate_file", responses=errors, openapi_extra=_body(TranslateFileRequest, _WITH_FILE))(
+        app.post("/detect", responses=errors, openapi_extra=_body(DetectRequest, *BODIES))(self.detect)
+        app.post("/translate_file", responses=errors, openapi_extra=_body(TranslateFileRequest, WITH_FILE))(
             self.translate_file
         )
-        app.get(f"{_DOWNLOADS}{{name}}", response_class=Response)(self.download_file)
+        app.get(f"{DOWNLOADS}{{name}}", response_class=Response)(self.download_file)
         app.post("/suggest", responses=errors)(self.suggest)
         app.get("/languages")(self.service.languages)
         app.get("/frontend/settings")(self.frontend_settings)
@@ -192,7 +174,7 @@ class Server:
         app.add_middleware(Guard, hosts=allowed_hosts, origins=cors_origins)
         # Added last, so outermost: it also sees what the others answer.
         max_bytes = BYTES_PER_CHARACTER * self.max_characters + 10_000
-        app.add_middleware(_Watch, metrics=self.metrics, max_bytes=max_bytes)
+        app.add_middleware(Watch, metrics=self.metrics, max_bytes=max_bytes, max_file_bytes=MAX_FILE_BYTES)
         return app
 
     async def translate(self, request: Request) -> TranslateResponse:
@@ -324,7 +306,7 @@ class Server:
         if self.api_keys and key:
             self._check_key(request, key)
         try:
-            given = await asyncio.wait_for(_parameters(request, max_files, self._check_key), self.timeout)
+            given = await asyncio.wait_for(read_parameters(request, max_files, self._check_key), self.timeout)
         except asyncio.TimeoutError:
             raise HTTPException(408, f"The request took longer than {self.timeout:g} s to arrive.") from None
         except ClientDisconnect:
@@ -387,92 +369,9 @@ class Server:
 
 
 def _body(kind: type[BaseModel], *kinds: str) -> dict[str, object]:
-    """Return the description of a request whose body, of one of these kinds, is read by `_parameters`."""
+    """Return the description of a request whose body, of one of these kinds, is read by `read_parameters`."""
     schema = kind.model_json_schema()
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
-
-
-def _media_type(headers: Headers) -> str:
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-async def _parameters(request: Request, max_files: int, check_key: _CheckKey) -> dict[str, object]:
-    """Return the parameters in the address and the body of a request, a JSON object or a form.
-
-    Raises:
-        HTTPException: if the body is damaged.
-    """
-    media_type = _media_type(request.headers)
-    _check_utf8(unquote_to_bytes(request.scope["query_string"]), "address")
-    # LibreTranslate takes parameters from the address as well; those in the body win
-    given: dict[str, object] = dict(request.query_params)
-    # application/ld+json and others are JSON too (RFC 6839, section 3.1).
-    if media_type == "application/json" or media_type.endswith("+json"):
-        try:
-            body = await request.body()
-            # With a byte order mark, or in UTF-16, as in LibreTranslate. Unlike `json`, pydantic refuses "\ud800",
-            # which is no text and would fail much later, in a tokenizer.
-            return given | _OBJECT.validate_json(body.decode(json.detect_encoding(body)))
-        except UnicodeDecodeError:
-            expected = "JSON in UTF-8"
-        except ValidationError as errors:
-            expected = "JSON in UTF-8" if errors.errors()[0]["type"] == "json_invalid" else "a JSON object"
-        raise HTTPException(400, f"Invalid request: the body is not {expected}")
-
-    # Starlette would replace what is not UTF-8, or take it for Latin-1. Of a file, only its format knows what it is.
-    body = b"" if max_files else await request.body()
-    _check_utf8(body if media_type == _WITH_FILE else unquote_to_bytes(body), "form")
-    # Starlette would decode the form with any codec of Python that a client names.
-    charset = re.search(r"charset\s*=\s*\"?([^\s;\"]*)", request.headers.get("content-type", ""), re.IGNORECASE)
-    if charset and charset[1].lower() not in ("utf-8", "utf8"):
-        raise HTTPException(400, "Invalid request: the form is not UTF-8")
-    if media_type == _WITH_FILE:
-        form = await _parts(request, max_files, check_key)
-    else:
-        # The size of the whole body is limited already, and Starlette's own limits would refuse long texts and lists.
-        form = await request.form(max_fields=sys.maxsize, max_part_size=sys.maxsize)
-    fields: dict[str, list[object]] = {}
-    # in one pass: `getlist` goes through all fields for each name
-    for name, value in form.multi_items():
-        item = (value.filename or "", await value.read()) if isinstance(value, UploadFile) else value
-        fields.setdefault(name, []).append(item)
-    await form.close()
-    # a repeated field is a list, as several texts are in JSON
-    return given | {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
-
-
-async def _parts(request: Request, max_files: int, check_key: _CheckKey) -> FormData:
-    """Return a form with files, which stay in memory; a key before the file is checked before the file is read.
-
-    Raises:
-        HTTPException: if it is damaged.
-    """
-
-    async def chunks() -> AsyncGenerator[bytes, None]:
-        async for chunk in request.stream():
-            yield chunk
-            # what the chunk completes
-            for name, value in parser.items:
-                if name == "api_key":
-                    check_key(request, value)
-
-    max_fields = 100 if max_files else sys.maxsize
-    max_size = _MAX_FIELD_BYTES if max_files else sys.maxsize
-    parser = MultiPartParser(
-        request.headers, chunks(), max_files=max_files, max_fields=max_fields, max_part_size=max_size
-    )
-    parser.spool_max_size = sys.maxsize
-    try:
-        return await parser.parse()
-    except MultiPartException as error:
-        raise HTTPException(400, error.message) from None
-
-
-def _check_utf8(content: bytes, where: str) -> None:
-    try:
-        content.decode()
-    except UnicodeDecodeError:
-        raise HTTPException(400, f"Invalid request: the {where} is not UTF-8") from None
 
 
 async def _disconnected(request: Request) -> NoReturn:
@@ -502,61 +401,3 @@ async def _error_response(request: Request, error: HTTPException) -> Response:
             # without the host, which a proxy may change
             return RedirectResponse(request.url.replace(scheme="", netloc="", path=path), 308)
     return JSONResponse({"error": error.detail}, error.status_code, headers)
-
-
-@dataclass
-class _Watch:
-    """Refuse bodies that are too large, measure requests, and log them without anything that their clients wrote.
-
-    Args:
-        app: the application behind it.
-    """
-
-    app: ASGIApp
-    metrics: Metrics
-    max_bytes: int
-    bodies: Bodies = field(default_factory=Bodies, init=False)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            return await self.app(scope, receive, send)
-        # Unless an answer begins, the client has gone.
-        status = CLIENT_CLOSED_REQUEST
-        # HEAD for every address of GET, whose body the server leaves out
-        if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        path = scope["path"].removeprefix(scope["root_path"])
-        # Not other forms, whose fields could be too many to read.
-        has_file = path == "/translate_file" and _media_type(Headers(scope=scope)) == _WITH_FILE
-        max_bytes = self.max_bytes + (MAX_FILE_BYTES if has_file else 0)
-        start = time.perf_counter()
-
-        body = scope.setdefault("state", {})["body"] = Body(self.bodies, max_bytes)
-
-        async def send_watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, partial(body.receive, receive), send_watched)
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-            raise
-        # Also a panic of tokenizers, which is no Exception. The message is left out, because it may quote a text.
-        except BaseException as error:
-            where = "".join(traceback.format_tb(error.__traceback__))
-            logger.error("A request failed: %s\n%s", type(error).__name__, where)
-            # An answer that has begun cannot be replaced by another.
-            if status == CLIENT_CLOSED_REQUEST:
-                await JSONResponse({"error": "The server failed."}, 500)(scope, receive, send_watched)
-        finally:
-            body.forget()
-            seconds = time.perf_counter() - start
-            # Clients write what they like into addresses, so only those of the API are logged and counted.
-            path = f"{_DOWNLOADS}{{name}}" if path.startswith(_DOWNLOADS) else path
-            if path not in {route.path for route in scope["app"].routes}:
-                path = "other"
-            self.metrics.requests.labels(path, status).inc()
-            self.metrics.seconds.labels(path).observe(seconds)
-            logger.info("%s: %d in %.0f ms", path, status, 1000 * seconds)

@@ -495,3 +495,42 @@ def test_a_small_batch_has_few_tokens_beside_the_largest_as_well(batcher, record
     for answer in answers:
         answer.result(SECONDS)
     assert [len(source) for source in recorder.batches[0]] == [10, 50]
+
+
+def test_the_number_of_cores_is_chosen_before_each_step(batcher, monkeypatch):
+    calls = []
+    monkeypatch.setattr(module.BusyCores, "begin", lambda self: calls.append("begin"))
+    monkeypatch.setattr(module.BusyCores, "adapt", lambda self: calls.append("adapt"))
+    queue = batcher()
+
+    def search(sources, nbest):
+        queue.batcher.give_way()
+        queue.batcher.give_way()
+        return [["done"]]
+
+    for _ in range(2):
+        assert queue.submit([[1]], translate=search)[0].result(SECONDS) == ["done"]
+    assert calls == ["begin", "adapt", "adapt"] * 2
+
+
+def test_a_batch_is_no_larger_than_what_is_translated_in_a_second(batcher, recorder):
+    queue = batcher(max_tokens=2048)
+    answers = hold(queue, recorder)
+    queue.batcher._seconds_per_token = 0.005
+    answers += queue.submit([[1] * 20] * 30)
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    assert len(recorder.batches[1]) == 10
+
+
+@pytest.mark.parametrize("length", [99, 300])
+def test_the_time_of_a_few_tokens_or_a_long_sentence_limits_no_batch(batcher, recorder, length):
+    queue = batcher(max_tokens=2048)
+    queue.submit([[1] * length], translate=lambda *_: Event().wait(1.0) or [["slow"]])[0].result(SECONDS)
+    answers = hold(queue, recorder)
+    answers += queue.submit([[1] * 20] * 30)
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    assert len(recorder.batches[1]) == 30

@@ -2,12 +2,14 @@
 
 import asyncio
 import io
+import os
 import zipfile
 
 import psutil
 import pytest
 
 from hf_vanilla_transformer.data.foreign_files import ExchangeError, TooLargeError
+from hf_vanilla_transformer.plugins.serving import file_process
 from hf_vanilla_transformer.plugins.serving.file_process import FileProcesses
 
 PARAGRAPH = "<w:p><w:r><w:t>w</w:t></w:r></w:p>"
@@ -50,6 +52,16 @@ def test_a_file_that_takes_too_much_processor_time_is_refused():
 def test_a_file_that_needs_too_much_memory_is_too_large_and_not_damaged():
     with pytest.raises(TooLargeError, match=r"a\.docx: .*too large to be read in"):
         asyncio.run(FileProcesses(seconds=60).texts_of(word_file("<w:p/>" * 9_000_000), "a.docx", 1 << 26))
+
+
+def test_a_process_lets_others_go_first_before_it_imports_anything(tmp_path, monkeypatch):
+    (tmp_path / "reader.py").write_text(
+        'import os\nniceness = os.nice(0)\ndef main():\n    print(f\'{{"texts": ["{niceness}"]}}\')\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(file_process, "__name__", "reader")
+    (niceness,) = asyncio.run(FileProcesses(seconds=30).texts_of(b"a", "a.txt", 10))
+    assert int(niceness) == min(19, os.nice(0) + 10)
 
 
 def test_a_call_that_is_cancelled_ends_its_process():
