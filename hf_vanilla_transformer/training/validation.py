@@ -55,6 +55,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
     processing_class: PreTrainedTokenizerBase  # None is allowed where nothing is translated
     average: MovingAverage | None
 
+    # layers that are compiled for training would be compiled again
+    @torch.compiler.set_stance("force_eager")
     def evaluate(
         self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval", **gen_kwargs
     ) -> dict[str, float]:
