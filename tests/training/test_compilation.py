@@ -13,6 +13,7 @@ from hf_vanilla_transformer import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training import compilation
 from hf_vanilla_transformer.training.compilation import choose_compilation
 
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of the compiler
 SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 ROWS = pairs([(2 + i % 5, 2 + (7 * i) % 6) for i in range(60)])
 

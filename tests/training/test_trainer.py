@@ -317,6 +317,7 @@ def test_bfloat16_training_keeps_weights_norms_loss_and_optimizer_in_float32(tra
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch's compiler
 def test_torch_compile_compiles_once_for_batches_of_all_shapes(trainer, small_model, monkeypatch):
     monkeypatch.setattr(compilation, "_SLOWER_ON", ())
     torch._dynamo.reset()
