@@ -87,7 +87,8 @@ def _decode_batches(setup: Setup, name: str, beams: int, size: int, seconds: flo
         outputs[peer] = []
         start = time.monotonic()
         for count, sources in enumerate(batches, 1):
-            outputs[peer] += candidate.generate(sources, torch.ones_like(sources), **settings).tolist()
+            inputs = {"input_ids": sources, "attention_mask": torch.ones_like(sources)}
+            outputs[peer] += candidate.generate(**inputs, **settings).tolist()
             elapsed = time.monotonic() - start
             if count == 1:
                 values[f"first batch, {peer}, s"] = elapsed
