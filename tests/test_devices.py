@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from golden_run import golden_losses, recorded
 from search_models import translate_ids, with_varied_lengths
 from transformers import TrainerCallback, pipeline
 from unequal_pairs import pairs
@@ -171,3 +172,16 @@ def test_fused_attention_kernels_accept_the_masks(small_model, batch):
     expected = model(**on_device(batch)).logits
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
         torch.testing.assert_close(model(**on_device(batch)).logits, expected, rtol=0.05, atol=0.05)
+
+
+@needs_gpu
+@pytest.mark.skipif(
+    DEVICE.type not in recorded(),
+    reason="no losses of a GPU are recorded: run `python tests/support/golden_run.py` on one and commit its file",
+)
+def test_a_run_on_the_gpu_has_the_recorded_losses():
+    losses = golden_losses(DEVICE.type)
+    expected = recorded()[DEVICE.type]
+    # kernels of another GPU, or with atomic sums, round differently in float32, which training then amplifies
+    assert losses[:10] == pytest.approx(expected[:10], rel=1e-4)
+    assert losses == pytest.approx(expected, rel=1e-2)

@@ -1,5 +1,7 @@
 """Cross-entropy with the paper's label smoothing (section 5.4), from logits or from the decoder's output."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -56,43 +58,47 @@ def smoothed_cross_entropy(
 #     -sum_k q_k log p_k  =  log sum_k exp(z_k)  -  (1 - smoothing) z_y  -  uniform * sum_(k > 0) z_k
 #
 # where uniform = smoothing / (V - 1), and its gradient by z is p - q. The uniform part of q is the same in every row
-# and for every token but padding. So `_losses_and_gradient` leaves it out of the gradient of a chunk, and
+# and for every token but padding. So the gradient of a chunk is computed without it, and
 # `_subtract_uniform_part` subtracts it from the sums over all chunks, without another pass over a tensor of (N, V).
 
 
-def _losses_and_gradient(
+def losses_and_probabilities(
     logits: torch.Tensor,
     uniform_logits: torch.Tensor | float,
-    labels: torch.Tensor,
+    index: torch.Tensor,
+    padded: torch.Tensor,
     smoothing: float,
     buffer: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the losses of a chunk with and without smoothing, summed, and p minus the label's part of q (rows, V).
+    """Turn the logits of a chunk into p; return its losses with and without smoothing, summed, and p - q at labels.
+
+    Training on a GPU compiles this function: then p is in memory only in the dtype of the logits.
 
     Args:
-        logits: (rows, V).
+        logits: (rows, V), overwritten.
         uniform_logits: (rows,), the last term of the loss.
-        labels: (rows,).
-        buffer: (rows, V), float32 or wider, memory for the gradient, which may be that of the logits; None for new.
+        index: (rows, 1), the labels, or any token at padded positions.
+        padded: (rows,).
+        buffer: (rows, V), float32 or wider, memory for p, which may be that of the logits; None for new.
+
+    Returns:
+        Two numbers, and (rows, 1) in the dtype of the logits, without the uniform part of q.
     """
-    padded = labels == IGNORED_LABEL
-    # any token will do at padded positions
-    index = labels.masked_fill(padded, 0)[:, None]
     wide = _wide(logits.dtype)
     label_logits = logits.gather(1, index)[:, 0].to(wide)
     # on a CPU, new memory of this size costs more than the arithmetic, and the maximum of a row in bfloat16 is slow
-    if buffer is not None:
-        logits = buffer.copy_(logits)
-    highest = logits.amax(-1).to(wide)
-    probabilities = torch.softmax(logits, -1, dtype=wide, out=buffer)
+    exponents = logits if buffer is None else buffer.copy_(logits)
+    highest = exponents.amax(-1).to(wide)
+    probabilities = torch.softmax(exponents, -1, dtype=wide, out=buffer)
     # the highest probability is at least 1 / V, so its logarithm is exact
     log_partition = highest - probabilities.amax(-1).log()
 
     losses = log_partition - (1 - smoothing) * label_logits - uniform_logits
     loss = losses.masked_fill(padded, 0.0).sum()
     cross_entropy = (log_partition - label_logits).masked_fill(padded, 0.0).sum()
-    gradient = probabilities.scatter_add_(1, index, torch.full_like(index, smoothing - 1, dtype=wide))
-    return loss, cross_entropy, gradient
+    gradient = probabilities.gather(1, index) + (smoothing - 1)
+    logits.copy_(probabilities)
+    return loss, cross_entropy, gradient.to(logits.dtype)
 
 
 def _subtract_uniform_part(
@@ -137,6 +143,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         labels: torch.Tensor,
         smoothing: float,
         pad_token_id: int,
+        loss_of_chunk: Callable,
     ):
         device = states.device.type
         # autocast does not cast the operands of a product with `out`
@@ -150,7 +157,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         others = matrix.sum(0, dtype=wide) - matrix[pad_token_id]
         other_offsets = offset.sum(dtype=wide) - offset[pad_token_id]
         uniform = smoothing / (len(matrix) - 1)
-        real = (labels != IGNORED_LABEL).to(dtype)[:, None]
+        padded = labels == IGNORED_LABEL
+        real = (~padded).to(dtype)[:, None]
+        # any token will do at padded positions
+        index = labels.masked_fill(padded, 0)[:, None]
         gradients = [
             torch.zeros_like(value, dtype=wide) if need else None
             for value, need in zip((inputs, matrix, offset), ctx.needs_input_grad[:3], strict=True)
@@ -169,13 +179,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             # not a matrix product, which autocast would round
             uniform_logits = uniform * ((part * others).sum(-1) + other_offsets) if smoothing else 0.0
             buffer = None if wide_buffer is None else wide_buffer[: len(part)]
-            chunk_loss, chunk_entropy, gradient = _losses_and_gradient(
-                logits, uniform_logits, labels[chunk], smoothing, buffer
+            chunk_loss, chunk_entropy, of_labels = loss_of_chunk(
+                logits, uniform_logits, index[chunk], padded[chunk], smoothing, buffer
             )
             loss += chunk_loss
             cross_entropy += chunk_entropy
             # matrix products in the dtype of autocast, as backward() of a linear layer would compute them
-            gradient = logits.copy_(gradient)
+            gradient = logits.scatter_(1, index[chunk], of_labels)
             if gradients[0] is not None:
                 gradients[0][chunk] = gradient @ matrix
             if gradients[1] is not None:
@@ -195,12 +205,17 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             None if gradient is None else (gradient * grad_output).to(dtype)
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
-        return *scaled, None, None, None
+        return *scaled, None, None, None, None
 
 
 @torch.compiler.disable  # the number of chunks changes with the batch, which would be compiled again each time
 def projected_cross_entropy(
-    projection: nn.Module, states: torch.Tensor, labels: torch.Tensor, smoothing: float, pad_token_id: int
+    projection: nn.Module,
+    states: torch.Tensor,
+    labels: torch.Tensor,
+    smoothing: float,
+    pad_token_id: int,
+    loss_of_chunk: Callable = losses_and_probabilities,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `cross_entropies` of the logits `projection(states)`, in chunks if it is a plain linear layer.
 
@@ -208,6 +223,7 @@ def projected_cross_entropy(
         projection: layer from d_model to V.
         states: (..., d_model), output of the decoder.
         labels: (...), -100 at padded positions.
+        loss_of_chunk: `losses_and_probabilities`, which may be compiled.
     """
     forward = projection._forward_pre_hooks or projection._forward_hooks or "forward" in vars(projection)
     hooks = forward or projection._backward_pre_hooks or projection._backward_hooks
@@ -218,4 +234,4 @@ def projected_cross_entropy(
     if not torch.is_grad_enabled():
         # otherwise the gradients would be computed, too
         inputs = [value if value is None else value.detach() for value in inputs]
-    return _ProjectedCrossEntropy.apply(*inputs, labels.flatten(), smoothing, pad_token_id)
+    return _ProjectedCrossEntropy.apply(*inputs, labels.flatten(), smoothing, pad_token_id, loss_of_chunk)

@@ -44,7 +44,7 @@ from .layers_vanilla_transformer import (
     shift_right,
     split_head_mask,
 )
-from .loss_vanilla_transformer import projected_cross_entropy
+from .loss_vanilla_transformer import losses_and_probabilities, projected_cross_entropy
 
 if TYPE_CHECKING:  # transformers copies the files imported here into saved models; this makes it copy the pipeline
     from .pipeline_vanilla_transformer import TranslationPipeline  # noqa: F401
@@ -458,6 +458,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     _auto_class = "AutoModelForSeq2SeqLM"
     _tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+    # training on a GPU compiles it
+    loss_of_chunk: Callable = staticmethod(losses_and_probabilities)
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
@@ -551,7 +553,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         states = outputs.last_hidden_state
         rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         if labels is not None and smoothing is not None:
-            losses = projected_cross_entropy(self.lm_head, states, labels, smoothing, self.config.pad_token_id)
+            losses = projected_cross_entropy(
+                self.lm_head, states, labels, smoothing, self.config.pad_token_id, self.loss_of_chunk
+            )
             tokens = labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
             loss, cross_entropy = (value / tokens for value in losses)
             return TrainingOutput(loss=loss, cross_entropy=cross_entropy, **rest)

@@ -86,6 +86,9 @@ NO_EFFECT = {name: reason for names, reason in _NO_EFFECT.items() for name in na
 # Scripts that use adapters often name the labels
 _TRUE_ANYWAY = {"label_names": ["labels"]}
 
+# With the others, transformers would compile the whole model, and round the operands of float32 products to TF32
+_NOT_COMPILED = {"torch_compile": False, "torch_compile_backend": None, "torch_compile_mode": None}
+
 _LOWER_IS_BETTER = ("loss", "perplexity")
 _OWN_METRICS = (*_LOWER_IS_BETTER, "bleu")
 
@@ -137,6 +140,7 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
         bleu_tokenize: sacreBLEU's tokenisation for validation BLEU; 'none' for text that is already tokenised.
         generation_num_beams: Beam size of validation BLEU.
         bf16: Train in bfloat16; with 'auto', if a few steps of the model show that it is faster here.
+        torch_compile: Compile each layer and the loss, on a GPU; with 'auto', for at least 5,000 --max_steps.
         ddp_find_unused_parameters: Let DDP look for unused parameters.
         ddp_broadcast_buffers: Let DDP send buffers, here constants, at each step.
         logging_nan_inf_filter: Check each loss on the host; the logged mean leaves out non-finite losses anyway.
@@ -172,6 +176,8 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
     bleu_tokenize: str = option("13a", _SCORES)
     generation_num_beams: int | None = option(None, _SCORES, parse=positive)
     bf16: bool | str = option(False, _LEARNING, choices=(True, False, AUTO))  # type: ignore[assignment]
+    # Compiled dropout draws other masks
+    torch_compile: bool | str = option(AUTO, _LEARNING, choices=(True, False, AUTO))  # type: ignore[assignment]
     # Every parameter has a gradient in every step, and the only buffer is the constant table of sinusoids, so DDP need
     # not look for unused parameters or send buffers
     ddp_find_unused_parameters: bool | None = option(False, _NOTHING)
@@ -235,33 +241,36 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
                 "Early stopping and load_best_model_at_end need a checkpoint of each evaluated model: eval_steps and "
                 f"save_steps must be equal, got {self.eval_steps} and {self.save_steps}."
             )
+        if noam and self.warmup_steps < 1:
+            raise UserError(f"The noam schedule needs at least one step of warm-up, got {self.warmup_steps}.")
+        if self.bf16 == AUTO and self.fp16:
+            raise UserError("bf16 may not be 'auto' together with fp16.")
+        if self.torch_compile_backend or self.torch_compile_mode:
+            self.torch_compile = True
+        replaced = dict(_NOT_COMPILED)
         if noam:
-            if self.warmup_steps < 1:
-                raise UserError(f"The noam schedule needs at least one step of warm-up, got {self.warmup_steps}.")
             # transformers accepts only the names of its own schedules here; this one has the same shape
-            self.lr_scheduler_type = "inverse_sqrt"
-        chooses = self.bf16 == AUTO
-        if chooses:
-            if self.fp16:
-                raise UserError("bf16 may not be 'auto' together with fp16.")
+            replaced["lr_scheduler_type"] = "inverse_sqrt"
+        if self.bf16 == AUTO:
             # Until the model is there to measure with
-            self.bf16 = False
+            replaced["bf16"] = False
+        own = {name: getattr(self, name) for name in replaced}
+        vars(self).update(replaced)
         with checking_settings():
             super().__post_init__()
-        if noam:
-            self.lr_scheduler_type = NOAM
-        if chooses:
-            self.bf16 = AUTO
+        vars(self).update(own)
 
     def set_precision(self, bfloat16: bool) -> None:
         """Set whether to train in bfloat16, in place of "auto"."""
         self.bf16 = bfloat16
         self.mixed_precision = "bf16" if bfloat16 else "no"
 
-    def keep_precision(self, recorded: Settings) -> None:
-        """Replace "auto" by the choice of a run that resumes, given its settings, whatever is faster here."""
+    def keep_choices(self, recorded: Settings) -> None:
+        """Replace "auto" by the choices of a run that resumes, given its settings, whatever is faster here."""
         if self.bf16 == AUTO:
             self.set_precision(bool(recorded.get("bf16", False)))
+        if self.torch_compile == AUTO:
+            self.torch_compile = bool(recorded.get("torch_compile", False))
 
     @property
     def batch_seed(self) -> int:

@@ -76,7 +76,7 @@ def parse_arguments(
     config = _resolve_config(model)
     data = _resolve_directions(config, data)
     if recorded:
-        args.keep_precision(recorded)
+        args.keep_choices(recorded)
     settings = _run_settings(model, data, args, config)
     return [Recipe(model, data, args, config, str(args.output_dir), settings, recorded), *others]
 

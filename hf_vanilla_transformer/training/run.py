@@ -210,13 +210,15 @@ class _Run:
         args = self.args
         model = self._build_model(text.tokenizer)
         rows = {"train_dataset": text.train, "eval_dataset": text.validation}
-        # asked before the trainer exists, which measures and replaces AUTO in `args`
-        chooses = args.bf16 == AUTO
+        # asked before the trainer exists, which replaces AUTO in `args`
+        chosen = [name for name in ("bf16", "torch_compile") if getattr(args, name) == AUTO]
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
         trainer.add_callback(ShortWarmupNotice())
         print_lines(trainer)
-        if chooses:
-            self.settings |= {"bf16": args.bf16}
+        self.settings |= {name: getattr(args, name) for name in chosen}
+        if "torch_compile" in chosen and args.torch_compile:
+            self._report("--torch_compile auto: the first updates wait until the layers are compiled")
+        if "bf16" in chosen:
             self._report(f"--bf16 auto: training in {'bfloat16' if args.bf16 else 'float32'}")
         if recorded := self.recipe.recorded:
             trainer.resumed_state.has_new_validation = not compare_validations(recorded, self.settings)

@@ -2,11 +2,12 @@
 
 import copy
 import shutil
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import DynamoBackend
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, IntervalStrategy
@@ -25,6 +26,7 @@ from ..sharing import hub
 from ..sharing.convert import MARIAN, check_equivalent
 from .arguments import NOAM, NOAM_FACTOR, VanillaTransformerTrainingArguments, check_reporters
 from .checkpoints import UNFINISHED, write_checksums
+from .compilation import choose_compilation, compiled, is_compiled
 from .device import choose_attention, choose_precision, prepare_device
 from .ema import MovingAverage
 from .failures import UpdateGuard
@@ -79,6 +81,7 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if model is not None:
             check_model(model)
         choose_precision(model, args)
+        choose_compilation(args)
         if model is not None:
             choose_attention(model, args)
         with checking_settings():
@@ -154,9 +157,8 @@ class VanillaTransformerTrainer(ValidatingTrainer):
             check_saved_form(plugin)
             if self.accelerator.is_fsdp2 and args.bf16:
                 keep_in_float32(plugin)
-        if args.torch_compile:
-            # The shapes of batches change, so compile once for all of them
-            self.accelerator.state.dynamo_plugin.dynamic = True
+        # It would compile the whole model, for which batches have too many shapes
+        self.accelerator.state.dynamo_plugin.backend = DynamoBackend.NO
         if args.ema_decay and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise UserError("--ema_decay cannot be used with FSDP or DeepSpeed, which shard the weights.")
 
@@ -172,13 +174,16 @@ class VanillaTransformerTrainer(ValidatingTrainer):
         if self.eval_dataset is not None and self.args.eval_strategy != IntervalStrategy.NO:
             for dataset in by_name(self.eval_dataset).values():
                 sized_rows(dataset)
-        try:
+        # of what holds until training ends
+        with ExitStack() as self._training:
+            self._training.callback(self.guard.restore_signals)
             return super().train(*args, **kwargs)
-        finally:
-            self.guard.restore_signals()
 
     def _prepare_for_training(self, *args, **kwargs):
         """Create the optimizer and the schedule, and wrap the model, all of which check settings."""
+        if is_compiled(self.args):
+            # before FSDP2 shards the layers, whose hooks must run
+            self._training.enter_context(compiled(self.model, self.args))
         with checking_settings():
             return super()._prepare_for_training(*args, **kwargs)
 

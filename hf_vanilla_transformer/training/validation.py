@@ -58,6 +58,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
     # of the latest translations of each validation text
     _mean_log_probs: dict[str, list[float]]
 
+    # layers that are compiled for training would be compiled again
+    @torch.compiler.set_stance("force_eager")
     def evaluate(
         self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval", **gen_kwargs
     ) -> dict[str, float]:

@@ -14,11 +14,11 @@ import sys
 from pathlib import Path
 
 import torch
-from gpu_decoding import measure_decoding
+from gpu_decoding import measure_decoding, measure_graphs
 from gpu_profile import measure_profile
 from gpu_results import OutOfTimeError, Results, Setup
 from gpu_runs import measure_launchers, measure_recipe, run_tests, test_devices
-from gpu_training import measure_training, peak_rate
+from gpu_training import measure_compiled, measure_training, peak_rate
 from measuring import describe_machine
 from transformers.utils import logging
 
@@ -32,6 +32,8 @@ PAPER_TOKENS = 25_000  # target tokens per update (section 5.1)
 STAGES = {
     "devices": test_devices,
     "recipe": measure_recipe,
+    "graphs": measure_graphs,
+    "compiled": measure_compiled,
     "training": measure_training,
     "decoding": measure_decoding,
     "profile": measure_profile,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures everything on a GPU, in stages of at most 8 minutes each and 28 minutes together:
+# Measures everything on a GPU, in stages of at most 8 minutes each and 30 minutes together:
 #
-#   bash scripts/benchmarks/gpu.sh TEXT OUT [STAGE ...] # devices training decoding profile recipe launchers tests
+#   bash scripts/benchmarks/gpu.sh TEXT OUT [STAGE ...] # devices graphs compiled training ...
 #
 # TEXT is a folder with multi30k/{train,val}.{en,de} and wmt/train.{en,de}. Results are in OUT/gpu.json and OUT/gpu.md.
 # The same command continues where it stopped, and what is missing is named. Needs no network if $PYTHON (python3) has
@@ -19,8 +19,8 @@ if ! "$python" -c "import accelerate, datasets, evaluate, sacrebleu, tokenizers,
   python=.venv/bin/python
 fi
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} HF_HUB_OFFLINE=1
-end=$((SECONDS + 60 * ${MINUTES:-28}))
-[ $# -gt 0 ] || set -- devices training decoding profile recipe launchers tests
+end=$((SECONDS + 60 * ${MINUTES:-30}))
+[ $# -gt 0 ] || set -- devices graphs compiled training decoding profile recipe launchers tests
 
 for stage in "$@"; do
   stage_end=$((SECONDS + 480 < end ? SECONDS + 480 : end))

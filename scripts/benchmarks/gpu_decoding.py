@@ -2,9 +2,10 @@
 
 import gc
 import shutil
+import time
 import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,74 @@ def measure_decoding(setup: Setup, results: Results) -> None:
             for size, dtype in cases:
                 row = f"{name}, {search}, batch of {size}, {str(dtype).removeprefix('torch.')}"
                 results.measure("decoding", row, partial(_decode, setup, name, beams, size, dtype))
+
+
+BATCHES = 50  # of a row of `graphs`
+GRAPH_SECONDS = 100  # of the whole stage
+
+
+def measure_graphs(setup: Setup, results: Results) -> None:
+    """Add one row for each model, search and batch size: 50 batches of different sizes and lengths, one after another.
+
+    The first call counts like all others, and so does all that `generate` prepares once, as the capture of graphs. A
+    row stops after its share of the stage's time; its rates are those of the batches until then.
+    """
+    results.limit(GRAPH_SECONDS)
+    sizes = (2,) if setup.small else (1, 64, 256)
+    cases = [(name, *search, size) for name in setup.models for search in SEARCHES.items() for size in sizes]
+    # a third is for building the models
+    share = GRAPH_SECONDS * 2 / 3 / len(cases)
+    for name, search, beams, size in cases:
+        run = partial(_decode_batches, setup, name, beams, size, share)
+        results.measure("graphs", f"{name}, {search}, batches of {size}", run, seconds=5 if setup.small else share)
+
+
+@lru_cache(1)
+def _peers(name: str, device: torch.device) -> dict[str, Any]:
+    """Return a random model and MarianMT with the same weights, both in bfloat16, once they have run."""
+    model: Any = random_model(name)
+    peers: dict[str, Any] = {"ours": model, "MarianMT": convert.to_marian(model)}
+    tokens = torch.full((2, 2), 4, device=device)
+    for peer in peers.values():
+        # kernels are loaded once per process, for whichever comes first
+        peer.to(device, torch.bfloat16)(input_ids=tokens, decoder_input_ids=tokens)
+    return peers
+
+
+def _decode_batches(setup: Setup, name: str, beams: int, size: int, seconds: float) -> dict[str, Any]:
+    """Return the sentences per second of `generate` and of MarianMT's, over the same batches as far as each got."""
+    generator = torch.Generator().manual_seed(0)
+    batches = []
+    for _ in range(2 if setup.small else BATCHES):
+        # as in a text: batches that are nearly full, of sentences of similar length
+        rows = int(torch.randint((3 * size + 3) // 4, size + 1, (), generator=generator))
+        length = int(torch.randint(SOURCE_LENGTH // 2, SOURCE_LENGTH + 1, (), generator=generator))
+        batches.append(torch.randint(4, VOCAB_SIZE, (rows, length), generator=generator).to(setup.device))
+    settings = {"num_beams": beams, "max_new_tokens": TARGET_LENGTH}
+    rates: dict[str, float] = {}
+    outputs: dict[str, list[list[int]]] = {}
+    values: dict[str, Any] = {}
+    for peer, candidate in _peers(name, setup.device).items():
+        outputs[peer] = []
+        start = time.monotonic()
+        for count, sources in enumerate(batches, 1):
+            inputs = {"input_ids": sources, "attention_mask": torch.ones_like(sources)}
+            outputs[peer] += candidate.generate(**inputs, **settings).tolist()
+            elapsed = time.monotonic() - start
+            if count == 1:
+                values[f"first batch, {peer}, s"] = elapsed
+            if elapsed > seconds / 2:
+                break
+        rates[peer] = len(outputs[peer]) / elapsed
+        values[f"batches, {peer}"] = count
+    equal = [a == b for a, b in zip(outputs["ours"], outputs["MarianMT"], strict=False)]
+    return {
+        "sentences/s": rates["ours"],
+        "MarianMT": rates["MarianMT"],
+        "ours / MarianMT": rates["ours"] / rates["MarianMT"],
+        **values,
+        "equal to MarianMT": sum(equal) / len(equal),
+    }
 
 
 @cache

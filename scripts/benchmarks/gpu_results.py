@@ -61,6 +61,10 @@ class Results:
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
+    def limit(self, seconds: float) -> None:
+        """Let no row start after so many seconds from now."""
+        self.deadline = min(self.deadline, time.monotonic() + seconds)
+
     def measure(
         self, table: str, row: str, function: Callable[[], dict[str, Any]], seconds: float = 30
     ) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Training in bfloat16 on WMT text, by batch size, attention and compilation, and against MarianMT."""
+"""Training in bfloat16 on WMT text, by batch size and attention, with compiled layers, and against MarianMT."""
 
 import gc
+import time
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ PAPER = {"vocab_size": 37_000}  # section 5.1; the sample of text uses only a pa
 SMALL = {"vocab_size": 1_000, "d_model": 32, "d_ff": 64, "num_encoder_layers": 1, "num_decoder_layers": 1}
 BATCH_SIZES = (6_250, 12_500, 25_000, 50_000)  # target tokens
 DEFAULT_BATCH_SIZE = 25_000
+COMPILED_SECONDS = 100  # of the stage `compiled`
 
 
 def peak_rate(device: torch.device) -> float:
@@ -64,7 +66,7 @@ def read_rows(setup: Setup) -> Any:
 
 
 def measure_training(setup: Setup, results: Results) -> None:
-    """Add one row for each variant of training `base` and `big`; the slowest, which compile, come last."""
+    """Add one row for each variant of training `base` and `big`; the slowest, which compiles, comes last."""
     rows = read_rows(setup)
     standard = 500 if setup.small else DEFAULT_BATCH_SIZE
     variants: dict[str, dict[str, Any]] = {
@@ -79,15 +81,30 @@ def measure_training(setup: Setup, results: Results) -> None:
     variants["float32, matrix products in TF32"] = {"bf16": False, "tf32": True}
     variants["float16"] = {"bf16": False, "fp16": True}
     variants["flex_attention"] = {"attention": "flex_attention"}
-    if not setup.small:  # on a CPU, compiling even one layer takes minutes
-        variants["compiled"] = {"torch_compile": True}
     bf16 = has_native_bfloat16(setup.device)  # where it is emulated, products take 100 times as long
     for variant, changes in variants.items():
         for name in setup.models:
             settings = {"max_tokens": standard, "bf16": bf16, **changes}
-            slow = variant in ("flex_attention", "compiled")
+            slow = variant == "flex_attention"
             run = partial(_train, setup, results, name, rows, settings)
             results.measure(f"training {name}", variant, run, seconds=90 if slow and not setup.small else 15)
+
+
+def measure_compiled(setup: Setup, results: Results) -> None:
+    """Add rows of `base` and `big` as they are and with compiled layers, as many as 100 seconds suffice for.
+
+    The seconds of a row include reading its batches and, if it is compiled, the compiler; its rate does not.
+    """
+    results.limit(COMPILED_SECONDS)
+    rows = read_rows(setup)
+    tokens = 500 if setup.small else DEFAULT_BATCH_SIZE
+    for name in setup.models:
+        for variant, compile in (("as it is", False), ("compiled", True)):
+            settings = {"max_tokens": tokens, "bf16": has_native_bfloat16(setup.device), "torch_compile": compile}
+            run = partial(_train_timed, setup, results, name, rows, settings)
+            # of which the compiler needs 46 s if nothing is in its cache
+            needed = 5 if setup.small else 55 if compile else 10
+            results.measure("compiled", f"{name}, {variant}", run, seconds=needed)
 
 
 def build_trainer(setup: Setup, name: str, rows: Any, settings: dict[str, Any]) -> tuple[Any, float]:
@@ -121,7 +138,7 @@ def build_trainer(setup: Setup, name: str, rows: Any, settings: dict[str, Any]) 
         save_strategy="no",
         logging_strategy="no",
         report_to="none",
-        **settings,
+        **{"torch_compile": False, **settings},
     )
     trainer_class = OurBatchesTrainer if marian else VanillaTransformerTrainer
     trainer = trainer_class(model, args, data_collator=collator, train_dataset=rows)
@@ -129,6 +146,13 @@ def build_trainer(setup: Setup, name: str, rows: Any, settings: dict[str, Any]) 
     # transformers changes this only once per process
     torch.set_float32_matmul_precision("high" if settings.get("tf32") else "highest")
     return trainer, flops
+
+
+def _train_timed(setup: Setup, results: Results, *arguments: Any) -> dict[str, Any]:
+    """Return the values of `_train`, and how long it took."""
+    start = time.monotonic()
+    values = _train(setup, results, *arguments)
+    return {**values, "seconds": time.monotonic() - start}
 
 
 def _train(setup: Setup, results: Results, name: str, rows: Any, settings: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from small import write_phrases
 from hf_vanilla_transformer.data.phrases import splits
 
 BENCHMARKS = ROOT / "scripts" / "benchmarks"
-STAGES = ["devices", "training", "decoding", "profile", "recipe", "launchers", "tests"]
+STAGES = ["devices", "graphs", "compiled", "training", "decoding", "profile", "recipe", "launchers", "tests"]
 
 
 @pytest.fixture
@@ -83,9 +83,11 @@ def test_a_row_in_which_the_process_dies_does_not_stop_the_next_run(gpu_results,
 
 
 def test_no_row_starts_when_the_time_is_over(gpu_results, tmp_path):
-    results = gpu_results.Results(tmp_path / "gpu.json", seconds=0)
-    with pytest.raises(gpu_results.OutOfTimeError):
-        results.measure("speed", "row", lambda: {"s": 1})
+    for seconds, limit in ((0, 60), (60, 0)):
+        results = gpu_results.Results(tmp_path / "gpu.json", seconds)
+        results.limit(limit)
+        with pytest.raises(gpu_results.OutOfTimeError):
+            results.measure("speed", "row", lambda: {"s": 1})
 
 
 STAND_IN = """#!/usr/bin/env bash
@@ -190,6 +192,12 @@ gpu.main()
     assert all(values["sentences/s"] > 0 and values["MarianMT"] > 0 for values in decoding.values())
     assert decoding["tiny, greedy, batch of 2, float32"]["equal to MarianMT"] == 1.0
     assert decoding["tiny, greedy, batch of 2, float32"]["CTranslate2 float32"] > 0
+    graphs = rows["graphs"]
+    assert set(graphs) == {"tiny, beam 4, batches of 2", "tiny, greedy, batches of 2"}
+    assert all(values["batches, ours"] == values["batches, MarianMT"] == 2 for values in graphs.values())
+    assert all(values["ours / MarianMT"] > 0 for values in graphs.values())
+    assert set(rows["compiled"]) == {"tiny, as it is", "tiny, compiled"}
+    assert all(values["tokens/s"] > 0 and values["seconds"] > 0 for values in rows["compiled"].values())
     assert rows["launchers"]["one_gpu"] == {"resumed": "True", "difference of the resumed run": 0.0}
     (recipe,) = rows["recipe"].values()
     assert recipe["updates"] == 4

@@ -7,6 +7,7 @@ import json
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,8 +16,10 @@ from accelerate import FullyShardedDataParallelPlugin
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.training.compilation import compiled
 from hf_vanilla_transformer.training.sharding import keep_in_float32, restore_name, unsharded
 
 CONFIGURATION = Path(__file__).parents[2] / "scripts" / "accelerate" / "fsdp.yaml"
@@ -75,6 +78,17 @@ def logits_of_sharded_layers() -> torch.Tensor:
     return model(input_ids=tokens, decoder_input_ids=tokens).logits
 
 
+def compiled_losses(rank: int, world_size: int) -> dict[str, list[float]]:
+    """Return the losses of compiled layers that are sharded, and of those whose gradients DDP averages."""
+    args: Any = SimpleNamespace(torch_compile_backend="eager", torch_compile_mode=None)
+    losses = {}
+    for name, distribute in (("sharded", shard), ("parallel", DistributedDataParallel)):
+        model = build()
+        with compiled(model, args):
+            losses[f"compiled_{name}_losses"] = train(distribute(model), rank, world_size)
+    return losses
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -88,6 +102,7 @@ def main() -> None:
         "sharded_losses": train(sharded, rank, world_size),
         "bfloat16_losses": train(shard(build(), bf16=True), rank, world_size),
     }
+    results |= compiled_losses(rank, world_size)
     results["bfloat16_logits"] = str(logits_of_sharded_layers().dtype)
     expected = dict(plain.named_parameters())
     differences = [(p.full_tensor() - expected[name]).abs().max().item() for name, p in parameters.items()]

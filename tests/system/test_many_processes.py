@@ -55,6 +55,8 @@ def test_fsdp2_shards_all_parameters_and_keeps_losses_and_weights():
     results = json.loads(next(line for line in output.stdout.splitlines() if line.startswith("{")))
     assert results["sharded_parameters"] == results["parameters"] > 0
     assert results["sharded_losses"] == pytest.approx(results["losses"], abs=1e-5)
+    for kind in ("sharded", "parallel"):
+        assert results[f"compiled_{kind}_losses"] == pytest.approx(results["losses"], abs=1e-5), kind
     assert results["losses"][-1] < results["losses"][0]
     assert results["bfloat16_logits"] == "torch.bfloat16"
     assert results["bfloat16_losses"] == pytest.approx(results["losses"], rel=0.02)
