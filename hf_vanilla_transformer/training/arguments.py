@@ -247,7 +247,7 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
             raise UserError("bf16 may not be 'auto' together with fp16.")
         if self.torch_compile_backend or self.torch_compile_mode:
             self.torch_compile = True
-        replaced = dict(_NOT_COMPILED)
+        replaced: dict[str, object] = dict(_NOT_COMPILED)
         if noam:
             # transformers accepts only the names of its own schedules here; this one has the same shape
             replaced["lr_scheduler_type"] = "inverse_sqrt"

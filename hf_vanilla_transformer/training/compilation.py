@@ -69,7 +69,7 @@ def compiled(model: nn.Module, args: VanillaTransformerTrainingArguments) -> Ite
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     owners: list[Any] = [module for module in model.modules() if hasattr(module, "loss_of_chunk")]
-    compiled_loss = torch.compile(losses_and_probabilities, **_settings(args))
+    compiled_loss: Any = torch.compile(losses_and_probabilities, **_settings(args))
 
     def loss_of_chunk(logits: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         # the vocabulary never changes, and rows whose length is known are read faster
@@ -80,8 +80,10 @@ def compiled(model: nn.Module, args: VanillaTransformerTrainingArguments) -> Ite
     # A run that resumes must compile the same code again, whatever batches it begins with. So two sizes that happen to
     # be equal are different variables, and the compilations are not limited: beyond a limit, layers run uncompiled.
     # DDP's buckets are as large as a layer, so there is nothing to gain by splitting one, which fails for some shapes.
-    dynamo = {"optimize_ddp": False, "recompile_limit": 1000, "accumulated_recompile_limit": 1000}
-    with torch._dynamo.config.patch(specialize_float=True, **dynamo), fx_config.patch(use_duck_shape=False):
+    dynamo: dict[str, Any] = {"specialize_float": True, "optimize_ddp": False}
+    dynamo |= {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
+    # install_config_module gives fx_config this method
+    with torch._dynamo.config.patch(dynamo), fx_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
         for layer in layers:
             layer.compile(**_settings(args))
         for owner in owners:
