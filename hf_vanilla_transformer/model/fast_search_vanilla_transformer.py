@@ -453,14 +453,18 @@ class OutputRules(NamedTuple):
         Args:
             is_final: whether the position is that of `final`, known to the host or only to the device (1,).
         """
-        forced = None
-        if self.final is not None and is_final is not False:
-            forced = torch.full_like(scores, float("-inf")).index_fill_(1, self.final[1], 0.0)
-            if is_final is True:
-                return forced
+        if isinstance(is_final, bool):
+            return self._force(scores) if is_final else self._ban(scores)
+        return torch.where(is_final, self._force(scores), self._ban(scores))
+
+    def _force(self, scores: torch.Tensor) -> torch.Tensor:
+        assert self.final is not None
+        return torch.full_like(scores, float("-inf")).index_fill_(1, self.final[1], 0.0)
+
+    def _ban(self, scores: torch.Tensor) -> torch.Tensor:
         for token in self.banned:
             scores[:, token] = float("-inf")
-        return scores if forced is None else torch.where(is_final, forced, scores)
+        return scores
 
     def log_probs(self, logits: torch.Tensor, is_final: bool | torch.Tensor) -> torch.Tensor:
         """Return the log-probabilities (N, V) of the tokens at a position (see `apply`); `logits` may change."""
@@ -477,19 +481,19 @@ class SearchBatch(NamedTuple):
         limits: (B, 1) maximum number of tokens after the start token, per sentence.
         encoder_states: (B, S, d_model).
         attention_mask: (B, S), 0 where the source is padding; None if there is no padding.
-        count: how many sentences have a result; the others only fill the batch up.
+        real: how many sentences have a result; the others only fill the batch up.
     """
 
     start: torch.Tensor
     limits: torch.Tensor
     encoder_states: torch.Tensor
     attention_mask: torch.Tensor | None
-    count: int
+    real: int
 
     def padded(self, size: int, length: int) -> "SearchBatch":
         """Return the batch with `size` sentences, filled up by copies of the last one, and `length` source tokens."""
         device = self.start.device
-        rows = torch.arange(size, device=device).clamp(max=self.count - 1)
+        rows = torch.arange(size, device=device).clamp(max=self.real - 1)
         mask = self.attention_mask
         if mask is None:
             mask = torch.ones(self.encoder_states.shape[:2], dtype=torch.long, device=device)
@@ -499,7 +503,7 @@ class SearchBatch(NamedTuple):
             limits=self.limits[rows],
             encoder_states=nn.functional.pad(self.encoder_states[rows], (0, 0, 0, missing)),
             attention_mask=nn.functional.pad(mask[rows], (0, missing)),
-            count=self.count,
+            real=self.real,
         )
 
 
@@ -522,7 +526,7 @@ class Search:
         # a captured search is kept until its model is freed, so it must not keep the model
         self.model = weakref.proxy(model)
         self.limits = batch.limits
-        self.count = batch.count
+        self.real = batch.real
         self.rules = rules
         self.settings = settings
         self.fill = self._unused_token()
@@ -532,7 +536,7 @@ class Search:
         rows = torch.arange(len(batch.start), device=batch.start.device)
         # tensors whose first dimension is B; `rows` are indices into the results
         self.state = SimpleNamespace(
-            rows=rows, limits=batch.limits, done=rows >= batch.count, **self._first_state(batch.start)
+            rows=rows, limits=batch.limits, done=rows >= batch.real, **self._first_state(batch.start)
         )
         if capacity:
             self.final_length = rows.new_full((1,), -1 if rules.final is None else rules.final[0])
@@ -673,10 +677,10 @@ class GreedySearch(Search):
 
     def finish(self, results: dict[str, torch.Tensor]) -> tuple[torch.Tensor, None]:
         """Return the sequences (B, T), and no scores."""
-        sequences = results["sequences"][: self.count]
+        sequences = results["sequences"][: self.real]
         # up to the first end, itself included, or the limit
         is_end = torch.isin(sequences[:, 1:], self.settings._eos_token_tensor)
-        limits = self.limits[: self.count, 0]
+        limits = self.limits[: self.real, 0]
         lengths = limits.minimum(torch.where(is_end.any(1), is_end.int().argmax(1) + 1, limits))
         return sequences[:, : 1 + int(lengths.max())], None
 
@@ -809,7 +813,7 @@ class BeamSearch(Search):
         *Shape:* (B num_return_sequences, T) and (B num_return_sequences,).
         """
         returned = self.settings.num_return_sequences
-        finished, lengths, scores = (results[name][: self.count, :returned] for name in self.results)
+        finished, lengths, scores = (results[name][: self.real, :returned] for name in self.results)
         longest = 1 + int(lengths.max())
         return finished[..., :longest].flatten(0, 1), scores.flatten()
 
@@ -901,7 +905,7 @@ def _search(
     # generate() has repeated them for every beam; here the beams of a sentence share them
     encoder_states = model_kwargs["encoder_outputs"][0][::beams]
     batch = SearchBatch(input_ids, limits, encoder_states, None if mask is None else mask[::beams], len(input_ids))
-    size = bucket(batch.count)
+    size = bucket(batch.real)
     length = bucket(encoder_states.shape[1])
     capacity = _first_capacity(model, batch, settings)
     with lend_graphs(model, _memory_of_steps(model, size, length, beams, capacity)) as graphs:
