@@ -14,6 +14,7 @@ from unequal_pairs import pairs
 
 from hf_vanilla_transformer import Ensemble, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.batching import Seq2SeqCollator
+from hf_vanilla_transformer.model import graphs_vanilla_transformer as graphs
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -69,6 +70,28 @@ def test_the_fast_search_equals_the_loop_of_transformers(small_model, batch, dty
     equal = (fast == loop).all(-1).sum().item()
     # rounding decides between hypotheses that are nearly as likely
     assert equal == len(fast) if dtype == torch.float32 else equal >= len(fast) - 2
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_search_with_cuda_graphs_equals_one_without(small_model, batch, dtype, num_beams, monkeypatch):
+    monkeypatch.setattr(graphs, "POSITIONS_BEFORE_CAPTURE", 0)
+    monkeypatch.setattr(graphs, "MIN_HYPOTHESES_TO_SHRINK", 1)
+    model = with_varied_lengths(small_model(lm_head_bias=True)).to(DEVICE, dtype)
+    inputs = {name: value.to(DEVICE) for name, value in batch.items() if name in ("input_ids", "attention_mask")}
+    captured = [translate_ids(model, SOURCES), *(model.generate(**inputs, num_beams=num_beams) for _ in range(2))]
+    known = graphs._graphs[model]
+    assert not known.has_failed
+    assert any(isinstance(value, graphs._Graph) for value in known.buckets.values())
+    monkeypatch.setattr(graphs, "find_recorder", lambda device: None)
+    assert captured[0] == translate_ids(model, SOURCES) or dtype != torch.float32
+    expected = model.generate(**inputs, num_beams=num_beams)
+    for output in captured[1:]:
+        length = max(output.shape[1], expected.shape[1])
+        given, plain = (torch.nn.functional.pad(ids, (0, length - ids.shape[1])) for ids in (output, expected))
+        # rounding decides between hypotheses that are nearly as likely
+        assert (given == plain).all(-1).sum() >= len(given) - 2 * (dtype != torch.float32)
 
 
 @needs_gpu

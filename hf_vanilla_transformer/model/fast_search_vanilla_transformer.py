@@ -12,11 +12,18 @@ arithmetic of `VanillaTransformerDecoder` with a cache.
 - On a CPU, the weights are first copied into the order in which oneDNN reads them, once for all searches. A single
   beam attends in float32 there, because products of one query with its keys in bfloat16 take twice as long.
 
-`greedy_search` and `beam_search` run it, and remove sentences whose search has finished from the batch. Shapes use B
-sentences, K beams per sentence, h heads, S source tokens, t positions decoded so far, and a vocabulary of V tokens.
+`GreedySearch` and `BeamSearch` run it, and remove sentences whose search has finished from the batch. Each is written
+once for two kinds of memory. Usually it grows with the output, and the host decides what a step may leave out. With a
+`capacity`, all tensors keep their shapes, the position is a tensor too, and no step waits for the device, so that
+`graphs_vanilla_transformer.py` can capture a step as a CUDA graph.
+
+Shapes use B sentences, K beams per sentence, h heads, S source tokens, t positions decoded so far, and a vocabulary of
+V tokens.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import copy
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -25,7 +32,8 @@ from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.generation import ForcedEOSTokenLogitsProcessor, LogitNormalization, NoBadWordsLogitsProcessor
 
-from .layers_vanilla_transformer import VanillaTransformerDecoderLayer
+from .graphs_vanilla_transformer import MIN_CAPACITY, bucket, lend_graphs, power_of_two
+from .layers_vanilla_transformer import LearnedPositions, VanillaTransformerDecoderLayer
 
 # Logits computed at once, unless a single row has more: few enough to save memory, but reading the weights for more
 # rows at once is faster
@@ -70,6 +78,14 @@ def _pack(weights: Sequence[torch.Tensor], heads: int) -> torch.Tensor:
     packed = torch.ops.mkldnn._reorder_linear_weight(_side_by_side(weights, heads).detach(), PACKED_FOR_ROWS)
     _packed[weights[0]] = (packed, versions, sums)
     return packed
+
+
+def _write(tensor: torch.Tensor, dim: int, start: int | torch.Tensor, values: torch.Tensor) -> None:
+    """Write `values` into `tensor` from index `start` of `dim` on, or at the indices in `start` if it is a tensor."""
+    if isinstance(start, int):
+        tensor.narrow(dim, start, values.shape[dim]).copy_(values)
+    else:
+        tensor.index_copy_(dim, start, values.to(tensor.dtype))
 
 
 class PackedLinear:
@@ -158,7 +174,6 @@ class _CachedLayer:
         # (B, h, S, d)
         self.cross_key = key.contiguous().to(dtype=dtype)
         self.cross_value = value.contiguous().to(dtype=dtype)
-        self.cross_attention = _by_head(self.cross_key, self.cross_value)
         # (B, h, capacity, d), of which t K rows are in use; `grow` adds the first ones
         self.key = self.cross_key[:, :, :0]
         self.value = self.cross_value[:, :, :0]
@@ -190,21 +205,32 @@ class _CachedLayer:
         # (B K, h d)
         return output.reshape(-1, self.num_heads * values.shape[2]).to(dtype)
 
+    def view_by_head(self):
+        """Show the cached tensors as `_attend` expects them, after any of them has been replaced."""
+        self.self_attention = _by_head(self.key, self.value)
+        self.cross_attention = _by_head(self.cross_key, self.cross_value)
+
     def grow(self, rows: int):
         """Append `rows` unused rows to the cached keys and values."""
         # of zeros, because 0 times the NaN of uninitialised memory would be NaN
         self.key = nn.functional.pad(self.key, (0, 0, 0, rows))
         self.value = nn.functional.pad(self.value, (0, 0, 0, rows))
-        self.self_attention = _by_head(self.key, self.value)
+        self.view_by_head()
 
-    def step(self, x: torch.Tensor, used: int, mask: torch.Tensor, cross_mask: torch.Tensor | None) -> torch.Tensor:
-        """Run the layer on the next position, after `used` cached rows. *Shape:* (B K, d_model) to (B K, d_model)."""
+    def step(
+        self, x: torch.Tensor, rows: int | torch.Tensor, mask: torch.Tensor, cross_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Run the layer on the next position. *Shape:* (B K, d_model) to (B K, d_model).
+
+        Args:
+            rows: where its keys and values are cached: the first of K rows, or all of them as a tensor.
+        """
         layer = self.layer
         # self-attention: each (B, h, K, d)
         states = self._split_heads(self.query_key_value(x))
         query, key, value = states.split([self.d_k, self.d_k, self.value.shape[3]], -1)
-        self.key[:, :, used : used + self.num_beams] = key
-        self.value[:, :, used : used + self.num_beams] = value
+        _write(self.key, 2, rows, key)
+        _write(self.value, 2, rows, value)
         output = self.out(self._attend(query, self.self_attention, mask))
         x = layer.self_attn_layer_norm(x + output)
 
@@ -217,12 +243,19 @@ class _CachedLayer:
         output = self.fc2(self.activation_fn(self.fc1(x)))
         return layer.final_layer_norm(x + output)
 
-    def keep(self, rows: torch.Tensor):
-        """Keep only the sentences `rows` (indices into the batch)."""
-        for name in ("cross_key", "cross_value", "key", "value"):
-            setattr(self, name, getattr(self, name).index_select(0, rows))
-        self.self_attention = _by_head(self.key, self.value)
-        self.cross_attention = _by_head(self.cross_key, self.cross_value)
+
+class Slot(NamedTuple):
+    """The place of a tensor that a search reads or replaces: an attribute of an object."""
+
+    owner: Any
+    name: str
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return getattr(self.owner, self.name)
+
+    def put(self, tensor: torch.Tensor) -> None:
+        setattr(self.owner, self.name, tensor)
 
 
 class IncrementalDecoder:
@@ -232,14 +265,22 @@ class IncrementalDecoder:
         encoder_states: (B, S, d_model).
         attention_mask: (B, S), 0 where the source is padding; None if there is no padding.
         num_beams: K, the number of beams per sentence.
+        capacity: number of positions for which to reserve memory that stays in its place; 0 to let it grow.
     """
 
-    def __init__(self, model: Any, encoder_states: torch.Tensor, attention_mask: torch.Tensor | None, num_beams: int):
+    def __init__(
+        self,
+        model: Any,
+        encoder_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        num_beams: int,
+        capacity: int = 0,
+    ):
         self.decoder = model.model.decoder
-        self.before_step = model.before_step
         self.num_beams = num_beams
         self.num_heads = model.config.num_heads
-        self.position = 0
+        # t; with a capacity a tensor (1,), which the device counts up
+        self.position: int | torch.Tensor = 0
         on_cpu = encoder_states.device.type == "cpu"
         dtype = None
         # autocast would convert the caches back at each step
@@ -256,12 +297,39 @@ class IncrementalDecoder:
         # (K, K): at its own position, a beam sees only itself
         self.step_mask = self.self_mask.new_full((num_beams, num_beams), float("-inf")).fill_diagonal_(0.0)
         self.cross_mask = None
-        if attention_mask is not None and not attention_mask.all():
+        # with a capacity always, so that batches without padding are not another kind
+        if attention_mask is not None and (capacity or not attention_mask.all()):
             # not -inf, so that a row of only padding stays finite
             lowest = torch.finfo(self.self_mask.dtype).min
             mask = self.self_mask.new_zeros(attention_mask.shape).masked_fill(attention_mask == 0, lowest)
-            # (B, S) -> (B h, 1, S)
-            self.cross_mask = mask[:, None].repeat_interleave(self.num_heads, dim=0)
+            # (B, S) -> (B, h, 1, S)
+            self.cross_mask = mask[:, None, None].repeat_interleave(self.num_heads, dim=1)
+        if capacity:
+            self.position = torch.zeros(1, dtype=torch.long, device=encoder_states.device)
+            self.beam_rows = torch.arange(num_beams, device=encoder_states.device)
+            self.grow(capacity)
+
+    def grow(self, positions: int):
+        """Reserve memory for as many more positions.
+
+        Raises:
+            UserError: If the model has learned fewer positions than a decoder with a capacity then has room for.
+        """
+        rows = positions * self.num_beams
+        self.self_mask = nn.functional.pad(self.self_mask, (0, rows), value=float("-inf"))
+        for layer in self.layers:
+            layer.grow(rows)
+        if isinstance(self.position, torch.Tensor):
+            self.position_table = self.decoder.embed_positions(0, self.self_mask.shape[2] // self.num_beams)
+
+    def _enter_position(self) -> tuple[int | torch.Tensor, torch.Tensor]:
+        """Return where the next position's keys and values are cached, and its encoding (1, d_model)."""
+        if isinstance(self.position, torch.Tensor):
+            rows = self.position * self.num_beams + self.beam_rows
+            return rows, self.position_table.index_select(0, self.position)
+        if self.position % CACHE_BLOCK == 0:
+            self.grow(CACHE_BLOCK)
+        return self.position * self.num_beams, self.decoder.embed_positions(self.position, 1)
 
     def step(self, tokens: torch.Tensor, parents: torch.Tensor | None = None) -> torch.Tensor:
         """Return the decoder's output (B K, d_model) for the next position.
@@ -270,25 +338,21 @@ class IncrementalDecoder:
             tokens: (B, K) latest token of each beam.
             parents: (B, K) beam of the previous step that each beam continues; None if each continues itself.
         """
-        self.before_step()
         decoder = self.decoder
-        beams = self.num_beams
-        used = self.position * self.num_beams
-        if self.position % CACHE_BLOCK == 0:
-            self.self_mask = nn.functional.pad(self.self_mask, (0, CACHE_BLOCK * beams), value=float("-inf"))
-            for layer in self.layers:
-                layer.grow(CACHE_BLOCK * beams)
+        rows, encoding = self._enter_position()
         if parents is not None:
             # a beam inherits the past of its parent
             self.self_mask = self.self_mask.gather(1, parents[..., None].expand_as(self.self_mask))
-        self.self_mask[:, :, used : used + beams] = self.step_mask
+        _write(self.self_mask, 2, rows, self.step_mask.expand(len(self.self_mask), -1, -1))
         # (B, K, capacity) -> (B h, K, capacity)
         mask = self.self_mask.repeat_interleave(self.num_heads, dim=0)
+        # (B, h, 1, S) -> (B h, 1, S)
+        cross_mask = None if self.cross_mask is None else self.cross_mask.flatten(0, 1)
         # (B K, d_model)
         x = decoder.embed_tokens(tokens.flatten()) * decoder.embed_scale
-        x = x + decoder.embed_positions(self.position, 1).to(x)
+        x = x + encoding.to(x)
         for layer in self.layers:
-            x = layer.step(x, used, mask, self.cross_mask)
+            x = layer.step(x, rows, mask, cross_mask)
         self.position += 1
         return x
 
@@ -296,13 +360,30 @@ class IncrementalDecoder:
         """Yield the logits (N, V) of the states (B K, d_model), a block at a time."""
         yield from map(self.lm_head, states.split(self.block_rows))
 
+    def slots(self) -> list[Slot]:
+        """Return the places of all tensors whose first dimension is B."""
+        names = ("cross_key", "cross_value", "key", "value")
+        cached = [Slot(layer, name) for layer in self.layers for name in names]
+        return [Slot(self, "self_mask"), *([] if self.cross_mask is None else [Slot(self, "cross_mask")]), *cached]
+
     def keep(self, rows: torch.Tensor):
         """Keep only the sentences `rows` (indices into the batch)."""
+        self.replace(lambda tensor: tensor.index_select(0, rows))
+
+    def replace(self, function: Callable[[torch.Tensor], torch.Tensor]):
+        """Replace each tensor whose first dimension is B by a function of it."""
+        for slot in self.slots():
+            slot.put(function(slot.tensor))
         for layer in self.layers:
-            layer.keep(rows)
-        self.self_mask = self.self_mask.index_select(0, rows)
-        if self.cross_mask is not None:
-            self.cross_mask = self.cross_mask.unflatten(0, (-1, self.num_heads)).index_select(0, rows).flatten(0, 1)
+            layer.view_by_head()
+
+    def copy(self) -> "IncrementalDecoder":
+        """Return a decoder with the same tensors, in which they can be replaced."""
+        twin = copy.copy(self)
+        twin.layers = [copy.copy(layer) for layer in self.layers]
+        for layer in twin.layers:
+            layer.query_key_value = copy.copy(layer.query_key_value)
+        return twin
 
 
 def top_tokens(logits: torch.Tensor, count: int, block: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -364,50 +445,506 @@ class OutputRules(NamedTuple):
         final = None if last is None else (last.max_length - 1, last.eos_token_id)
         return cls([token for (token,) in banned], final, LogitNormalization in by_kind)
 
-    def apply(self, scores: torch.Tensor, length: int) -> torch.Tensor:
-        """Return the scores (N, V) of the tokens at position `length`, -inf for those that are not allowed there.
+    def apply(self, scores: torch.Tensor, is_final: bool | torch.Tensor) -> torch.Tensor:
+        """Return the scores (N, V) of the tokens at a position, -inf for those that are not allowed there.
 
         `scores` may change.
+
+        Args:
+            is_final: whether the position is that of `final`, known to the host or only to the device (1,).
         """
-        if self.final is not None and length == self.final[0]:
-            return torch.full_like(scores, float("-inf")).index_fill_(1, self.final[1], 0.0)
+        if isinstance(is_final, bool):
+            return self._force(scores) if is_final else self._ban(scores)
+        return torch.where(is_final, self._force(scores), self._ban(scores))
+
+    def _force(self, scores: torch.Tensor) -> torch.Tensor:
+        assert self.final is not None
+        return torch.full_like(scores, float("-inf")).index_fill_(1, self.final[1], 0.0)
+
+    def _ban(self, scores: torch.Tensor) -> torch.Tensor:
         for token in self.banned:
             scores[:, token] = float("-inf")
         return scores
 
-    def log_probs(self, logits: torch.Tensor, length: int) -> torch.Tensor:
-        """Return the log-probabilities (N, V) of the tokens at position `length`; `logits` may change."""
+    def log_probs(self, logits: torch.Tensor, is_final: bool | torch.Tensor) -> torch.Tensor:
+        """Return the log-probabilities (N, V) of the tokens at a position (see `apply`); `logits` may change."""
         if self.renormalize:
-            return self.apply(logits.float(), length).log_softmax(-1)
-        return self.apply(logits.float().log_softmax(-1), length)
+            return self.apply(logits.float(), is_final).log_softmax(-1)
+        return self.apply(logits.float().log_softmax(-1), is_final)
 
 
-class _SearchState(SimpleNamespace):
-    """State of a search for each sentence still in the batch: tensors whose first dimension is B."""
+class SearchBatch(NamedTuple):
+    """The sentences to decode.
 
-    def keep(self, rows: torch.Tensor):
+    Args:
+        start: (B, 1) start tokens.
+        limits: (B, 1) maximum number of tokens after the start token, per sentence.
+        encoder_states: (B, S, d_model).
+        attention_mask: (B, S), 0 where the source is padding; None if there is no padding.
+        real: how many sentences have a result; the others only fill the batch up.
+    """
+
+    start: torch.Tensor
+    limits: torch.Tensor
+    encoder_states: torch.Tensor
+    attention_mask: torch.Tensor | None
+    real: int
+
+    def padded(self, size: int, length: int) -> "SearchBatch":
+        """Return the batch with `size` sentences, filled up by copies of the last one, and `length` source tokens."""
+        device = self.start.device
+        rows = torch.arange(size, device=device).clamp(max=self.real - 1)
+        mask = self.attention_mask
+        if mask is None:
+            mask = torch.ones(self.encoder_states.shape[:2], dtype=torch.long, device=device)
+        missing = length - mask.shape[1]
+        return SearchBatch(
+            start=self.start[rows],
+            limits=self.limits[rows],
+            encoder_states=nn.functional.pad(self.encoder_states[rows], (0, 0, 0, missing)),
+            attention_mask=nn.functional.pad(mask[rows], (0, missing)),
+            real=self.real,
+        )
+
+
+class Search:
+    """A search over a batch of sentences, which `step` continues by one position.
+
+    Args:
+        rules: which tokens may be chosen.
+        settings: the generation config as prepared by `generate()`.
+        capacity: number of positions for which to reserve memory that stays in its place; 0 to let it grow.
+    """
+
+    # names of the tensors in `state` that make up the results, and of those with a column per token
+    results: tuple[str, ...]
+    sequences: tuple[str, ...]
+    # whether any sentence may be done
+    has_finished = True
+
+    def __init__(self, model: Any, batch: SearchBatch, rules: OutputRules, settings: Any, capacity: int = 0):
+        # a captured search is kept until its model is freed, so it must not keep the model
+        self.model = weakref.proxy(model)
+        self.limits = batch.limits
+        self.real = batch.real
+        self.rules = rules
+        self.settings = settings
+        self.fill = self._unused_token()
+        self.capacity = capacity
+        beams = settings.num_beams
+        self.decoder = IncrementalDecoder(model, batch.encoder_states, batch.attention_mask, beams, capacity)
+        rows = torch.arange(len(batch.start), device=batch.start.device)
+        # tensors whose first dimension is B; `rows` are indices into the results
+        self.state = SimpleNamespace(
+            rows=rows, limits=batch.limits, done=rows >= batch.real, **self._first_state(batch.start)
+        )
+        if capacity:
+            self.final_length = rows.new_full((1,), -1 if rules.final is None else rules.final[0])
+            self._widen(capacity)
+
+    def _unused_token(self) -> int:
+        """Return the token after the end of a result."""
+        return int(self.settings._pad_token_tensor)
+
+    def _first_state(self, start: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what the kind of search adds to the state, for start tokens (B, 1)."""
+        raise NotImplementedError
+
+    def _advance(self, logits: Iterator[torch.Tensor], length: int | torch.Tensor) -> None:
+        """Choose the tokens after which hypotheses have `length`, given the logits (N, V) of all rows in blocks."""
+        raise NotImplementedError
+
+    def finish(self, results: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the output of `generate()` and its scores, given the results of all sentences."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Decode one more position."""
+        state = self.state
+        logits = self.decoder.logits(self.decoder.step(state.tokens, vars(state).get("parents")))
+        length = self.decoder.position
+        if isinstance(length, int) and length == self._columns():
+            # the limit may be far beyond all outputs; doubled, so that all copies cost no more than the last one
+            self._widen(length)
+        self._advance(logits, length)
+
+    def _columns(self) -> int:
+        return getattr(self.state, self.sequences[0]).shape[-1]
+
+    def _widen(self, columns: int) -> None:
+        """Append unused columns to the sequences."""
+        for name in self.sequences:
+            sequences = getattr(self.state, name)
+            setattr(self.state, name, nn.functional.pad(sequences, (0, columns), value=self.fill))
+
+    def _is_final(self, length: int | torch.Tensor) -> bool | torch.Tensor:
+        """Return whether only the final tokens may be chosen, which only the device knows of a tensor."""
+        if self.rules.final is None:
+            return False
+        return length == (self.rules.final[0] if isinstance(length, int) else self.final_length)
+
+    def keep(self, rows: torch.Tensor) -> None:
         """Keep only the sentences `rows` (indices into the batch)."""
-        self.__dict__.update({name: tensor.index_select(0, rows) for name, tensor in vars(self).items()})
+        self.replace(lambda tensor: tensor.index_select(0, rows))
+
+    def replace(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Replace each tensor whose first dimension is B by a function of it."""
+        vars(self.state).update({name: function(tensor) for name, tensor in vars(self.state).items()})
+        self.decoder.replace(function)
+
+    # What follows serves graphs, for a search with a capacity.
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """B, S and the capacity."""
+        return len(self.state.done), self.decoder.layers[0].cross_key.shape[2], self.capacity
+
+    @property
+    def memory(self) -> int:
+        """The number of bytes of the tensors whose first dimension is B."""
+        return sum(slot.tensor.nbytes for slot in self._batch_slots())
+
+    def signature(self) -> tuple:
+        """Return all that a step depends on, apart from shapes and tensors that `slots` names."""
+        rules = self.rules
+        return (
+            type(self),
+            self.settings.num_beams,
+            self.fill,
+            tuple(self.settings._eos_token_tensor.tolist()),
+            *(tuple(rules.banned), rules.renormalize),
+            None if rules.final is None else tuple(rules.final[1].tolist()),
+            self.decoder.self_mask.dtype,
+            *(torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()),
+        )
+
+    def _batch_slots(self) -> list[Slot]:
+        return [*(Slot(self.state, name) for name in vars(self.state)), *self.decoder.slots()]
+
+    def _other_slots(self) -> list[Slot]:
+        linears = [layer.query_key_value for layer in self.decoder.layers]
+        # joined from several of the model's weights, which may have changed
+        weights = [Slot(linear, "weight") for linear in linears if not linear.is_packed]
+        weights += [Slot(linear, "bias") for linear in linears if linear.bias is not None]
+        return [Slot(self.decoder, "position"), Slot(self, "final_length"), *weights]
+
+    def slots(self) -> list[Slot]:
+        """Return the places of all tensors that differ from search to search."""
+        return [*self._other_slots(), *self._batch_slots()]
+
+    def copy(self) -> "Search":
+        """Return a search with the same tensors, in which they can be replaced."""
+        twin = copy.copy(self)
+        twin.state = SimpleNamespace(**vars(self.state))
+        twin.decoder = self.decoder.copy()
+        return twin
+
+    def clone(self) -> "Search":
+        """Return a search with its own tensors, apart from the model's weights."""
+        twin = self.copy()
+        twin.replace(torch.clone)
+        for slot in twin._other_slots():
+            slot.put(slot.tensor.clone())
+        return twin
+
+    def reserve(self, capacity: int) -> None:
+        """Reserve memory for `capacity` positions, which are more than before."""
+        longest = _learned_positions(self.model)
+        if longest is not None and capacity > longest:
+            # one more than there are raises the error that says so
+            capacity = max(longest, self.capacity + 1)
+        self.decoder.grow(capacity - self.capacity)
+        self._widen(capacity - self.capacity)
+        self.capacity = capacity
 
 
-def _split_when_worthwhile(done: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the rows that are `done` and the others if enough are done to justify copying the others' caches."""
+class GreedySearch(Search):
+    """Decode with the most likely token at every step."""
+
+    results: tuple[str, ...] = ("sequences",)
+    sequences = ("sequences",)
+    has_scores = False
+
+    def _first_state(self, start: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"tokens": start, "sequences": start}
+
+    def _advance(self, logits: Iterator[torch.Tensor], length: int | torch.Tensor) -> None:
+        state = self.state
+        is_final = self._is_final(length)
+        tokens, log_probs = zip(*(self._choose(block, is_final) for block in logits), strict=True)
+        # (B, 1)
+        state.tokens = torch.cat(tokens)
+        # sentences that are done may stay in the batch for some steps
+        if self.has_scores:
+            state.sums = state.sums + torch.cat(log_probs).masked_fill(state.done, 0.0)
+        _write(state.sequences, 1, length, state.tokens.masked_fill(state.done[:, None], self.fill))
+        state.done |= (torch.isin(state.tokens, self.settings._eos_token_tensor) | (length >= state.limits))[:, 0]
+
+    def _choose(self, logits: torch.Tensor, is_final: bool | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the most likely tokens (N, 1), and their log-probabilities (N,) if there are scores."""
+        # before the rules, which may change the logits; one fused operation, rounded no more than the logits are
+        log_probs = logits.log_softmax(1) if self.has_scores else None
+        # much faster on a CPU than `argmax`, and also the first of several equal ones
+        tokens = self.rules.apply(logits, is_final).max(1, keepdim=True).indices
+        return tokens, None if log_probs is None else log_probs.gather(1, tokens)[:, 0].float()
+
+    def finish(self, results: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the sequences (B, T), and their scores (B,) if there are any."""
+        sequences = results["sequences"][: self.real]
+        # up to the first end, itself included, or the limit
+        is_end = torch.isin(sequences[:, 1:], self.settings._eos_token_tensor)
+        limits = self.limits[: self.real, 0]
+        lengths = limits.minimum(torch.where(is_end.any(1), is_end.int().argmax(1) + 1, limits))
+        scores = None
+        if self.has_scores:
+            penalty = self.model._length_penalty(lengths, self.settings.length_penalty)
+            scores = results["sums"][: self.real] / penalty
+        return sequences[:, : 1 + int(lengths.max())], scores
+
+
+class ScoredGreedySearch(GreedySearch):
+    """Sum up the log-probabilities of the tokens as well, for which each step reads its logits once more."""
+
+    results = ("sequences", "sums")
+    has_scores = True
+
+    def _first_state(self, start: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {**super()._first_state(start), "sums": start.new_zeros(len(start), dtype=torch.float32)}
+
+
+class BeamSearch(Search):
+    """Run the same beam search as transformers, step by step."""
+
+    results = ("finished", "lengths", "scores")
+    sequences = ("running", "finished")
+
+    def _unused_token(self) -> int:
+        # as transformers fills its sequences
+        return super()._unused_token() or int(self.settings._eos_token_tensor[0])
+
+    def _first_state(self, start: torch.Tensor) -> dict[str, torch.Tensor]:
+        # with a capacity, the device is not asked
+        self.has_finished = self.capacity > 0
+        shape = (len(start), self.settings.num_beams)
+        # (B, K, 1)
+        sequences = start[:, None].expand(*shape, 1)
+        scores = torch.full(shape, ABSENT, device=start.device)
+        if self.capacity:
+            self._fill_penalties()
+        return {
+            "tokens": sequences[..., 0],
+            "running": sequences,
+            # all beams are identical at first, so only one of them may be continued
+            "running_scores": scores.index_fill(1, start.new_zeros(1), 0.0),
+            "parents": start.new_zeros(shape),
+            # hypotheses, best first
+            "finished": sequences,
+            "scores": scores,
+            "lengths": start.new_zeros(shape),
+        }
+
+    def _fill_penalties(self) -> None:
+        """Compute the penalty of each length (capacity + 1,), with which a step need not know the length."""
+        lengths = torch.arange(self.capacity + 1, dtype=torch.float64, device=self.limits.device)
+        self.penalties = self.model._length_penalty(lengths, self.settings.length_penalty).float()
+
+    def reserve(self, capacity: int) -> None:
+        super().reserve(capacity)
+        self._fill_penalties()
+
+    def signature(self) -> tuple:
+        settings = self.settings
+        normalization = self.model.config.length_normalization
+        return (*super().signature(), normalization, settings.length_penalty, settings.early_stopping)
+
+    def _penalty(self, length: int | torch.Tensor) -> float | torch.Tensor:
+        if isinstance(length, int):
+            return self.model._length_penalty(length, self.settings.length_penalty)
+        return self.penalties.index_select(0, length)
+
+    def _candidates(self, log_probs: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the log-probabilities, beams and tokens of each sentence's best continuations, each (B, candidates).
+
+        Args:
+            log_probs: of all B K beams, in blocks (N, V).
+        """
+        beams = self.settings.num_beams
+        # enough candidates to continue all beams even if others end
+        count = max(2, 1 + len(self.settings._eos_token_tensor)) * beams
+        blocks = [top_tokens(block, count) for block in log_probs]
+        tokens = torch.cat([tokens for _, tokens in blocks])
+        # (B K, count) -> (B, K, count)
+        scores = torch.cat([values for values, _ in blocks]).unflatten(0, (-1, beams))
+        scores = scores + self.state.running_scores[..., None]
+        best, chosen = scores.flatten(1).topk(count)
+        # each beam has the same number of candidates
+        origins = chosen.div(tokens.shape[1], rounding_mode="floor")
+        return best, origins, tokens.view(len(best), -1).gather(1, chosen)
+
+    def _extend(self, beams: torch.Tensor, tokens: torch.Tensor, length: int | torch.Tensor) -> torch.Tensor:
+        """Return the sequences of some beams (B, N) with new tokens (B, N) at `length`. *Shape:* (B, N, T)."""
+        running = self.state.running
+        extended = running.gather(1, beams[..., None].expand(-1, -1, running.shape[2]))
+        _write(extended, 2, length, tokens[..., None])
+        return extended
+
+    def _advance(self, logits: Iterator[torch.Tensor], length: int | torch.Tensor) -> None:
+        state = self.state
+        beams = self.settings.num_beams
+        is_final = self._is_final(length)
+        best, origins, tokens = self._candidates(self.rules.log_probs(block, is_final) for block in logits)
+        ended = torch.isin(tokens, self.settings._eos_token_tensor) | (length >= state.limits)
+        # waits for the device, as otherwise only the number of sentences that are done
+        if self.capacity or bool(ended.any()):
+            # only the best candidates may end
+            extended = self._extend(origins[:, :beams], tokens[:, :beams], length)
+            scores = best[:, :beams] / self._penalty(length)
+            # never chosen where nothing has ended
+            scores = scores.masked_fill(~ended[:, :beams] | state.done[:, None], float("-inf"))
+            self._add_finished(extended, scores, length)
+            state.done |= ended.all(-1)
+            self.has_finished = True
+        # the best candidates that have not ended; with equal scores, those that transformers chooses
+        state.running_scores, chosen = (best + ABSENT * ended).topk(beams)
+        state.parents = origins.gather(1, chosen)
+        state.tokens = tokens.gather(1, chosen)
+        state.running = self._extend(state.parents, state.tokens, length)
+        if self.has_finished:
+            state.done |= self._is_complete(length)
+
+    def _add_finished(self, sequences: torch.Tensor, scores: torch.Tensor, length: int | torch.Tensor) -> None:
+        """Keep the best of the finished hypotheses and of `sequences` (B, K, T), which have `scores` (B, K)."""
+        state = self.state
+        state.scores, chosen = torch.cat((state.scores, scores), dim=1).topk(scores.shape[1])
+        lengths = torch.zeros_like(state.lengths).add_(length)
+        state.lengths = torch.cat((state.lengths, lengths), dim=1).gather(1, chosen)
+        merged = torch.cat((state.finished, sequences), dim=1)
+        state.finished = merged.gather(1, chosen[..., None].expand_as(sequences))
+
+    def _is_complete(self, length: int | torch.Tensor) -> torch.Tensor:
+        """Return which sentences have K finished hypotheses that transformers does not expect to be beaten (B,)."""
+        state = self.state
+        settings = self.settings
+        worst = state.scores[:, -1]
+        if settings.early_stopping is True:
+            return worst > ABSENT
+        alpha = settings.length_penalty
+        reachable = best_reachable_length(length, state.limits[:, 0], settings.early_stopping, alpha)
+        is_present = reachable is length
+        penalty = self._penalty(length) if is_present else self.model._length_penalty(reachable, alpha)
+        return state.running_scores[:, 0] / penalty <= worst
+
+    def finish(self, results: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the num_return_sequences best hypotheses of each sentence, best first, and their scores.
+
+        *Shape:* (B num_return_sequences, T) and (B num_return_sequences,).
+        """
+        returned = self.settings.num_return_sequences
+        finished, lengths, scores = (results[name][: self.real, :returned] for name in self.results)
+        longest = 1 + int(lengths.max())
+        return finished[..., :longest].flatten(0, 1), scores.flatten()
+
+
+def best_reachable_length(
+    length: int | torch.Tensor, longest: int | torch.Tensor, early_stopping: bool | str, alpha: float
+) -> int | torch.Tensor:
+    """Return the length at which a running hypothesis has the best score that it can reach.
+
+    A log-probability only falls, so that score is the one of its longest continuation or, with transformers'
+    heuristic, of its present length.
+    """
+    return longest if early_stopping == "never" and alpha > 0.0 else length
+
+
+class Results(dict[str, torch.Tensor]):
+    """The results of all sentences of a batch, by name, collected whenever sentences are removed from it."""
+
+    def __init__(self, search: Search):
+        super().__init__({name: getattr(search.state, name).clone() for name in search.results})
+
+    def collect(self, search: Search) -> None:
+        """Take over the results of the sentences that are still in the batch, done or not."""
+        for name, whole in self.items():
+            part = getattr(search.state, name)
+            if part.shape[-1] > whole.shape[-1]:
+                whole = nn.functional.pad(whole, (0, part.shape[-1] - whole.shape[-1]), value=search.fill)
+            whole[search.state.rows] = part
+            self[name] = whole
+
+
+def _rows_to_keep(done: torch.Tensor) -> torch.Tensor | None:
+    """Return the rows that are not `done` if enough are to justify copying the others' caches."""
     # waits for the device
     count = int(done.sum())
     # decoding an eighth of the batch for nothing costs less than copying the caches of the others
     if len(done) > 8 * count:
         return None
     # stable: the sentences keep their order, so that results do not depend on when others end
-    rows = done.int().argsort(descending=True, stable=True)
-    return rows[:count], rows[count:]
+    return done.int().argsort(descending=True, stable=True)[count:]
 
 
-def _widen(sequences: torch.Tensor, fill: int) -> torch.Tensor:
-    """Return sequences (..., T) with twice the columns, because the limit on length may be far beyond all outputs.
+def _run(search: Search, results: Results, before_step: Callable[[], None]) -> None:
+    """Run a search without a capacity to its end."""
+    while True:
+        before_step()
+        search.step()
+        if search.has_finished and (rows := _rows_to_keep(search.state.done)) is not None:
+            results.collect(search)
+            if len(rows) == 0:
+                break
+            search.keep(rows)
 
-    Doubled so that all copies together cost no more than the last one.
-    """
-    return torch.nn.functional.pad(sequences, (0, sequences.shape[-1]), value=fill)
+
+def _learned_positions(model: Any) -> int | None:
+    """Return how many positions the decoder has learned, or None if it can compute any."""
+    positions = model.model.decoder.embed_positions
+    return positions.num_embeddings if isinstance(positions, LearnedPositions) else None
+
+
+def _first_capacity(model: Any, batch: SearchBatch, settings: Any) -> int:
+    """Return the number of positions for which a search first reserves memory, as many as the source has tokens."""
+    limit = settings.max_length - 1
+    capacity = power_of_two(max(MIN_CAPACITY, min(batch.encoder_states.shape[1], limit)))
+    return min(capacity, _learned_positions(model) or capacity)
+
+
+def _memory_of_steps(model: Any, size: int, length: int, beams: int, capacity: int) -> int:
+    """Return about how many bytes a search with a capacity takes, for `size` sentences of `length` tokens."""
+    config = model.config
+    cached = config.num_decoder_layers * config.num_heads * (config.d_k + config.d_v)
+    keys_and_values = (length + beams * capacity) * cached * model.lm_head.weight.element_size()
+    # logits, their float32, and the log-probabilities
+    logits = 3 * 4 * beams * len(model.lm_head.weight)
+    return size * (keys_and_values + logits)
+
+
+def _search(
+    kind: type[Search],
+    model: Any,
+    input_ids: torch.Tensor,
+    limits: torch.Tensor,
+    rules: OutputRules,
+    settings: Any,
+    model_kwargs: dict,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    beams = settings.num_beams
+    mask = model_kwargs.get("attention_mask")
+    # generate() has repeated them for every beam; here the beams of a sentence share them
+    encoder_states = model_kwargs["encoder_outputs"][0][::beams]
+    batch = SearchBatch(input_ids, limits, encoder_states, None if mask is None else mask[::beams], len(input_ids))
+    size = bucket(batch.real)
+    length = bucket(encoder_states.shape[1])
+    capacity = _first_capacity(model, batch, settings)
+    with lend_graphs(model, _memory_of_steps(model, size, length, beams, capacity)) as graphs:
+        if graphs is None:
+            search = kind(model, batch, rules, settings)
+            results = Results(search)
+            _run(search, results, model.before_step)
+        else:
+            search = kind(model, batch.padded(size, length), rules, settings, capacity)
+            results = Results(search)
+            graphs.run(search, results, model.before_step)
+    return search.finish(results)
 
 
 def greedy_search(
@@ -427,56 +964,15 @@ def greedy_search(
         rules: which tokens may be chosen.
         settings: the generation config as prepared by `generate()`.
         model_kwargs: the decoder's keyword arguments as prepared by `generate()`.
-        has_scores: whether to sum up log-probabilities, for which each step reads its logits once more.
+        has_scores: whether to compute scores.
     """
-    decoder = IncrementalDecoder(model, model_kwargs["encoder_outputs"][0], model_kwargs.get("attention_mask"), 1)
-    padding = int(settings._pad_token_tensor)
-    # (B, columns)
-    output = input_ids
-    rows = torch.arange(len(input_ids), device=input_ids.device)
-    state = _SearchState(rows=rows, tokens=input_ids, limits=limits, done=torch.zeros_like(rows, dtype=torch.bool))
-    # of each sentence in the whole batch, its log-probability and its number of tokens
-    sums = torch.zeros(len(rows), device=rows.device)
-    lengths = torch.zeros_like(rows)
-    length = 0
-    while True:
-        if (split := _split_when_worthwhile(state.done)) is not None:
-            kept = split[1]
-            if len(kept) == 0:
-                break
-            decoder.keep(kept)
-            state.keep(kept)
-        length += 1
-        if length == output.shape[1]:
-            output = _widen(output, padding)
-        logits = decoder.logits(decoder.step(state.tokens))
-        tokens, log_probs = zip(*(_next_tokens(block, rules, length, has_scores) for block in logits), strict=True)
-        # (B, 1)
-        state.tokens = torch.cat(tokens)
-        # sentences that are done may stay in the batch for some steps
-        output[state.rows, length] = state.tokens[:, 0].masked_fill(state.done, padding)
-        if has_scores:
-            sums.index_add_(0, state.rows, torch.cat(log_probs).masked_fill(state.done, 0.0))
-            lengths.index_add_(0, state.rows, (~state.done).long())
-        state.done |= (torch.isin(state.tokens, settings._eos_token_tensor) | (length >= state.limits))[:, 0]
-    scores = sums / model._length_penalty(lengths, settings.length_penalty) if has_scores else None
-    return output[:, : length + 1], scores
-
-
-def _next_tokens(
-    logits: torch.Tensor, rules: OutputRules, length: int, has_scores: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the most likely tokens (N, 1) at position `length`, and their log-probabilities (N,) if requested."""
-    # before the rules, which may change the logits; one fused operation, rounded no more than the logits are
-    log_probs = logits.log_softmax(1) if has_scores else None
-    # much faster on a CPU than `argmax`, and also the first of several equal ones
-    tokens = rules.apply(logits, length).max(1, keepdim=True).indices
-    return tokens, None if log_probs is None else log_probs.gather(1, tokens)[:, 0].float()
+    kind = ScoredGreedySearch if has_scores else GreedySearch
+    return _search(kind, model, input_ids, limits, rules, settings, model_kwargs)
 
 
 def beam_search(
     model: Any, input_ids: torch.Tensor, limits: torch.Tensor, rules: OutputRules, settings: Any, model_kwargs: dict
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Run the same beam search as transformers, step by step.
 
     The arguments are those of `greedy_search`.
@@ -485,140 +981,4 @@ def beam_search(
         The num_return_sequences best hypotheses of each sentence, best first (B num_return_sequences, T), and their
         scores (B num_return_sequences,).
     """
-    beams = settings.num_beams
-    mask = model_kwargs.get("attention_mask")
-    # generate() has repeated them for every beam; here the beams of a sentence share them
-    encoder_states = model_kwargs["encoder_outputs"][0][::beams]
-    decoder = IncrementalDecoder(model, encoder_states, None if mask is None else mask[::beams], beams)
-    state = _initial_state(input_ids, limits, beams)
-    # as transformers fills its sequences
-    fill = int(settings._pad_token_tensor) or int(settings._eos_token_tensor[0])
-    # (B, K, columns)
-    output = state.running
-    lengths = state.lengths.clone()
-    scores = state.scores.clone()
-    length = 0
-    has_finished = False
-    while True:
-        logits = decoder.logits(decoder.step(state.running[:, :, length], state.parents))
-        length += 1
-        if length == output.shape[2]:
-            output = _widen(output, fill)
-            state.running = _widen(state.running, fill)
-            state.finished = _widen(state.finished, fill)
-        log_probs = (rules.log_probs(block, length) for block in logits)
-        has_finished |= _advance(model, state, log_probs, length, settings)
-        if not has_finished:
-            continue
-        state.done |= _is_complete(model, state, length, settings)
-        if (split := _split_when_worthwhile(state.done)) is not None:
-            removed, kept = split
-            # their results go to their places in the whole batch
-            rows = state.rows[removed]
-            for whole, part in ((output, state.finished), (lengths, state.lengths), (scores, state.scores)):
-                whole[rows] = part[removed]
-            if len(kept) == 0:
-                break
-            decoder.keep(kept)
-            state.keep(kept)
-    returned = settings.num_return_sequences
-    longest = 1 + int(lengths[:, :returned].max())
-    return output[:, :returned, :longest].flatten(0, 1), scores[:, :returned].flatten()
-
-
-def _initial_state(input_ids: torch.Tensor, limits: torch.Tensor, beams: int) -> _SearchState:
-    """Return the state before the first step, for start tokens (B, 1) and limits (B, 1)."""
-    shape = (len(input_ids), beams)
-    # (B, K, 1)
-    sequences = input_ids[:, None].expand(*shape, 1)
-    scores = torch.full(shape, ABSENT, device=input_ids.device)
-    return _SearchState(
-        # indices into the output
-        rows=torch.arange(len(input_ids), device=input_ids.device),
-        limits=limits,
-        running=sequences,
-        # all beams are identical at first, so only one of them may be continued
-        running_scores=scores.index_fill(1, limits.new_zeros(1), 0.0),
-        parents=input_ids.new_zeros(shape),
-        # hypotheses, best first
-        finished=sequences,
-        scores=scores,
-        lengths=input_ids.new_zeros(shape),
-        done=torch.zeros_like(limits[:, 0], dtype=torch.bool),
-    )
-
-
-def _candidates(log_probs: Iterable[torch.Tensor], state: _SearchState, settings: Any) -> tuple[torch.Tensor, ...]:
-    """Return the log-probabilities, beams and tokens of each sentence's best continuations, each (B, candidates).
-
-    Args:
-        log_probs: of all B K beams, in blocks (N, V).
-        state: with `running_scores`, the log-probabilities (B, K) of the beams.
-    """
-    beams = settings.num_beams
-    # enough candidates to continue all beams even if others end
-    count = max(2, 1 + len(settings._eos_token_tensor)) * beams
-    blocks = [top_tokens(block, count) for block in log_probs]
-    tokens = torch.cat([tokens for _, tokens in blocks])
-    # (B K, count) -> (B, K, count)
-    scores = torch.cat([values for values, _ in blocks]).unflatten(0, (-1, beams)) + state.running_scores[..., None]
-    best, chosen = scores.flatten(1).topk(count)
-    # each beam has the same number of candidates
-    origins = chosen.div(tokens.shape[1], rounding_mode="floor")
-    return best, origins, tokens.view(len(best), -1).gather(1, chosen)
-
-
-def _extend(sequences: torch.Tensor, beams: torch.Tensor, tokens: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the sequences of some beams with new tokens at `length`. *Shape:* (B, K, T), two (B, N) to (B, N, T)."""
-    extended = sequences.gather(1, beams[..., None].expand(-1, -1, sequences.shape[2]))
-    extended[:, :, length] = tokens
-    return extended
-
-
-def _advance(model: Any, state: _SearchState, log_probs: Iterable[torch.Tensor], length: int, settings: Any) -> bool:
-    """Extend the beams with the best continuations, and return whether any of these ends a hypothesis."""
-    beams = settings.num_beams
-    best, origins, tokens = _candidates(log_probs, state, settings)
-    ended = torch.isin(tokens, settings._eos_token_tensor) | (length >= state.limits)
-    # waits for the device, as otherwise only the number of sentences that are done
-    has_ended = bool(ended.any())
-    if has_ended:
-        # only the best candidates may end
-        extended = _extend(state.running, origins[:, :beams], tokens[:, :beams], length)
-        scores = best[:, :beams] / model._length_penalty(length, settings.length_penalty)
-        _finish(state, extended, scores.masked_fill(~ended[:, :beams] | state.done[:, None], ABSENT), length)
-        state.done |= ended.all(-1)
-    # the best candidates that have not ended; with equal scores, those that transformers chooses
-    state.running_scores, chosen = (best + ABSENT * ended).topk(beams)
-    state.parents = origins.gather(1, chosen)
-    state.running = _extend(state.running, state.parents, tokens.gather(1, chosen), length)
-    return has_ended
-
-
-def _finish(state: _SearchState, sequences: torch.Tensor, scores: torch.Tensor, length: int) -> None:
-    """Keep the best of the finished hypotheses and of `sequences` (B, K, T), given the `scores` (B, K) of these."""
-    state.scores, chosen = torch.cat((state.scores, scores), dim=1).topk(scores.shape[1])
-    state.lengths = torch.cat((state.lengths, torch.full_like(state.lengths, length)), dim=1).gather(1, chosen)
-    merged = torch.cat((state.finished, sequences), dim=1)
-    state.finished = merged.gather(1, chosen[..., None].expand_as(sequences))
-
-
-def _is_complete(model: Any, state: _SearchState, length: int, settings: Any) -> torch.Tensor:
-    """Return which sentences have K finished hypotheses that transformers does not expect to be beaten (B,)."""
-    worst = state.scores[:, -1]
-    if settings.early_stopping is True:
-        return worst > ABSENT
-    alpha = settings.length_penalty
-    reachable = best_reachable_length(length, state.limits[:, 0], settings.early_stopping, alpha)
-    return state.running_scores[:, 0] / model._length_penalty(reachable, alpha) <= worst
-
-
-def best_reachable_length(
-    length: int, longest: int | torch.Tensor, early_stopping: bool | str, alpha: float
-) -> int | torch.Tensor:
-    """Return the length at which a running hypothesis has the best score that it can reach.
-
-    A log-probability only falls, so that score is the one of its longest continuation or, with transformers'
-    heuristic, of its present length.
-    """
-    return longest if early_stopping == "never" and alpha > 0.0 else length
+    return _search(BeamSearch, model, input_ids, limits, rules, settings, model_kwargs)

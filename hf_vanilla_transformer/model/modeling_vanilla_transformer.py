@@ -30,6 +30,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .cache_vanilla_transformer import CACHE, accept_past_key_values
 from .configuration_vanilla_transformer import IGNORED_LABEL, VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, note_methods
+from .graphs_vanilla_transformer import forget_graphs
 from .layers_vanilla_transformer import (
     Dropout,
     LearnedPositions,
@@ -471,6 +472,17 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         # Trainer writes use_cache=False, which is meant for training, into the configuration of a model
         self.generation_config.use_cache = True
         self.post_init()
+
+    def _apply(self, *args, **kwargs):
+        # the weights move
+        forget_graphs(self)
+        return super()._apply(*args, **kwargs)
+
+    def train(self, mode: bool = True):
+        """Switch modes as torch does; training gets back the memory of the searches' graphs."""
+        if mode:
+            forget_graphs(self)
+        return super().train(mode)
 
     @torch.inference_mode()
     def attention(self, inputs: Mapping[str, torch.Tensor], kind: str = "cross") -> torch.Tensor | None:

@@ -78,6 +78,7 @@ def test_saved_folder_contains_all_modules_of_the_model_code(saved):
         "layers",
         "fast_search",
         "generation",
+        "graphs",
         "loss",
         "modeling",
         "pipeline",
