@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hf_vanilla_transformer import Translator, convert, train_tokenizer
+from hf_vanilla_transformer import Translator, VanillaTransformerConfig, convert, train_tokenizer
 from hf_vanilla_transformer.inference import alignment
 from hf_vanilla_transformer.inference.alignment import _link
 from hf_vanilla_transformer.inference.segments import words
@@ -57,3 +57,21 @@ def test_words_are_linked_by_their_share_of_the_attention_and_added_punctuation_
 def test_words_come_from_words_and_symbols_count_as_words(source, translation, attention, expected):
     sizes = (len(words(translation)), len(words(source)))
     assert _link(torch.tensor(attention).view(sizes), source, translation) == expected
+
+
+def test_tokens_of_several_words_link_each_of_them_and_their_punctuation():
+    tokenizer = train_tokenizer(["the water runs.", "l'eau coule."], 9, "word")
+    # "the", "water", "runs." and the end; "l'eau", "coule." and the end
+    attention = torch.tensor([[0.3, 0.6, 0.0, 0.1], [0.1, 0.1, 0.7, 0.1], [0.0, 0.0, 0.1, 0.9]])
+
+    class Reader:
+        config = VanillaTransformerConfig(vocab_size=9)
+
+        def attention(self, inputs):
+            shape = (inputs["decoder_input_ids"].shape[1], inputs["input_ids"].shape[1])
+            assert shape == attention.shape
+            return attention.expand(1, 1, 1, *shape)
+
+    links = alignment.align(Reader(), tokenizer, [], [("the water runs.", "l'eau coule.")], limit=9, max_tokens=64)
+    # "l", the apostrophe, "eau", "coule" and the full stop
+    assert links == [[[1, 0], [], [1], [2], [3]]]

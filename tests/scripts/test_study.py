@@ -108,3 +108,15 @@ def test_the_walkthrough_shows_code_and_numbers(tmp_path):
     assert "mean 0.0000 and variance 1.0000" in walk.stdout
     losses = [float(loss) for loss in re.findall(r"'loss': '([\d.]+)'", walk.stdout)]
     assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize("moses", [[], ["--moses"]])
+def test_tokens_per_sentence_are_compared_with_subword_nmt(moses, run_here, tmp_path):
+    pytest.importorskip("subword_nmt")
+    for split in ("train", "test"):
+        write_phrases(tmp_path / split, splits()[split][:500])
+    flags = ["--test", tmp_path / "test", "--vocab_size", "600", *moses]
+    (row,) = read_table(run_here("tokens_per_sentence", tmp_path / "train", *flags)[0]).values()
+    theirs, ours = float(row["subword-nmt"]), float(row["byte-level BPE"])
+    assert 10 < ours < 1.2 * theirs
+    assert float(row["difference"].removesuffix(" %")) == pytest.approx(100 * (ours / theirs - 1), abs=0.1)
