@@ -513,6 +513,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         assert config.decoder_start_token_id is not None
         return shift_right(labels, config.pad_token_id, config.decoder_start_token_id)
 
+    def _smoothed_losses(
+        self, states: torch.Tensor, labels: torch.Tensor, smoothing: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the losses of decoder outputs (B, T, d_model), with smoothing and without, summed over the labels."""
+        padding = self.config.pad_token_id
+        return projected_cross_entropy(self.lm_head, states, labels, smoothing, padding, self.loss_of_chunk)
+
     @accept_past_key_values
     @can_return_tuple
     def forward(  # type: ignore[misc]
@@ -565,9 +572,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         states = outputs.last_hidden_state
         rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         if labels is not None and smoothing is not None:
-            losses = projected_cross_entropy(
-                self.lm_head, states, labels, smoothing, self.config.pad_token_id, self.loss_of_chunk
-            )
+            losses = self._smoothed_losses(states, labels, smoothing)
             tokens = labels.ne(IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
             loss, cross_entropy = (value / tokens for value in losses)
             return TrainingOutput(loss=loss, cross_entropy=cross_entropy, **rest)

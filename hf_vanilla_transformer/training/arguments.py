@@ -176,8 +176,8 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
     bleu_tokenize: str = option("13a", _SCORES)
     generation_num_beams: int | None = option(None, _SCORES, parse=positive)
     bf16: bool | str = option(False, _LEARNING, choices=(True, False, AUTO))  # type: ignore[assignment]
-    # Compiled dropout draws other masks
-    torch_compile: bool | str = option(AUTO, _LEARNING, choices=(True, False, AUTO))  # type: ignore[assignment]
+    # Compiled dropout draws other masks. None is AUTO, which HfArgumentParser would take for the value of a switch.
+    torch_compile: bool | str = option(None, _LEARNING, choices=(True, False, AUTO))  # type: ignore[assignment]
     # Every parameter has a gradient in every step, and the only buffer is the constant table of sinusoids, so DDP need
     # not look for unused parameters or send buffers
     ddp_find_unused_parameters: bool | None = option(False, _NOTHING)
@@ -247,6 +247,8 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
             raise UserError("bf16 may not be 'auto' together with fp16.")
         if self.torch_compile_backend or self.torch_compile_mode:
             self.torch_compile = True
+        elif self.torch_compile is None:
+            self.torch_compile = AUTO
         replaced: dict[str, object] = dict(_NOT_COMPILED)
         if noam:
             # transformers accepts only the names of its own schedules here; this one has the same shape
@@ -264,6 +266,18 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
         """Set whether to train in bfloat16, in place of "auto"."""
         self.bf16 = bfloat16
         self.mixed_precision = "bf16" if bfloat16 else "no"
+
+    def undecided(self) -> list[str]:
+        """Return the names of the settings that are "auto" until the trainer has the model."""
+        return [name for name in ("bf16", "torch_compile") if getattr(self, name) == AUTO]
+
+    def describe_choice(self, name: str) -> str:
+        """Return what the user should know of the choice for a setting that was "auto"; "" for nothing."""
+        if name == "bf16":
+            return f"--bf16 auto: training in {'bfloat16' if self.bf16 else 'float32'}"
+        if self.torch_compile:
+            return "--torch_compile auto: the first updates wait until the layers are compiled"
+        return ""
 
     def keep_choices(self, recorded: Settings) -> None:
         """Replace "auto" by the choices of a run that resumes, given its settings, whatever is faster here."""

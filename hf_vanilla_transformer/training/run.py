@@ -17,7 +17,7 @@ from ..flags import Decides, Settings
 from ..loading import load_model, load_tokenizer
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..sharing.card import write_card, write_record
-from .arguments import AUTO, PROCESSES, TEXT, VALIDATION, Recipe, check_reporters, decided_by, meaning
+from .arguments import PROCESSES, TEXT, VALIDATION, Recipe, check_reporters, decided_by, meaning
 from .checkpoints import checkpoint_folders, find_fault, newest_checkpoint
 from .progress import ShortWarmupNotice, print_lines
 from .recipes import write_settings
@@ -210,16 +210,14 @@ class _Run:
         args = self.args
         model = self._build_model(text.tokenizer)
         rows = {"train_dataset": text.train, "eval_dataset": text.validation}
-        # asked before the trainer exists, which replaces AUTO in `args`
-        chosen = [name for name in ("bf16", "torch_compile") if getattr(args, name) == AUTO]
+        # asked before the trainer exists, which makes these choices
+        chosen = args.undecided()
         trainer = VanillaTransformerTrainer(model, args, processing_class=text.tokenizer, **rows)
         trainer.add_callback(ShortWarmupNotice())
         print_lines(trainer)
         self.settings |= {name: getattr(args, name) for name in chosen}
-        if "torch_compile" in chosen and args.torch_compile:
-            self._report("--torch_compile auto: the first updates wait until the layers are compiled")
-        if "bf16" in chosen:
-            self._report(f"--bf16 auto: training in {'bfloat16' if args.bf16 else 'float32'}")
+        for choice in filter(None, map(args.describe_choice, chosen)):
+            self._report(choice)
         if recorded := self.recipe.recorded:
             trainer.resumed_state.has_new_validation = not compare_validations(recorded, self.settings)
         if args.process_index == 0:
