@@ -56,6 +56,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
 
     def __init__(self, models: Sequence[VanillaTransformerPreTrainedModel]):
         config = copy.deepcopy(models[0].config)
+        # of one model alone; scores of averaged probabilities are others
+        config.doubtful_score = None
         for name in ("vocab_size", "pad_token_id", "eos_token_id", "decoder_start_token_id"):
             values = [getattr(model.config, name) for model in models]
             if any(value != values[0] for value in values):

@@ -184,7 +184,9 @@ def doubtful_score(means: Sequence[float]) -> float | None:
     Args:
         means: the log-probability per token of each translation; of fewer than 100, nothing is known (None).
     """
-    return statistics.quantiles(means, n=100)[0] if len(means) >= _ENOUGH else None
+    # those of a model that has diverged may be no numbers
+    known = list(filter(math.isfinite, means))
+    return statistics.quantiles(known, n=100)[0] if len(known) >= _ENOUGH else None
 
 
 def perplexity(nats: float) -> float:

@@ -255,7 +255,7 @@ class Translator:
             return results
 
         if max_tokens is None:
-            takes_one_pass = nbest == 1 and not (scores and self._scores_take_a_pass(generate_kwargs))
+            takes_one_pass = nbest == 1 and not (scores and self.scores_take_a_pass(generate_kwargs))
             max_tokens = default_max_tokens(self._num_beams(generate_kwargs)) if takes_one_pass else MAX_TOKENS
         lengths = [len(sources[i]) for i in places]
         # Longest first, so that running out of memory happens in the first batch and not after an hour
@@ -298,18 +298,26 @@ class Translator:
         alpha = self._setting("length_penalty", settings)
         alpha = DEFAULT_LENGTH_PENALTY if alpha is None else alpha
         padding = self.model.config.pad_token_id
+        ends = self._setting("eos_token_id", settings)
+        ends = ends if isinstance(ends, (list, tuple)) else [ends]
+
+        def count(tokens: Sequence[int]) -> int:
+            # a beam search fills up with the end if the padding is token 0
+            end = next((number for number, token in enumerate(tokens, 1) if token in ends), None)
+            return end or sum(token != padding for token in tokens)
 
         def mean(output: Output) -> float | None:
-            # without the start token and the padding behind the end
-            length = sum(token != padding for token in output.hypotheses[0][1:]) if output.hypotheses else 0
+            # without the start token
+            length = count(output.hypotheses[0][1:]) if output.hypotheses else 0
             penalty: Any = length_penalty(self.model.config, length, alpha)
             return output.scores[0] * penalty / length if length else None
 
         return list(map(mean, outputs))
 
-    def _scores_take_a_pass(self, settings: dict[str, Any]) -> bool:
+    def scores_take_a_pass(self, settings: dict[str, Any]) -> bool:
         """Return whether the scores of a search with one beam probably need another pass of the model."""
-        return bool(self._setting("do_sample", settings)) or not can_decode_incrementally(self.model)
+        with _evaluating(self.model):
+            return bool(self._setting("do_sample", settings)) or not can_decode_incrementally(self.model)
 
     def _can_search_in_parallel(self, settings: dict[str, object]) -> bool:
         """Return whether several batches should be searched at once, in threads that share nothing but the weights."""

@@ -615,7 +615,8 @@ class Search:
             *(tuple(rules.banned), rules.renormalize),
             None if rules.final is None else tuple(rules.final[1].tolist()),
             self.decoder.self_mask.dtype,
-            *(torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()),
+            # not `get_float32_matmul_precision`, which refuses settings of torch's newer functions
+            *(torch.backends.cuda.matmul.fp32_precision, torch.are_deterministic_algorithms_enabled()),
         )
 
     def _batch_slots(self) -> list[Slot]:

@@ -159,14 +159,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         uniform = smoothing / (len(matrix) - 1)
         padded = labels == IGNORED_LABEL
         real = (~padded).to(dtype)[:, None]
-        # any token will do at padded positions
+        # any token will do where there is padding
         index = labels.masked_fill(padded, 0)[:, None]
         gradients = [
             torch.zeros_like(value, dtype=wide) if need else None
             for value, need in zip((inputs, matrix, offset), ctx.needs_input_grad[:3], strict=True)
         ]
-        loss = states.new_zeros((), dtype=wide)
-        cross_entropy = torch.zeros_like(loss)
+        loss = cross_entropy = states.new_zeros((), dtype=wide)
         chunk_rows = CHUNK_ROWS if device == "cpu" else GPU_CHUNK_ROWS
         narrow_buffer = inputs.new_empty(min(chunk_rows, len(inputs)), len(matrix))
         # the same memory if the dtypes are equal
@@ -179,12 +178,10 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             # not a matrix product, which autocast would round
             uniform_logits = uniform * ((part * others).sum(-1) + other_offsets) if smoothing else 0.0
             buffer = None if wide_buffer is None else wide_buffer[: len(part)]
-            chunk_loss, chunk_entropy, of_labels = loss_of_chunk(
-                logits, uniform_logits, index[chunk], padded[chunk], smoothing, buffer
-            )
-            loss += chunk_loss
-            cross_entropy += chunk_entropy
-            # matrix products in the dtype of autocast, as backward() of a linear layer would compute them
+            settings = (uniform_logits, index[chunk], padded[chunk], smoothing, buffer)
+            chunk_loss, chunk_entropy, of_labels = loss_of_chunk(logits, *settings)
+            loss, cross_entropy = loss + chunk_loss, cross_entropy + chunk_entropy
+            # matrix products in the dtype of autocast, as a linear layer computes them
             gradient = logits.scatter_(1, index[chunk], of_labels)
             if gradients[0] is not None:
                 gradients[0][chunk] = gradient @ matrix

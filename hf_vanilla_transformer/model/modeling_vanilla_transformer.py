@@ -513,9 +513,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         assert config.decoder_start_token_id is not None
         return shift_right(labels, config.pad_token_id, config.decoder_start_token_id)
 
-    def _smoothed_losses(
-        self, states: torch.Tensor, labels: torch.Tensor, smoothing: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getstate__(self):
+        # compiled for training only, as layers are, of which torch drops it as well
+        state = dict(super().__getstate__())
+        state.pop("loss_of_chunk", None)
+        return state
+
+    def _smoothed_losses(self, states: Any, labels: torch.Tensor, smoothing: float) -> tuple[Any, Any]:
         """Return the losses of decoder outputs (B, T, d_model), with smoothing and without, summed over the labels."""
         padding = self.config.pad_token_id
         return projected_cross_entropy(self.lm_head, states, labels, smoothing, padding, self.loss_of_chunk)

@@ -284,7 +284,8 @@ class VanillaTransformerTrainingArguments(Flags, Seq2SeqTrainingArguments):
         if self.bf16 == AUTO:
             self.set_precision(bool(recorded.get("bf16", False)))
         if self.torch_compile == AUTO:
-            self.torch_compile = bool(recorded.get("torch_compile", False))
+            # None, as it is recorded, in runs from before there was this choice
+            self.torch_compile = recorded.get("torch_compile")  # type: ignore[assignment]
 
     @property
     def batch_seed(self) -> int:

@@ -14,6 +14,7 @@ from transformers.utils import logging
 from ..errors import UserError
 from ..model.loss_vanilla_transformer import losses_and_probabilities
 from .arguments import AUTO, VanillaTransformerTrainingArguments
+from .sharding import shards_model
 
 logger = logging.get_logger(__name__)
 
@@ -30,7 +31,7 @@ def choose_compilation(args: VanillaTransformerTrainingArguments) -> None:
     """
     if args.torch_compile == AUTO:
         # layers that are sharded, or watched by a debugger, are compiled only on request
-        plain = not (args.fsdp or args.deepspeed or args.debug)
+        plain = not (shards_model(args) or args.debug)
         worthwhile = args.device.type == "cuda" and args.max_steps >= _WORTHWHILE_UPDATES and plain
         args.torch_compile = all(gather_object([worthwhile and not _compiler_fault(args)]))
     elif args.torch_compile and not is_compiled(args):

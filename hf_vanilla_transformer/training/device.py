@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from ..inference.hardware import OPERATIONS, avoid_cudnn_attention, has_native_bfloat16, is_faster_in_bfloat16
 from .arguments import AUTO, VanillaTransformerTrainingArguments
+from .sharding import shards_model
 
 logger = logging.get_logger(__name__)
 
@@ -54,7 +55,7 @@ def choose_precision(model: PreTrainedModel | None, args: VanillaTransformerTrai
     """Replace the value "auto" of `args.bf16` by the faster choice for a model, the same one in all processes."""
     if args.bf16 == AUTO:
         # A model that is sharded may be too large to run here in one piece, and one in a search has not been built yet
-        if model is None or args.fsdp or args.deepspeed:
+        if model is None or shards_model(args):
             faster = has_native_bfloat16(args.device)
         else:
             faster = _is_faster(model.to(args.device), args.max_tokens)  # type: ignore[arg-type]

@@ -1,12 +1,19 @@
 """Models whose weights FSDP2 divides among processes."""
 
 import torch
-from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils import FullyShardedDataParallelPlugin, parse_flag_from_env
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from transformers import TrainingArguments
 
 from ..errors import UserError
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+
+
+def shards_model(args: TrainingArguments) -> bool:
+    """Return whether a run divides its model among processes, as its arguments or `accelerate launch` say."""
+    launched = any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")))
+    return bool(launched or args.fsdp or args.deepspeed)
 
 
 def check_saved_form(plugin: FullyShardedDataParallelPlugin) -> None:

@@ -22,6 +22,7 @@ from ..errors import UserError, checking_settings
 from ..inference.metrics import bleu, doubtful_score, evaluate_translations, perplexity
 from ..inference.translator import Translator
 from ..model.configuration_vanilla_transformer import IGNORED_LABEL
+from ..model.graphs_vanilla_transformer import forget_graphs
 from ..model.loss_vanilla_transformer import smoothed_cross_entropy
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .arguments import VanillaTransformerTrainingArguments
@@ -190,7 +191,8 @@ class ValidatingTrainer(Seq2SeqTrainer):
             given = {name: value for name, value in gen_kwargs.items() if value is not None}
             beams = self.args.generation_num_beams
             settings = given if beams is None else {"num_beams": beams, **given}
-            outputs, labels = self._translate_ids(model, dataset, **settings)
+            usual = {"num_beams": beams, "max_length": self.args.generation_max_length}
+            outputs, labels = self._translate_ids(model, dataset, given.items() <= usual.items(), **settings)
             if untranslated := sum(not output for output in outputs):
                 # more tokens than the model has positions
                 metrics["untranslated"] = untranslated
@@ -247,9 +249,13 @@ class ValidatingTrainer(Seq2SeqTrainer):
         return results
 
     def _translate_ids(
-        self, model: VanillaTransformerForConditionalGeneration, dataset: _Pairs, **settings
+        self, model: VanillaTransformerForConditionalGeneration, dataset: _Pairs, is_usual: bool = True, **settings
     ) -> tuple[list[list[int]], list[list[int]]]:
-        """Return the dataset's translations and labels in order, on every process; each process translates a share."""
+        """Return the dataset's translations and labels in order, on every process; each process translates a share.
+
+        Args:
+            is_usual: whether the settings are those of this run's validations, whose scores the model keeps.
+        """
         processes = self.accelerator.num_processes
         # Every n-th pair, so that a text in order of length is shared fairly
         mine = range(self.accelerator.process_index, len(dataset), processes)
@@ -261,15 +267,21 @@ class ValidatingTrainer(Seq2SeqTrainer):
             tqdm(total=len(mine), desc="Validating", unit=" sentences", leave=False, disable=hidden) as bar,
         ):
             sources = [source for source, _ in pairs]
-            translator = Translator(_without_wrapper(model), self.processing_class)
-            translations = translator.translate_ids(sources, scores=True, progress=bar.update, **settings)
-            means = translator.mean_log_probs(translations, settings)
+            plain = _without_wrapper(model)
+            translator = Translator(plain, self.processing_class)
+            # another pass would take the memory of all logits
+            scores = is_usual and not translator.scores_take_a_pass(settings)
+            translations = translator.translate_ids(sources, scores=scores, progress=bar.update, **settings)
+            means = translator.mean_log_probs(translations, settings) if scores else [None] * len(translations)
+            # training needs their memory; a moving average is never in training mode, which frees them
+            forget_graphs(plain)
         outputs = [translation.hypotheses[0] if translation.hypotheses else [] for translation in translations]
         labels = [target for _, target in pairs]
         rows = list(zip(mine, outputs, labels, means, strict=True))
         if processes > 1:
             rows = sorted(gather_object(rows), key=itemgetter(0))
-        self._set_doubtful_score(dataset, [mean for *_, mean in rows])
+        if is_usual:
+            self._set_doubtful_score(dataset, [mean for *_, mean in rows])
         return [output for _, output, *_ in rows], [reference for *_, reference, _ in rows]
 
     def _set_doubtful_score(self, dataset: _Pairs, means: list[float | None]) -> None:

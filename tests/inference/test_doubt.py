@@ -51,6 +51,19 @@ def test_translations_below_the_threshold_are_doubtful_whatever_their_length(tra
     assert not any(translation.doubtful for translation in sampled)
 
 
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_the_score_per_token_of_a_sentence_is_the_same_alone_and_in_a_batch(translator, num_beams):
+    settings = {"num_beams": num_beams, "max_new_tokens": 20, "length_penalty": 0.8}
+    sources = translator.tokenizer(list(PHRASES))["input_ids"]
+    together = translator.translate_ids(sources, scores=True, **settings)
+    # the batch is filled up to its longest output
+    padding = {output.hypotheses[0][-1] for output in together}
+    assert len(padding) > 1
+    alone = [translator.translate_ids([source], scores=True, **settings)[0] for source in sources]
+    expected = translator.mean_log_probs(alone, settings)
+    assert translator.mean_log_probs(together, settings) == pytest.approx(expected, rel=1e-4)
+
+
 def test_a_text_has_the_doubtful_translations_of_its_sentences(translator):
     sentences = [f"{phrase.capitalize()}." for phrase in PHRASES[:8]]
     settings = {"num_beams": 2, "max_new_tokens": 20}
@@ -80,4 +93,6 @@ def test_one_percent_of_enough_validation_translations_are_below_the_threshold()
     threshold = doubtful_score(means)
     assert sum(mean < threshold for mean in means) == 10
     assert doubtful_score(means[:99]) is None
+    # of a model that has diverged
+    assert doubtful_score([float("nan")] * 1000) is None
     assert doubtful_score([]) is None

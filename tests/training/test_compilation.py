@@ -1,5 +1,6 @@
 """Compiled layers train as the others do; when they are chosen, and that nothing else is compiled."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -176,6 +177,36 @@ def test_a_run_that_resumes_keeps_its_choice(train, run_flags, text_flags, tmp_p
     assert yaml.safe_load((output / "settings.yaml").read_text())["torch_compile"] is recorded
     with pytest.raises(ValueError, match=f"torch_compile was {recorded}, now {not recorded}"):
         train(*flags, "--max_steps", "4", "--torch_compile", str(not recorded).lower())
+
+
+def test_a_run_from_before_there_was_a_choice_resumes(train, run_flags, text_flags, tmp_path):
+    output = tmp_path / "run"
+    flags = run_flags(output, *text_flags, "--save_steps", "1", "--eval_strategy", "no")
+    train(*flags)
+    file = output / "settings.yaml"
+    settings = yaml.safe_load(file.read_text())
+    del settings["torch_compile"]
+    file.write_text(yaml.safe_dump(settings))
+    assert train(*flags, "--max_steps", "3").state.global_step == 3
+
+
+def test_copies_of_a_model_that_is_compiled_are_not(small_model):
+    model = small_model()
+    with compilation.compiled(model, SimpleNamespace(torch_compile_backend="eager", torch_compile_mode=None)):
+        twin = copy.deepcopy(model)
+        assert "loss_of_chunk" in vars(model)
+    assert "loss_of_chunk" not in vars(twin)
+    assert "loss_of_chunk" not in vars(model)
+
+
+@pytest.mark.parametrize("name", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_a_model_that_the_launcher_shards_is_not_compiled_unasked(name, monkeypatch):
+    args = SimpleNamespace(torch_compile="auto", device=torch.device("cuda"), max_steps=10**5, fsdp="", deepspeed=None)
+    args.debug = []
+    monkeypatch.setattr(compilation, "_compiler_fault", lambda args: "")
+    monkeypatch.setenv(name, "true")
+    choose_compilation(args)
+    assert args.torch_compile is False
 
 
 def test_the_same_choice_is_made_in_all_processes(monkeypatch):
