@@ -307,16 +307,19 @@ def _expanded(batches: Iterable[pa.RecordBatch], path: str, size: int) -> Iterat
         DataError: if they are more text than a file of this size has.
     """
     most = max(_MIN_EXPANDED, _MAX_EXPANSION * size)
+    largest = max(_MIN_EXPANDED, size)
     total = 0
     for batch in batches:
         plain = pa.schema([field.with_type(_without_dictionary(field.type)) for field in batch.schema])
         for part in _parts(batch):
             length = _expanded_bytes(part)
             total += length
-            # one row cannot be divided
-            if total > most or length > max(_MIN_EXPANDED, size):
+            if total > most:
                 problem = f"repeats its texts so often that they exceed {most:,} bytes"
                 raise DataError(f"{path} {problem}; remove the repetitions.")
+            # one row cannot be divided
+            if length > largest:
+                raise DataError(f"{path} has a row with more than {largest:,} bytes; divide or remove it.")
             yield part.cast(plain)
 
 

@@ -7,7 +7,7 @@ import glob
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -54,6 +54,7 @@ VERSION = checksum(Path(__file__)) + checksum(Path(formats.__file__))
 TEXT_PAIR = Features({"source": Value("string"), "target": Value("string")})
 DIRECTED_PAIR = Features({**TEXT_PAIR, "source_lang": Value("string"), "target_lang": Value("string")})
 Languages = tuple[str, str]  # source and target language
+_TABLE_BYTES = 1 << 24  # of the tables that `datasets` writes; parts of files are joined up to it
 # Other readers of `datasets` trust their files, or bring libraries of their own
 _SAFE_FORMATS = ("parquet", "json", "csv", "text")
 
@@ -470,8 +471,23 @@ def _parquet_tables(
     """Yield tables of bounded size from Parquet files on this machine or the Hub, for `datasets`."""
     for number, (file, groups) in enumerate(zip(files, row_groups_list, strict=True)):
         with xopen(file, "rb") as content:
-            for part, batch in enumerate(parquet_batches(file, content, groups)):
-                yield Key(number, part), builder._cast_table(pa.Table.from_batches([batch]))
+            for part, table in enumerate(_joined(parquet_batches(file, content, groups))):
+                yield Key(number, part), builder._cast_table(table)
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield batches as tables, small ones together: `datasets` writes each table as a batch of its own."""
+    parts: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        if parts and size > _TABLE_BYTES:
+            yield pa.Table.from_batches(parts).combine_chunks()
+            parts = []
+            size = batch.nbytes
+        parts.append(batch)
+    if parts:
+        yield pa.Table.from_batches(parts).combine_chunks()
 
 
 def _select_languages(dataset: Dataset, origin: str, languages: Languages) -> Dataset:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 
 import datasets
 import fsspec
@@ -11,7 +12,7 @@ import pytest
 from datasets import Dataset
 
 from hf_vanilla_transformer.data.formats import DataError
-from hf_vanilla_transformer.data.source import BuiltInPhrases, HubDataset, Source, TextFile
+from hf_vanilla_transformer.data.source import BuiltInPhrases, HubDataset, Source, TextFile, _parquet_tables
 
 LANGUAGES = ("en", "de")
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -170,3 +171,32 @@ def test_a_cache_without_locks_is_named_and_what_to_do(tmp_path, code, monkeypat
     message = rf"^The cache folder .* cannot be used \({os.strerror(code)}\); .*set HF_DATASETS_CACHE"
     with pytest.raises(OSError, match=message):
         TextFile(LANGUAGES, str(tmp_path / "text")).pairs()
+
+
+def test_small_parts_of_a_parquet_file_are_joined_up_to_a_limit(tmp_path, monkeypatch):
+    texts = [f"A dog {number} runs." for number in range(1000)]
+    pq.write_table(pa.table({"en": texts, "de": texts}), tmp_path / "train.parquet", row_group_size=300)
+    builder = datasets.load_dataset_builder("parquet", data_files=str(tmp_path / "train.parquet"))
+
+    def tables() -> list[pa.Table]:
+        return [table for _, table in _parquet_tables(builder, [str(tmp_path / "train.parquet")], [None])]
+
+    (joined,) = tables()
+    assert joined.column("en").num_chunks == 1
+    assert joined.column("de").to_pylist() == texts
+    monkeypatch.setattr("hf_vanilla_transformer.data.source._TABLE_BYTES", 10_000)
+    several = tables()
+    assert all(table.nbytes <= 10_000 for table in several)
+    assert 4 <= len(several) <= 6
+    assert pa.concat_tables(several).column("en").to_pylist() == texts
+
+
+def test_a_row_of_long_text_is_not_called_a_repetition(tmp_path):
+    (tmp_path / "set").mkdir()
+    text = random.Random(1).randbytes(300_000).hex() * 250
+    table = pa.table({"en": [text], "de": ["b"]})
+    pq.write_table(table, tmp_path / "set" / "train.parquet", compression="zstd", use_dictionary=False)
+    with pytest.raises(
+        DataError, match=r"train\.parquet has a row with more than 134,217,728 bytes; divide or remove it"
+    ):
+        HubDataset(LANGUAGES, str(tmp_path / "set")).pairs()

@@ -36,7 +36,7 @@ _ARCHIVES = {
     ".pptx": rf"ppt/((slides|notesSlides)/[^/]+|{_PICTURES})\.xml",
     _BOOK: r".+\.(?i:x?html?)",
 }
-_DECLARING = re.compile(r"word/(styles|settings)\.xml|docProps/core\.xml|.+\.opf")  # others that name the language
+_DECLARING = re.compile(r"word/(styles|settings)\.xml|docProps/core\.xml")  # others that name the language
 # Of e-books: the table of contents of EPUB 2, and the titles in it and in the metadata
 _CONTENTS = re.compile(r".+\.(ncx|opf)", re.IGNORECASE)
 _TITLES = (

@@ -38,7 +38,7 @@ _VOID = re.compile("area|base|br|col|embed|hr|img|input|link|meta|source|track|w
 _MAX_LEVEL = 20  # of elements with texts of their own inside others
 # Elements whose end tag may be missing, and the start tags that end them (HTML 13.1.2.4)
 _STARTS = {
-    "p": f"(?!br|option|optgroup|tspan|text|title|v)(?:{_BLOCK.pattern})",
+    "p": f"(?!(?:br|desc|foreignobject|option|optgroup|tspan|text|title|v)$)(?:{_BLOCK.pattern})",
     "li": "li",
     **dict.fromkeys(("dt", "dd"), "dt|dd"),
     "option": "option|optgroup|hr",
@@ -52,7 +52,7 @@ _STARTS = {
 }
 _ENDED_BY = {name: re.compile(pattern) for name, pattern in _STARTS.items()}
 # Elements around them, with whose end they end
-_AROUND = re.compile(f"(?!p$|br$)(?:{_BLOCK.pattern}|datalist|rb|rp|rt|rtc|ruby|select)")
+_AROUND = re.compile(f"(?!p$|br$)(?:{_BLOCK.pattern}|button|datalist|object|rb|rp|rt|rtc|ruby|select|template)")
 # In a link and in a superscript
 _HASHTAG = re.compile(r"[#\uff03]\w+")
 _NOTE = re.compile(r"[\W\d_]+|\[\w{1,3}\]")

@@ -218,18 +218,29 @@ class _Paragraph:
     def _join_fields(self) -> None:
         """Make ranges of the fields, such as links and page numbers, that start and end in the paragraph.
 
-        A field is the sign that starts it, its instruction, a sign, its result, and the sign that ends it.
+        A field is the sign that starts it, its instruction, a sign, its result, and the sign that ends it. A field in
+        which a bookmark or the like starts or ends whose other end is not in it stays as it is: two ranges of which
+        neither is in the other cannot both be elements.
         """
-        # of each open field, the places of its signs
+        # of each open field, the places of its signs, and the first and the last place that ranges in it reach
         opened: list[list[int]] = []
+        reached: list[tuple[int, int]] = []
         for number, piece in enumerate(self._pieces):
+            if reached and piece.partner is not None:
+                reached[-1] = min(reached[-1][0], piece.partner), max(reached[-1][1], piece.partner)
             kind = None if piece.element is None else piece.element.get(f"{self._space}fldCharType")
             if kind == "begin":
                 opened.append([number])
+                reached.append((number, number))
             elif kind == "separate" and opened:
                 opened[-1].append(number)
             elif kind == "end" and opened:
-                self._join_field([*opened.pop(), number])
+                signs = [*opened.pop(), number]
+                first, last = reached.pop()
+                if reached:
+                    reached[-1] = min(reached[-1][0], first), max(reached[-1][1], last)
+                if signs[0] <= first and last <= number:
+                    self._join_field(signs)
 
     def _join_field(self, signs: list[int]) -> None:
         """Join what a field has before its result, or all of one without a result, into one piece."""

@@ -186,36 +186,38 @@ def json_pairs(text: str, is_lines: bool, sides: Sequence[Side]) -> Iterator[Lin
     Raises:
         ExchangeError: if nothing else is there.
     """
-    entries: Any
+    entries: Iterable[Any] | None
     # many programs write JSON lines to a file called .json
     if is_lines or re.match(r"\s*\{.*\}\s*\n\s*\{", text):
         # only a newline ends a line: JSON may hold other line breaks, such as U+2028
         numbered = enumerate(text.split("\n"), start=1)
-        entries = [_load_line(line, f"line {number}: ") for number, line in numbered if line.strip()]
+        # one at a time, as each damaged one has an error
+        entries = (_load_line(line, f"line {number}: ") for number, line in numbered if line.strip())
     else:
-        entries = _load_json(text, "")
-        if isinstance(entries, dict):
-            entries = next((value for value in entries.values() if isinstance(value, list)), None)
-    if not isinstance(entries, list):
+        loaded = _load_json(text, "")
+        lists = loaded.values() if isinstance(loaded, dict) else [loaded]
+        entries = next((value for value in lists if isinstance(value, list)), None)
+    if entries is None:
         raise ExchangeError("no list of objects with a text for each language")
 
     names: list[str] = []
-    problems: list[str] = []
-    count = 0
+    problem = ""
+    dropped = count = 0
     for number, entry in enumerate(entries, start=1):
         try:
             names, pair = _texts_of(entry, sides, names)
         except ExchangeError as error:
             where = "" if isinstance(entry, ExchangeError) else f"entry {number}: "
-            problems.append(f"{where}{error}")
+            problem = problem or f"{where}{error}"
+            dropped += 1
             continue
         count += 1
         yield ["pair", *pair]
-    if problems and not count:
-        raise ExchangeError(problems[0])
-    if problems:
-        yield ["note", f"{len(problems):,} of {len(entries):,} entries dropped; the first one: {problems[0]}"]
-    yield from itertools.repeat(["dropped", "damaged entry"], len(problems))
+    if dropped and not count:
+        raise ExchangeError(problem)
+    if dropped:
+        yield ["note", f"{dropped:,} of {dropped + count:,} entries dropped; the first one: {problem}"]
+    yield from itertools.repeat(["dropped", "damaged entry"], dropped)
 
 
 def _texts_of(entry: object, sides: Sequence[Side], known: list[str]) -> tuple[list[str], list[str]]:

@@ -37,7 +37,8 @@ _CONFIRMED = "{http://www.memsource.com/mxlf/2.0}confirmed"  # of Phrase
 _MAX_TRANSLATIONS = 1000  # of one text
 _HEAD_BYTES = 1 << 13  # in which a file names its encoding
 # The header of a catalogue, which is the translation of an empty message, up to the encoding in it
-_CHARSET = re.compile(r'^(msgid\s+""\s+msgstr\s(?:\s*"[^"\n]*")*?\s*"[^"\n]*?charset=)([\w.-]+)', re.MULTILINE)
+_PO_TEXT = r'"(?:[^"\\\n]|\\.)*'
+_CHARSET = re.compile(rf'^(msgid\s+""\s+msgstr\s(?:\s*{_PO_TEXT}")*?\s*{_PO_TEXT}?charset=)([\w.-]+)', re.MULTILINE)
 Line = list[object]
 
 

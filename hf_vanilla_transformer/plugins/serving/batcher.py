@@ -24,6 +24,8 @@ _SLICE = 0.25  # seconds of a batch, after which small ones go first, for as lon
 _SMALL = 4  # how many times fewer tokens than the batch under way a small one has
 _MAX_SMALL = 100  # tokens of a small batch; more would keep short requests waiting, with sentences of long ones
 _BATCH_SECONDS = 1.0  # of a batch, as far as is known, for which the short ones in it wait
+_FORGETTING = 0.9  # what is left of the time of a token, with each batch that says little about it
+_MOST_FORGOTTEN = _BATCH_SECONDS / (4 * _MAX_SMALL)  # seconds per token: the next batch of short ones says enough
 _CHECKS = 3  # of a model, that it works, after one of its sentences has failed
 _SECONDS_BETWEEN_CHECKS = 1.0
 _TURN = attrgetter("turn")
@@ -117,9 +119,12 @@ class Batcher:
         # Whether a model has failed and not worked since then, and why it is given up
         self._is_doubted = False
         self._failure: str | None = None
-        # Of the last batch of many short sentences. It limits the next one, and tells those whom a full queue refuses
-        # when to come back
+        # Of the last batch, which tells those whom a full queue refuses when to come back
         self._seconds_per_token = 0.0
+        # Of a batch of many short sentences, which limits the next ones
+        self._seconds_per_short_token = 0.0
+        # For how many seconds the batch under way has given way to small ones
+        self._given = 0.0
         self._thread = Thread(target=self._work, name="models", daemon=True)
         self._thread.start()
 
@@ -222,11 +227,26 @@ class Batcher:
             self._small = min(_MAX_SMALL, tokens // _SMALL)
             start = time.monotonic()
             self._gives_way_at = start + _SLICE if self._small else math.inf
-            self._answer(batch)
-            # Neither the time of a function, which has no ids, nor that of a few tokens or of long sentences says much
-            # about a batch of short ones
-            if _MAX_SMALL <= tokens <= _SHORT * len(batch):
-                self._seconds_per_token = (time.monotonic() - start) / tokens
+            self._given = 0.0
+            is_answered = self._answer(batch)
+            # A function has no ids, and its time is not that of a sentence
+            if tokens:
+                self._seconds_per_token = (time.monotonic() - start - self._given) / tokens
+            if tokens and is_answered:
+                self._learn(tokens, len(batch))
+
+    def _learn(self, tokens: int, sentences: int) -> None:
+        """Learn from the time of the last batch how large the next ones may be."""
+        before = self._seconds_per_short_token
+        measured = self._seconds_per_token
+        is_short = tokens <= _SHORT * sentences
+        if is_short and tokens >= _MAX_SMALL:
+            self._seconds_per_short_token = measured
+            return
+        # The time of a few tokens or of long sentences says little about a batch of short ones, which takes less for
+        # each token. The limit grows until there are such batches again
+        slowest = measured if is_short and 2 * tokens >= _MAX_SMALL else math.inf
+        self._seconds_per_short_token = min(slowest, max(_FORGETTING * before, min(before, _MOST_FORGOTTEN)))
 
     def _next_batch(self) -> list[Sentence]:
         """Wait for sentences and return those to translate next, at least one; none once closed."""
@@ -267,6 +287,7 @@ class Batcher:
             if time.monotonic() - began >= _SLICE:
                 break
         self._began = time.monotonic()
+        self._given += self._began - began
         self._gives_way_at = self._began + _SLICE
 
     def _take_small(self) -> list[Sentence]:
@@ -285,8 +306,8 @@ class Batcher:
             small: the maximum number of tokens of a small batch.
         """
         max_tokens = small or self._max_tokens
-        if not small and self._seconds_per_token:
-            max_tokens = min(max_tokens, max(_MAX_SMALL, int(_BATCH_SECONDS / self._seconds_per_token)))
+        if not small and self._seconds_per_short_token:
+            max_tokens = min(max_tokens, max(_MAX_SMALL, int(_BATCH_SECONDS / self._seconds_per_short_token)))
         batch: list[Sentence] = []
         longest = 0
         shortest = self._max_tokens
@@ -307,8 +328,11 @@ class Batcher:
             batch.append(item)
         return batch
 
-    def _answer(self, batch: list[Sentence]) -> None:
-        """Translate a batch; if that fails, translate its sentences one by one, so that a bad one harms no other."""
+    def _answer(self, batch: list[Sentence]) -> bool:
+        """Translate a batch, and return whether that worked.
+
+        If it fails, translate its sentences one by one, so that a bad one harms no other.
+        """
         try:
             if self._failure:
                 raise ModelError(self._failure)
@@ -323,9 +347,10 @@ class Batcher:
             else:
                 for item in batch:
                     self._answer([item])
-            return
+            return False
         for item, hypotheses in answers:
             item.answer.set_result(hypotheses[: item.nbest])
+        return True
 
     @contextmanager
     def _working(self) -> Iterator[None]:

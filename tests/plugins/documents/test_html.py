@@ -180,6 +180,22 @@ NINES = "9" * 5000
         ("<div translate=no>a <div>b</div> c</div> d", "<div translate=no>a <div>b</div> c</div> D"),
         # whose end tag may be missing
         ("<p translate=no>a <i>b<p>c", "<p translate=no>a <i>b<p>C"),
+        (
+            "<p translate=no>a <svg><title>x</title><desc>b</desc></svg> c</p>d",
+            "<p translate=no>a <svg><title>x</title><desc>b</desc></svg> c</p>D",
+        ),
+        (
+            "<p translate=no>a<svg><foreignObject><p>b</p></foreignObject></svg> c</p>d",
+            "<p translate=no>a<svg><foreignObject><p>b</p></foreignObject></svg> c</p>D",
+        ),
+        *(
+            (
+                f"<p translate=no>a <{tag}><div>b</div></{tag}> c</p>d",
+                f"<p translate=no>a <{tag}><div>b</div></{tag}> c</p>D",
+            )
+            for tag in ("button", "object", "template")
+        ),
+        ("<button><p translate=no>a</button> b", "<button><p translate=no>a</button> B"),
         ("<div><p translate=no>a <b>x</div>b", "<div><p translate=no>a <b>x</div>B"),
         ("<ul><li translate=no>a<li>b</ul>c", "<ul><li translate=no>a<li>B</ul>C"),
         ("<li translate=no>a<ul><li>b<li>c</ul>d<li>e", "<li translate=no>a<ul><li>b<li>c</ul>d<li>E"),

@@ -201,6 +201,24 @@ def test_what_is_in_a_paragraph_goes_with_its_words(xml, expected):
     assert paragraph_of(xml) == expected
 
 
+def test_a_field_that_crosses_a_range_starts_before_it_ends_whatever_the_translation_is():
+    start = FIELD.format("begin") + INSTRUCTION.format("HYPERLINK") + FIELD.format("separate")
+    xml = '<w:commentRangeStart w:id="1"/>' + run("see ") + start + run("this ") + '<w:commentRangeEnd w:id="1"/>'
+    xml += run("page") + FIELD.format("end") + run(" now")
+    content = office_file("a.docx", "word/document.xml", word_part(xml))
+    (text,) = texts_of(content, "a.docx")
+    document = HtmlDocument(text, "en")
+    translations, links = [], {}
+    for number, sentence in enumerate(document.sentences):
+        words = sentence.split()
+        order = sorted(words, key=["page", "now", "see", "this"].index)
+        translations.append(" ".join(order))
+        links[number] = [[words.index(word)] for word in order]
+    after = docx_of(with_texts(content, "a.docx", [document.join(translations, links)]))
+    signs = [sign.get(f"{{{WORD}}}fldCharType") for sign in after.iter("{*}fldChar")]
+    assert signs == ["begin", "separate", "end"]
+
+
 @pytest.mark.parametrize("field", [complex_field, simple_field])
 def test_a_field_does_not_end_a_sentence(field):
     sentences: list[str] = []
@@ -372,6 +390,7 @@ ALONE = st.sampled_from(
         complex_field("two", "HYPERLINK"),
         complex_field(""),
         FIELD.format("begin"),
+        FIELD.format("separate"),
         FIELD.format("end"),
     ]
 )

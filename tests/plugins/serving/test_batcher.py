@@ -516,7 +516,8 @@ def test_the_number_of_cores_is_chosen_before_each_step(batcher, monkeypatch):
 def test_a_batch_is_no_larger_than_what_is_translated_in_a_second(batcher, recorder):
     queue = batcher(max_tokens=2048)
     answers = hold(queue, recorder)
-    queue.batcher._seconds_per_token = 0.005
+    # of which the first sentence, which is short, leaves nine tenths
+    queue.batcher._seconds_per_short_token = 0.0055
     answers += queue.submit([[1] * 20] * 30)
     recorder.gate.set()
     for answer in answers:
@@ -534,3 +535,56 @@ def test_the_time_of_a_few_tokens_or_a_long_sentence_limits_no_batch(batcher, re
     for answer in answers:
         answer.result(SECONDS)
     assert len(recorder.batches[1]) == 30
+
+
+@pytest.mark.parametrize("lengths", [range(12, 21), [90, 5]], ids=["short", "mixed"])
+def test_batches_are_large_again_after_a_slow_one(batcher, recorder, lengths):
+    queue = batcher(max_tokens=2048, max_queue=2000)
+    queue.batcher._seconds_per_short_token = 0.02
+    answers = hold(queue, recorder)
+    answers += queue.submit([[1] * length for _ in range(60) for length in lengths])
+    recorder.gate.set()
+    for answer in answers:
+        answer.result(SECONDS)
+    assert max(map(len, recorder.batches[:30])) * max(lengths) > 1000
+
+
+def test_a_limit_is_forgotten_no_further_than_until_it_can_be_measured_again(batcher):
+    queue = batcher(max_tokens=2048)
+    queue.batcher._seconds_per_short_token = 0.02
+    for _ in range(60):
+        queue.submit([[1] * 10])[0].result(SECONDS)
+    queue.batcher.run(lambda: 1)
+    assert queue.batcher._seconds_per_short_token == 1 / 400
+
+
+def test_neither_a_failure_nor_what_goes_first_counts_as_time_of_a_batch(batcher, recorder, monkeypatch):
+    monkeypatch.setattr(module, "_SLICE", 0.0)
+    queue = batcher(max_tokens=2048)
+
+    def fail(sources, nbest):
+        time.sleep(0.1)
+        raise ValueError
+
+    def search(sources, nbest):
+        queue.submit([[1]], translate=lambda *_: time.sleep(0.5) or [["small"]])
+        queue.batcher.give_way()
+        return [["long"] for _ in sources]
+
+    assert queue.submit([[1] * 100], translate=fail)[0].exception(SECONDS)
+    queue.batcher.run(lambda: 1)
+    assert queue.batcher._seconds_per_short_token == 0
+    assert queue.submit([[1] * 100], translate=search)[0].result(SECONDS) == ["long"]
+    queue.batcher.run(lambda: 1)
+    assert 0 < queue.batcher._seconds_per_short_token < 0.004
+
+
+def test_retry_after_follows_long_sentences_as_well(batcher, recorder):
+    queue = batcher(max_queue=1)
+    slow = queue.submit([[1] * 200], translate=lambda *_: time.sleep(0.4) or [["slow"]])
+    slow[0].result(SECONDS)
+    hold(queue, recorder)
+    queue.submit([[1] * 1000])
+    with pytest.raises(QueueFullError) as refused:
+        queue.submit([[2] * 1000])
+    assert refused.value.retry_after >= 2

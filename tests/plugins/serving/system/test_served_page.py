@@ -73,10 +73,12 @@ def test_the_page_marks_doubtful_translations(server, open_page):
     expect(page.get_by_role("status")).to_contain_text("Doubtful sentences: 1.")
     translation = page.get_by_label("Translation", exact=True)
     assert translation.get_attribute("title") == "Doubtful: check the sentences below"
+    assert translation.get_attribute("aria-describedby") == "status doubt-note"
     # the next one is not
     page.get_by_role("button", name="Translate").click()
     expect(doubts).to_be_hidden()
     assert translation.get_attribute("title") == ""
+    assert translation.get_attribute("aria-describedby") == "status"
     assert translation.get_attribute("class") == ""
 
 
