@@ -68,7 +68,7 @@ def test_the_page_marks_doubtful_translations(server, open_page):
     expect(page.get_by_role("button", name="Translate")).to_be_enabled()
     page.get_by_label("Text", exact=True).fill("A dog.")
     page.get_by_role("button", name="Translate").click()
-    doubts = page.get_by_role("list", name="Doubtful sentences of the translation")
+    doubts = page.get_by_role("list", name="Doubtful sentences")
     expect(doubts.get_by_role("listitem")).to_have_text(["Ein <b>Hund</b>."])
     expect(page.get_by_role("status")).to_contain_text("Doubtful sentences: 1.")
     translation = page.get_by_label("Translation", exact=True)
